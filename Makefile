@@ -1,0 +1,70 @@
+# Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and a shell; the rest is brought.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo down test drill bench matrix lint format lock clean \
+        test-unit test-contracts test-spark test-orchestration test-end-to-end
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+help: ## List what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-26s %s\n", $$1, $$2 }'
+
+setup: ## Bring what everything else needs: packages, Java, jars (quick when repeated)
+	@$(PYTHON) include/sluice/stack/bootstrap.py
+
+demo: setup ## Run the whole platform on real flight data and verify it
+	@$(BIN)/sluice demo
+
+down: ## Stop the local stack and everything that it started
+	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
+
+test: setup lint test-unit test-contracts test-spark test-orchestration test-end-to-end ## Run the checks and every test ring
+	@echo "All checks and all test rings passed."
+
+drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for an hour; needs no other stack
+	$(BIN)/python -m tests.faults.publishing_races
+	$(BIN)/python -m tests.faults.stopped_publisher
+	$(BIN)/python -m tests.faults.long_run --batches 1500
+	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py
+	$(BIN)/python -m tests.faults.crash_table
+
+bench: setup ## Measure deliveries and publications beside the same work by hand; needs no other stack
+	$(BIN)/python -m benchmarks.delivery_time
+	$(BIN)/python -m benchmarks.publication_time
+
+lint: setup ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-unit: setup ## Tests of single parts and of the architecture, no service, seconds
+	$(PYTEST) tests/unit tests/architecture
+
+test-contracts: setup ## Every port's fake and its real adapter against the same tests
+	$(PYTEST) tests/contracts
+
+test-spark: setup ## Tests on a real Spark
+	$(PYTEST) tests/spark
+
+test-orchestration: setup ## Tests on a real Airflow
+	$(PYTEST) tests/orchestration
+
+test-end-to-end: setup ## The whole platform as a person uses it
+	$(PYTEST) tests/end_to_end
+
+matrix: setup ## Run every input, output, trigger and mode together that Spark allows; a table and reasons
+	@$(BIN)/python -m tests.matrix
+
+format: setup ## Put the code into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## Write uv.lock and ivy.lock anew after pyproject.toml or ivy.xml was changed
+	@[ -x $(BIN)/uv ] || $(MAKE) setup
+	$(BIN)/uv lock
+	$(BIN)/python -m sluice.prerequisites.lock_jars
+
+clean: down ## Remove everything that was made here: environment, data, caches of tools; the user's cache stays
+	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis

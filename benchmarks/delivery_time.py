@@ -1,0 +1,271 @@
+"""Batches delivered by Sluice beside the same stream written by hand, by turns on one stack and in one Spark.
+
+    .venv/bin/python -m benchmarks.delivery_time [--rows 200000] [--batches 4] [--rounds 3]
+
+*append*: JSON records from Kafka into a table. By hand: Iceberg's own streaming sink (`toTable`). Sluice: staged
+delivery, each batch by itself, and grouped. *stateful*: small batches of a windowed count, Sluice's state settings
+beside Spark's defaults, both staged by Sluice, so that only the state differs. What the tables hold is compared before
+any time counts.
+
+A round runs every way once, in changing order, each over all batches with a checkpoint of its own; the first batch of a
+run is a warm-up and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.stack import Stack, stack_in
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.streams import StateDeclaration
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import KafkaConnection
+from sluice_spark.session import open_session
+
+COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}
+PARSED = "from_json(CAST(value AS STRING), 'id LONG, word STRING, amount DOUBLE, at TIMESTAMP')"
+APPEND = f"SELECT v.* FROM (SELECT {PARSED} AS v FROM records)"  # noqa: S608  # both parts are constants
+STATEFUL = """
+    from pyspark.sql import functions as fn
+
+    def transform(records):
+        parsed = fn.expr("from_json(CAST(value AS STRING), 'id LONG, word STRING, at TIMESTAMP')")
+        rows = records.select(parsed.alias("v")).select("v.*").withWatermark("at", "1 minute")
+        counted = rows.groupBy(fn.window("at", "1 minute"), "word").agg(fn.count(fn.lit(1)).alias("rows"))
+        return {"copies": counted.select(fn.col("window.start").alias("at"), "word", "rows")}
+"""
+SPARK_DEFAULTS = {"provider": "hdfs", "shuffle_partitions": 200}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One run over all batches.
+
+    batches_ms: trigger times without the warm-up. files: the checkpoint's, for each batch.
+    """
+
+    batches_ms: tuple[float, ...]
+    seconds: float
+    content: tuple[Any, ...]
+    files: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where the ways run."""
+
+    spark: SparkSession
+    stack: Stack
+    ledger: Ledger
+    folder: Path
+    topic: str
+    rows: int
+    batches: int
+
+    def workshop(self) -> Workshop:
+        """Tables, declarations and checkpoints of one turn's own."""
+        namespace = f"n{uuid4().hex[:12]}"
+        pipelines = self.folder / namespace / "pipelines"
+        pipelines.mkdir(parents=True)
+        checkpoints = (self.folder / namespace / "checkpoints").as_uri()
+        settings = self.stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
+        return Workshop(spark=self.spark, settings=settings, ledger=self.ledger, namespace=namespace)
+
+    def by_hand(self) -> Turn:
+        """The stream as one writes it with PySpark and Iceberg's sink."""
+        workshop = self.workshop()
+        target = workshop.declare_table("target", COLUMNS)
+        checkpoint = self.folder / workshop.namespace / "by-hand"
+        reader = self.spark.readStream.format("kafka").option("subscribe", self.topic)
+        reader = reader.option("kafka.bootstrap.servers", servers(self.stack)).option("startingOffsets", "earliest")
+        records = reader.option("maxOffsetsPerTrigger", self.rows).load()
+        writer = records.selectExpr(f"{PARSED} AS v").select("v.*").writeStream.format("iceberg")
+        writer = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
+        began = time.monotonic()
+        query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
+        times: dict[int, float] = {}
+        while query.isActive:
+            for progress in query.recentProgress:
+                times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+            query.awaitTermination(1)
+        for progress in query.recentProgress:
+            times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+        seconds = time.monotonic() - began
+        counted = tuple(times[number] for number in sorted(times) if 0 < number < self.batches)
+        return Turn(batches_ms=counted, seconds=seconds, content=self._content(workshop, target))
+
+    def by_sluice(self, **output: Any) -> Turn:
+        """The stream as one declares it."""
+        workshop = self.workshop()
+        target = workshop.declare_table("target", COLUMNS)
+        return self._run(workshop, target, {"sql": APPEND}, output)
+
+    def stateful(self, defaults: bool) -> Turn:
+        """A windowed count, with Sluice's state settings or with Spark's own."""
+        workshop = self.workshop()
+        target = workshop.declare_table("target", {"at": "timestamptz", "word": "string", "rows": "long"})
+        return self._run(workshop, target, {"python": STATEFUL}, {}, **({"state": SPARK_DEFAULTS} if defaults else {}))
+
+    def _run(self, workshop: Workshop, target: str, work: dict[str, str], output: dict[str, Any], **parts: Any) -> Turn:
+        source = {"connection": "flights_kafka", "topics": [self.topic], "max_offsets_per_batch": self.rows}
+        stream = f"s{workshop.namespace}"
+        workshop.declare_stream(
+            stream,
+            **work,
+            inputs={"records": {"stream": {"kafka": {**source, "starting": "earliest"}}}},
+            outputs={"copies": {"iceberg": {"table": target, **output}}},
+            **parts,
+        )
+        began = time.monotonic()
+        result = workshop.run(stream)
+        seconds = time.monotonic() - began
+        counted = tuple(float(batch.duration_ms) for batch in result.batches if 0 < batch.key.batch < self.batches)
+        files = [file for file in workshop.checkpoint(stream).rglob("*") if file.is_file() and file.suffix != ".crc"]
+        return Turn(
+            batches_ms=counted,
+            seconds=seconds,
+            content=self._content(workshop, target),
+            files=len(files) / max(1, len(result.batches)),
+        )
+
+    def _content(self, workshop: Workshop, target: str) -> tuple[Any, ...]:
+        """The rows and the sum of their hashes, for the comparison."""
+        table = self.spark.table(f"{workshop.settings.catalog.name}.{target}")
+        hashes = "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))"
+        return tuple(table.selectExpr("count(*)", hashes).collect()[0])
+
+
+def servers(stack: Stack) -> str:
+    """The address of the stack's broker."""
+    return stack.settings().connection("flights_kafka", KafkaConnection).bootstrap_servers
+
+
+def fill_topic(stack: Stack, *, rows: int) -> str:
+    """A topic of two partitions with so many JSON records."""
+    name = f"b{uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": servers(stack)})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+    producer = Producer(
+        {"bootstrap.servers": servers(stack), "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+    )
+    for number in range(rows):
+        record = {
+            "id": number,
+            "word": f"word {number % 97}",
+            "amount": number / 7,
+            "at": f"2026-01-01T00:{number % 60:02}:00Z",
+        }
+        producer.produce(name, value=json.dumps(record), partition=number % 2)
+        producer.poll(0)
+    left = producer.flush(300)
+    if left:
+        raise SystemExit(f"{left} records did not reach the broker")
+    return name
+
+
+def take_turns(ways: dict[str, Callable[[], Turn]], *, rounds: int) -> dict[str, list[Turn]]:
+    """Run every way once a round, each round beginning with another one."""
+    turns: dict[str, list[Turn]] = defaultdict(list)
+    for number in range(rounds):
+        names = list(ways)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            turns[name].append(ways[name]())
+            sys.stderr.write(f"round {number + 1} of {rounds}: {name}: {turns[name][-1].seconds:.1f} s\n")
+    return turns
+
+
+def print_turns(title: str, turns: dict[str, list[Turn]]) -> bool:
+    """Print the times beside those of the first way; whether all tables hold the same."""
+    contents = {turn.content for of_way in turns.values() for turn in of_way}
+    table = Table(title=title if len(contents) == 1 else f"{title}: THE TABLES DIFFER {contents}")
+    for heading in ("way", "median batch ms", "speed", "median run s", "run speed", "checkpoint files a batch"):
+        table.add_column(heading)
+    first = next(iter(turns.values()))
+    base_ms, base_s = _median_ms(first), statistics.median(turn.seconds for turn in first)
+    for name, of_way in turns.items():
+        seconds = statistics.median(turn.seconds for turn in of_way)
+        files = statistics.median(turn.files for turn in of_way)
+        median = _median_ms(of_way)
+        table.add_row(
+            name,
+            f"{median:.0f}",
+            f"{base_ms / median:.2f}x",
+            f"{seconds:.1f}",
+            f"{base_s / seconds:.2f}x",
+            f"{files:.0f}",
+        )
+    Console(width=120).print(table)
+    return len(contents) == 1
+
+
+def _median_ms(turns: Sequence[Turn]) -> float:
+    return statistics.median([time_ms for turn in turns for time_ms in turn.batches_ms])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; ends with 1 when two ways leave different tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of a batch from Kafka")
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
+        stack.up(("postgres", "seaweedfs", "kafka"))
+        settings = stack.settings()
+        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+        topic = fill_topic(stack, rows=options.rows * options.batches)
+        small = fill_topic(stack, rows=1_000 * options.batches)
+        spark = open_session(settings, name="benchmark", state=StateDeclaration())
+        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+            bench = Bench(
+                spark=spark,
+                stack=stack,
+                ledger=ledger,
+                folder=Path(folder),
+                topic=topic,
+                rows=options.rows,
+                batches=options.batches,
+            )
+            tiny = replace(bench, topic=small, rows=1_000)
+            appended = take_turns(
+                {
+                    "by hand": bench.by_hand,
+                    "sluice": bench.by_sluice,
+                    "sluice, grouped": lambda: bench.by_sluice(publish_every="30 seconds"),
+                },
+                rounds=options.rounds,
+            )
+            counted = take_turns(
+                {"Spark's state": lambda: tiny.stateful(True), "sluice's state": lambda: tiny.stateful(False)},
+                rounds=max(1, options.rounds - 1),
+            )
+        spark.stop()
+    are_equal = [
+        print_turns(f"{options.rows} rows a batch, appended", appended),
+        print_turns("1000 rows a batch, counted by window", counted),
+    ]
+    return 0 if all(are_equal) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

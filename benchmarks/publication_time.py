@@ -1,0 +1,113 @@
+"""How long a publication takes, beside a bare append of the same file, as the table's history grows.
+
+    .venv/bin/python -m benchmarks.publication_time [--snapshots 20 200]
+
+Both are measured by turns on a stack of their own, so that the ratio holds on any machine. The bare append is
+pyiceberg's, into a table of the same history: load the table, add a file that is written already, commit; no check, no
+mark, no chain. The object store and the catalog are those of the local stack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from rich.console import Console
+from rich.table import Table
+from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
+from tests.fixtures.stack import stack_in
+
+from sluice.lakehouse.publication.fitting import fit_files
+from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.lakehouse.publication.staging import StagedBatch, load_staging_table, staged_files
+
+TURNS = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Times at one length of history, in milliseconds."""
+
+    snapshots: int
+    publications_ms: Sequence[float]
+    bare_appends_ms: Sequence[float]
+
+
+def measure(bench: Workbench, bare: Workbench, histories: Sequence[int]) -> list[Measured]:
+    """Measure at each length of history; between them the histories grow by empty commits."""
+    found = []
+    number = 0
+    for snapshots in histories:
+        for each in (bench, bare):
+            while len(each.target().snapshots()) < snapshots - TURNS // 2:
+                each.write_as_another()
+        publications, appends = [], []
+        for _ in range(TURNS):
+            batch = bench.stage(number, [number])
+            appends.append(_milliseconds(partial(_append, bench, bare, batch)))
+            publications.append(_milliseconds(partial(bench.publish, batch)))
+            bench.clear()
+            number += 1
+        found.append(Measured(snapshots=snapshots, publications_ms=publications, bare_appends_ms=appends))
+    return found
+
+
+def _append(bench: Workbench, bare: Workbench, batch: StagedBatch) -> None:
+    staging = load_staging_table(bench.catalog, bench.output)
+    table = bare.catalog.load_table(bare.output.target)
+    files = fit_files(staged_files(staging, [batch])[batch.snapshot_id], staging=staging, target=table)
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+
+
+def _milliseconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return (time.perf_counter() - began) * 1000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshots", type=int, nargs="+", default=[20, 200])
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
+        stack.up(("postgres", "seaweedfs"))
+        place = CatalogPlace(environment=stack.environment())
+        catalog = open_catalog_at(place)
+        name = f"s{uuid4().hex[:8]}"
+        output = StagedOutput(stream=name, output="main", target=f"{name}.published")
+        bench = Workbench(open_catalog=lambda: catalog, catalog=catalog, output=output, place=place)
+        bare = replace(bench, output=replace(output, target=f"{name}.appended"))
+        for each in (bench, bare):
+            each.declare()
+        bench.begin()
+        found = measure(bench, bare, options.snapshots)
+        catalog.close()
+    _print(found)
+    return 0
+
+
+def _print(found: Sequence[Measured]) -> None:
+    table = Table(title="One batch of one file: publication beside a bare append of pyiceberg")
+    for heading in ("snapshots", "publication, median", "slowest", "bare append, median", "slowest", "ratio"):
+        table.add_column(heading, justify="right")
+    for seen in found:
+        own, bare = statistics.median(seen.publications_ms), statistics.median(seen.bare_appends_ms)
+        slowest = (max(seen.publications_ms), max(seen.bare_appends_ms))
+        cells = (f"{own:.0f} ms", f"{slowest[0]:.0f} ms", f"{bare:.0f} ms", f"{slowest[1]:.0f} ms", f"{own / bare:.2f}")
+        table.add_row(str(seen.snapshots), *cells)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""The DAG that checks every table against its declared expectations."""
+
+from sluice.declarations.loading import load_declarations
+from sluice.settings import pipelines_folder
+from sluice_airflow.dag_builders.data_quality import data_quality_dag
+
+data_quality = data_quality_dag(load_declarations(pipelines_folder()))

@@ -1,0 +1,1 @@
+"""Sluice: streams and tables of a lakehouse as first-class citizens of Apache Airflow."""

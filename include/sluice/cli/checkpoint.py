@@ -1,0 +1,59 @@
+"""`sluice checkpoint`: the checkpoints of streams."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sluice.observations.checkpoints import CheckpointObservation
+
+checkpoint_app = typer.Typer(name="checkpoint", help="The checkpoints of streams.", no_args_is_help=True)
+UNHEALTHY_EXIT_CODE = 1
+
+
+@checkpoint_app.callback()
+def checkpoint() -> None:
+    """The checkpoints of streams."""
+
+
+@checkpoint_app.command()
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The streams; all that are declared when not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Check checkpoints without Spark, record what was found, and end with 1 when one is not healthy."""
+    from sluice.declarations.loading import load_declarations
+    from sluice.ledger.connection import open_ledger
+    from sluice.settings import load_settings
+    from sluice.upkeep.checkpoint_checks import check_checkpoints
+    from sluice.upkeep.wording import json_value
+
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        checks = check_checkpoints(ledger, declarations, settings, streams=names or ())
+    if as_json:
+        typer.echo(json.dumps({"checks": [json_value(seen) | {"healthy": seen.healthy} for seen in checks]}, indent=2))
+    else:
+        for seen in checks:
+            _print(seen)
+        started = {seen.stream for seen in checks}
+        for name in names or declarations.streams:
+            if name not in started:
+                typer.echo(f"{name}: not started yet, so there is no checkpoint")
+    if not all(seen.healthy for seen in checks):
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def _print(seen: CheckpointObservation) -> None:
+    state = "healthy" if seen.healthy else "NOT HEALTHY"
+    batch = "no batch yet" if seen.newest_batch is None else f"batch {seen.newest_batch}"
+    age = "" if seen.newest_commit_age_seconds is None else f", {seen.newest_commit_age_seconds:.0f} s ago"
+    typer.echo(f"{seen.stream}: {state}, generation {seen.generation}, {batch}{age}, {seen.location}")
+    for finding in seen.problems:
+        typer.echo(f"  {finding.name}: {finding.message}")

@@ -1,0 +1,77 @@
+"""`sluice preview`: what a stream's transformation makes of a few rows, before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sluice.observations.previews import PreviewedOutput, PreviewObservation
+
+
+def preview(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows of each output are shown.")] = 10,
+    sample: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many rows of each input are read.")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Apply a stream's transformation to a few rows of its inputs. Nothing is written, no checkpoint is made."""
+    from pydantic import TypeAdapter
+
+    from sluice.declarations.loading import load_declarations
+    from sluice.job_command import PreviewStream
+    from sluice.launching.foreground import run_in_foreground
+    from sluice.observations.previews import PreviewObservation
+    from sluice.settings import load_settings
+
+    settings = load_settings()
+    load_declarations(settings.pipelines).stream(stream)  # a broken declaration is told before Spark is started
+    folder = str(settings.pipelines.resolve())
+    command = PreviewStream(folder=folder, stream=stream, sample=str(sample), rows=str(rows))
+    ended = run_in_foreground(command, settings, keeps_output=True)
+    lines = ended.output.splitlines()
+    answers = [line for line in lines if line.startswith('{"stream"')]
+    sys.stderr.writelines(f"{line}\n" for line in lines if line not in answers)
+    if not answers:
+        raise typer.Exit(ended.exit_code or 1)
+    if as_json:
+        typer.echo(answers[-1])
+    else:
+        _print(TypeAdapter(PreviewObservation).validate_json(answers[-1]))
+
+
+def _print(seen: PreviewObservation) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for given in seen.inputs:
+        typer.echo(f"{given.name}: {given.kind}, {'static' if given.rows is None else f'{given.rows} rows read'}")
+    for output in seen.outputs:
+        typer.echo(f"\n{output.name}: {output.rows} rows")
+        if output.first:
+            console.print(_table(output))
+    if seen.refused:
+        typer.echo(f"\nrefused: {sum(seen.refused.values())} rows")
+        for reason, count in seen.refused.items():
+            typer.echo(f"  {count}  {reason}")
+    if seen.differences:
+        typer.echo("\nThe stream itself differs:")
+        for sentence in seen.differences:
+            typer.echo(f"  {sentence}")
+    typer.echo("\nNothing was written.")
+
+
+def _table(output: PreviewedOutput) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in output.columns:
+        table.add_column(escape(name), overflow="fold")
+    for row in output.first:
+        table.add_row(*("null" if row.get(name) is None else escape(str(row[name])) for name in output.columns))
+    return table

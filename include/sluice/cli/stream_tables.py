@@ -1,0 +1,169 @@
+"""How streams, runs and batches are written for a person and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sluice.decisions.failure_guide import GUIDE, next_step
+from sluice.decisions.failures import failure_of_run
+from sluice.decisions.health import StreamHealth, StreamState
+from sluice.observations.batches import BatchObservation
+from sluice.observations.failures import Failure
+from sluice.observations.runs import RunObservation, RunState
+from sluice.stream_rows import StreamRow
+
+_WIDTH_WITHOUT_TERMINAL = 200
+"""A file or a pipe has no width; rows are to stay on one line there."""
+
+_QUIET_STATES = frozenset({StreamState.NEVER_STARTED, StreamState.STOPPED, StreamState.FINISHED})
+
+
+def console() -> Console:
+    """Where tables are printed."""
+    wide = Console()
+    return wide if wide.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+
+
+def rows_table(rows: Sequence[StreamRow], *, title: str | None = None) -> Table:
+    """Streams with their figures: stream, state, batch, rows, rows/s, batch time, lag, last batch."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("stream")
+    table.add_column("state")
+    for heading in ("batch", "rows", "rows/s", "batch time", "lag", "last batch"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        batch = row.seen.newest_batch
+        table.add_row(
+            row.stream,
+            state_text(row.health),
+            "" if batch is None else f"{batch.key.batch:,}",
+            f"{row.totals.input_rows:,}",
+            f"{row.rows_per_second:,.0f}",
+            "" if batch is None else f"{batch.duration_ms / 1000:.1f} s",
+            row.lag.text,
+            "" if row.seen.batch_age is None else f"{age_text(row.seen.batch_age)} ago",
+        )
+    return table
+
+
+def state_text(health: StreamHealth) -> Text:
+    """The state, in the colour of its health."""
+    if not health.is_healthy:
+        return Text(health.state, style="red")
+    return Text(health.state, style="dim" if health.state in _QUIET_STATES else "green")
+
+
+def remarks(rows: Iterable[StreamRow]) -> list[str]:
+    """What a table has no room for: why a stream is not healthy, and why a lag is not known."""
+    sentences = []
+    for row in rows:
+        if not row.health.is_healthy:
+            sentences.append(f"{row.stream}: {row.health.explanation}")
+        if row.lag.problem:
+            sentences.append(f"{row.stream}: the lag is not known: {row.lag.problem}.")
+    return sentences
+
+
+def row_json(row: StreamRow) -> dict[str, Any]:
+    """A stream with its figures, for a program."""
+    batch, run = row.seen.newest_batch, row.seen.newest_run
+    return {
+        "stream": row.stream,
+        "mode": row.mode,
+        "state": row.health.state,
+        "healthy": row.health.is_healthy,
+        "explanation": row.health.explanation,
+        "failure": None if row.health.failure is None else failure_json(row.health.failure, stream=row.stream),
+        "desired_state": row.seen.wish.desired_state,
+        "run_id": None if run is None else run.run_id,
+        "batch": None if batch is None else batch.key.batch,
+        "generation": None if batch is None else batch.key.generation,
+        "batches": row.totals.batches,
+        "rows": row.totals.input_rows,
+        "published_rows": dict(row.totals.published_rows),
+        "refused_rows": row.totals.refused_rows,
+        "late_rows": row.totals.late_rows,
+        "duplicate_rows": row.totals.duplicate_rows,
+        "rows_per_second": row.rows_per_second,
+        "batch_ms": None if batch is None else batch.duration_ms,
+        "batch_age_seconds": _seconds(row.seen.batch_age),
+        "heartbeat_age_seconds": _seconds(row.seen.heartbeat_age),
+        "lag_rows": row.lag.rows,
+        "lag_files": row.lag.files,
+        "lag_problem": row.lag.problem or None,
+    }
+
+
+def failure_json(failure: Failure, *, stream: str) -> dict[str, str]:
+    """A failure in the words that stand everywhere, for a program."""
+    return {
+        "class": failure.failure_class,
+        "reason": failure.reason,
+        "means": GUIDE[failure.reason].means,
+        "next_step": next_step(failure.reason, stream=stream),
+    }
+
+
+def runs_table(runs: Sequence[RunObservation]) -> Table:
+    """Runs, newest first."""
+    table = Table(title="Runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "state", "launched", "ended", "launched by", "failure", "reason"):
+        table.add_column(heading, overflow="fold")
+    for run in runs:
+        table.add_row(
+            run.run_id[:8],
+            run.state,
+            f"{run.launched_at:%Y-%m-%d %H:%M:%S}",
+            "" if run.ended_at is None else f"{run.ended_at:%Y-%m-%d %H:%M:%S}",
+            run.launched_by,
+            _failure_text(run),
+            run.reason or "",
+        )
+    return table
+
+
+def _failure_text(run: RunObservation) -> str:
+    if run.state not in (RunState.FAILED, RunState.LOST):
+        return ""
+    failure = failure_of_run(run)
+    return f"{failure.failure_class}: {failure.reason}"
+
+
+def batches_table(batches: Sequence[BatchObservation]) -> Table:
+    """Batches, newest first."""
+    table = Table(title="Batches", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    headings = ("batch", "started", "read", "published", "refused", "late", "duplicate", "batch time", "watermark")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "started" else "right")
+    for batch in batches:
+        table.add_row(
+            f"{batch.key.generation}:{batch.key.batch}",
+            f"{batch.started_at:%Y-%m-%d %H:%M:%S}",
+            f"{batch.input_rows:,}",
+            f"{sum(batch.published_rows.values()):,}",
+            f"{batch.refused_rows:,}",
+            f"{batch.late_rows:,}",
+            f"{batch.duplicate_rows:,}",
+            f"{batch.duration_ms / 1000:.1f} s",
+            "" if batch.watermark is None else f"{batch.watermark:%Y-%m-%d %H:%M:%S}",
+        )
+    return table
+
+
+def age_text(age: timedelta) -> str:
+    """An age in its largest unit, for example `12 s`, `3 min`, `5 h`, `2 d`."""
+    seconds = max(0, round(age.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _seconds(age: timedelta | None) -> float | None:
+    return None if age is None else round(age.total_seconds(), 3)

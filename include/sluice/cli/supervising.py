@@ -1,0 +1,79 @@
+"""What the commands over streams work with, put together from the settings: the command line's composition."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.loading import load_declarations
+from sluice.launching.driver import driver_request
+from sluice.launching.local import LocalLauncher
+from sluice.launching.spark_submit import CONNECTION_VARIABLE, SparkConnection, connection_of
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.observing.source_heads import SourceHeads
+from sluice.settings import Settings, load_settings
+from sluice.supervision import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """The settings, the declarations, the ledger and the launcher of this deployment."""
+
+    settings: Settings
+    declarations: Declarations
+    ledger: Ledger
+    launcher: LocalLauncher
+
+    def heads(self) -> SourceHeads:
+        """What looks at the sources."""
+        return SourceHeads(self.settings)
+
+    def supervisor(self) -> Supervisor:
+        """What supervises streams in the name of this person.
+
+        Raises
+        ------
+        SettingsError: when the Spark connection cannot be read.
+        """
+        variable = os.environ.get(CONNECTION_VARIABLE)
+        connection = SparkConnection() if variable is None else connection_of(variable)
+        return Supervisor(
+            ledger=self.ledger,
+            launcher=self.launcher,
+            request_for=partial(driver_request, settings=self.settings, connection=connection),
+            launched_by=person(),
+        )
+
+
+@contextmanager
+def open_workplace() -> Iterator[Workplace]:
+    """Open what this deployment has; closed when the block ends.
+
+    Raises
+    ------
+    SettingsError: when the environment does not describe a deployment.
+    """
+    settings = load_settings()
+    url = settings.ledger_url.get_secret_value()
+    with open_ledger(url) as ledger:
+        yield Workplace(
+            settings=settings,
+            declarations=load_declarations(settings.pipelines),
+            ledger=ledger,
+            launcher=LocalLauncher(ledger_url=url),
+        )
+
+
+def person() -> str:
+    """Who types, in the words of the ledger."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as containers have
+        user = str(os.getuid())
+    return f"command line: {user}@{socket.gethostname()}"

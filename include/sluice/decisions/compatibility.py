@@ -1,0 +1,105 @@
+"""Whether a checkpoint that was begun under one declaration can be gone on with under another.
+
+A checkpoint holds positions by the place of a source in the query, and state by the place and keys of an operator; the
+store and the number of parts are frozen in it. Spark notices some of these changes late and others never, so what a
+checkpoint is bound to is written down at its first start: its fingerprint. Everything that is not in it may change.
+Source: https://spark.apache.org/docs/4.1.1/streaming/apis-on-dataframes-and-datasets.html, "Recovery Semantics".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sluice.declarations.streams import StreamDeclaration
+
+STATE_OPERATORS = "state operators"
+"""The entry of the operators that keep state, with their keys; empty: none do. Only a planned query can tell."""
+
+SOURCES = "sources of the query"
+"""The entry of the inputs in the order in which the query reads them, one as often as it is read: a query with several
+outputs reads its inputs for each. Only a planned query can tell."""
+
+_INPUT = "input "
+_STATE = "state "
+_IDENTITY = (
+    "connection",
+    "topics",
+    "topic_pattern",
+    "assignment",
+    "stream",
+    "path",
+    "format",
+    "table",
+    "host",
+    "port",
+)
+"""The keys of sources that say *which* data they read. Others say how fast, from where, or what to do about trouble."""
+
+
+def fingerprint_of(
+    declaration: StreamDeclaration,
+    *,
+    sources: Sequence[str] | None = None,
+    state_operators: Sequence[str] | None = None,
+) -> dict[str, str]:
+    """What of a declaration a checkpoint is bound to.
+
+    Parameters
+    ----------
+    sources, state_operators: as the planned query tells them; unset where no query was planned.
+    """
+    fingerprint = {
+        f"{_INPUT}{name}": f"{declared.declared_source.kind} {_identity(declared.declared_source.source)}".strip()
+        for name, declared in declaration.inputs.items()
+        if declared.is_stream
+    }
+    fingerprint[f"{_STATE}provider"] = declaration.state.provider
+    partitions = declaration.state.shuffle_partitions
+    if partitions is not None:
+        fingerprint[f"{_STATE}shuffle_partitions"] = str(partitions)
+    if sources is not None:
+        fingerprint[SOURCES] = ", ".join(sources)
+    if state_operators is not None:
+        fingerprint[STATE_OPERATORS] = "; ".join(state_operators)
+    return fingerprint
+
+
+def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """What a checkpoint cannot follow, each as a phrase; none when the change is compatible.
+
+    Parameters
+    ----------
+    recorded: the fingerprint of the checkpoint; empty before its first start, when everything is compatible.
+    wanted: that of the declaration as it is now; without what only a planned query can tell where none was planned.
+    """
+    if not recorded:
+        return ()
+    keeps_state = bool(recorded.get(STATE_OPERATORS))
+    keys = [
+        key
+        for key in (*recorded, *(key for key in wanted if key not in recorded))
+        if _is_bound(key, recorded=recorded, wanted=wanted, keeps_state=keeps_state)
+    ]
+    return tuple(
+        f"{key} was `{recorded.get(key) or 'nothing'}` and is now `{wanted.get(key) or 'nothing'}`"
+        for key in keys
+        if recorded.get(key) != wanted.get(key)
+    )
+
+
+def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str], keeps_state: bool) -> bool:
+    if key in (STATE_OPERATORS, SOURCES):
+        return key in wanted and key in recorded
+    if key.startswith(_STATE):
+        # A number of parts that was not declared then was the machine's, and the checkpoint knows it better than we.
+        return keeps_state and key in recorded and key in wanted
+    return True
+
+
+def _identity(source: object) -> str:
+    told = ((key, getattr(source, key, None)) for key in _IDENTITY)
+    return " ".join(f"{key}={_text(value)}" for key, value in told if value not in (None, "", ()))
+
+
+def _text(value: object) -> str:
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

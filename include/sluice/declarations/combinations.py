@@ -1,0 +1,134 @@
+"""Which inputs, outputs, triggers and output modes go together, and why the others do not.
+
+Pure: `sluice validate` asks it of every declaration, `make matrix` of every combination there is. What depends on the
+transformation (an aggregation without a watermark, a join without bounds) only Spark's own analysis of the plan tells:
+`sluice validate --plan`.
+
+Source: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dataframes-and-datasets.html#output-modes, and runs of
+every combination on the pinned versions (`make matrix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import product
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.outputs import OutputMode
+from sluice.declarations.positions import KeyPath
+from sluice.declarations.streams import RECORD_TRIGGERS
+from sluice.declarations.wording import key_text
+from sluice.errors import DeclarationError
+
+INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
+OUTPUTS = ("iceberg", "delta", "kafka", "files", "console", "memory", "python", "hudi")
+TRIGGERS = ("processing_time", "available_now", "once", "continuous_processing", "real_time")
+MODES: tuple[OutputMode, ...] = ("append", "update", "complete")
+
+SHORTEST_REAL_TIME_BATCH = timedelta(seconds=5)
+"""Spark's `spark.sql.streaming.realTimeMode.minBatchDuration`."""
+
+_MODES_OF_OUTPUTS: dict[str, tuple[frozenset[OutputMode], str]] = {
+    "delta": (frozenset(("append", "complete")), "it appends rows or replaces all of them"),
+    "files": (frozenset(("append",)), "a file that was written is never changed"),
+}
+_MODES_OF_TRIGGERS: dict[str, tuple[frozenset[OutputMode], str]] = {
+    "continuous_processing": (
+        frozenset(("append", "update")),
+        "it keeps no result: an aggregation is refused, and with it `complete`",
+    ),
+    "real_time": (frozenset(("update",)), "Spark 4.1 runs it in no other"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """One kind of input and of output, in Spark's words the trigger and the output mode of the query between them."""
+
+    input: str
+    output: str
+    trigger: str
+    mode: OutputMode
+
+
+def every_combination() -> Iterator[Combination]:
+    """All that can be written down, allowed or not."""
+    for source, output, trigger, mode in product(INPUTS, OUTPUTS, TRIGGERS, MODES):
+        yield Combination(input=source, output=output, trigger=trigger, mode=mode)
+
+
+def judge(combination: Combination) -> str | None:
+    """Why a combination is refused; none when it is allowed."""
+    source, output, trigger, mode = combination.input, combination.output, combination.trigger, combination.mode
+    if source == "jdbc":
+        return "a jdbc input is static: a database tells nobody what is new"
+    if output == "hudi":
+        return "hudi has no bundle for Spark 4"
+    if trigger in RECORD_TRIGGERS and source != "kafka":
+        return f"{trigger} reads kafka: of the other inputs Spark can hand on no record by itself"
+    if trigger in RECORD_TRIGGERS and output != "kafka":
+        return f"{trigger} writes kafka: there is no batch that {output} could take under its key"
+    return _mode_problem("the output", output, mode, _MODES_OF_OUTPUTS) or _mode_problem(
+        "the trigger", trigger, mode, _MODES_OF_TRIGGERS
+    )
+
+
+def _mode_problem(
+    role: str, kind: str, mode: OutputMode, modes: dict[str, tuple[frozenset[OutputMode], str]]
+) -> str | None:
+    allowed, reason = modes.get(kind, (frozenset(MODES), ""))
+    if mode in allowed:
+        return None
+    listed = " and ".join(f"`{one}`" for one in MODES if one in allowed)
+    return f"{role} {kind} works in the output mode {listed}, got `{mode}`: {reason}"
+
+
+def forbidden_combinations(stream: LoadedStream) -> Iterator[DeclarationError]:
+    """What a stream combines that does not go together."""
+    declaration = stream.declaration
+    trigger = declaration.trigger.kind if declaration.trigger is not None else "available_now"
+    sources = {name: one.declared_source.kind for name, one in declaration.inputs.items() if one.is_stream}
+    told: set[str] = set()
+    for (source_name, source), (name, declared) in product(sources.items(), declaration.outputs.items()):
+        reason = judge(Combination(input=source, output=declared.kind, trigger=trigger, mode=declared.mode))
+        if reason is not None and reason not in told and declared.kind != "hudi":  # hudi is refused by its own line
+            told.add(reason)
+            yield _problem(stream, _place(source_name, source, name, declared.kind, trigger, reason), reason)
+    if trigger in RECORD_TRIGGERS:
+        yield from _record_problems(stream, trigger)
+
+
+def _place(source_name: str, source: str, output: str, output_kind: str, trigger: str, reason: str) -> KeyPath:
+    """The key that a reason is about."""
+    if reason.startswith(f"{trigger} reads"):
+        return ("inputs", source_name, "stream", source)
+    return ("outputs", output, output_kind)
+
+
+def _record_problems(stream: LoadedStream, trigger: str) -> Iterator[DeclarationError]:
+    """What else a stream without batches cannot have."""
+    declaration = stream.declaration
+    if len(declaration.inputs) > 1:
+        yield _problem(stream, ("inputs",), f"{trigger} has one input: records of several cannot be brought together")
+    if len(declaration.outputs) > 1:
+        yield _problem(stream, ("outputs",), f"{trigger} has one output: each record is handed on once")
+    if declaration.quarantine:
+        yield _problem(stream, ("quarantine",), f"{trigger} has no batch, so that no rows can be refused into a table")
+    for name, declared in declaration.inputs.items():
+        if declared.watermark is not None:
+            yield _problem(stream, ("inputs", name, "watermark"), f"{trigger} keeps no event time: no record is late")
+    duration = declaration.trigger.real_time if declaration.trigger is not None else None
+    if duration is not None and duration < SHORTEST_REAL_TIME_BATCH:
+        shortest = SHORTEST_REAL_TIME_BATCH.total_seconds()
+        yield _problem(
+            stream,
+            ("trigger", "real_time"),
+            f"Spark's batches of this mode last {shortest:.0f} seconds or longer, got {duration.total_seconds():g}; "
+            "records are handed on at once all the same",
+        )
+
+
+def _problem(stream: LoadedStream, path: KeyPath, reason: str) -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {reason}.", location=stream.location(path))

@@ -1,0 +1,150 @@
+"""Declarations as they were read: each with its file and digest, and beside them what is wrong with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from sluice.declarations.positions import Document, KeyPath
+from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.wording import did_you_mean
+from sluice.errors import DeclarationError, Location, SluiceError, UsageError
+
+STREAM_SUFFIX = ".stream.yaml"
+TABLE_SUFFIX = ".table.yaml"
+
+
+def declared_name(file: Path) -> str:
+    """The name of the stream or table that a file declares; the name of the file says it, even of a broken one."""
+    return file.name.removesuffix(STREAM_SUFFIX).removesuffix(TABLE_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedStream:
+    """A stream's declaration and where it was read.
+
+    declaration: as it was written, with the columns that its schema files describe.
+    digest: SHA-256 over the bytes of the declaration, of the code beside it that a run executes and of its schema
+        files, in hexadecimal.
+    """
+
+    declaration: StreamDeclaration
+    file: Path
+    digest: str
+    document: Document = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.declaration.stream
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the declaration; the transformation lies in it."""
+        return self.file.parent
+
+    @property
+    def transformation_file(self) -> Path:
+        """The file that holds the transformation."""
+        return self.folder / self.declaration.transformation.file_name
+
+    def location(self, path: KeyPath = ()) -> Location:
+        """File and line of the key at `path`."""
+        return self.document.location(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTable:
+    """A table's declaration and where it was read. digest: SHA-256 over the bytes of the file, in hexadecimal."""
+
+    declaration: TableDeclaration
+    file: Path
+    digest: str
+    document: Document = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The table's name, `<namespace>.<table>`."""
+        return self.declaration.table
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the declaration."""
+        return self.file.parent
+
+    def location(self, path: KeyPath = ()) -> Location:
+        """File and line of the key at `path`."""
+        return self.document.location(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """All that was declared in a folder.
+
+    streams, tables: the sound ones, by name. A file with a problem is in `broken` and not among them.
+    problems: what is wrong, in the order of files and lines.
+    stream_names, table_names: all that files declare, sound or broken, loaded or left out by `only`.
+    """
+
+    folder: Path
+    streams: Mapping[str, LoadedStream]
+    tables: Mapping[str, LoadedTable]
+    problems: tuple[DeclarationError, ...]
+    stream_names: tuple[str, ...]
+    table_names: tuple[str, ...]
+
+    @property
+    def broken(self) -> Mapping[Path, tuple[DeclarationError, ...]]:
+        """The problems of each file that has any; `declared_name` tells whose file it is."""
+        by_file: dict[Path, tuple[DeclarationError, ...]] = {}
+        for problem in self.problems:
+            file = problem.location.file
+            by_file[file] = (*by_file.get(file, ()), problem)
+        return MappingProxyType(by_file)
+
+    def stream(self, name: str) -> LoadedStream:
+        """The stream of this name.
+
+        Raises
+        ------
+        UsageError: when no file declares it; the message names those that exist.
+        DeclarationError: when its file has a problem.
+        """
+        if name not in self.streams:
+            raise self._absence(name, suffix=STREAM_SUFFIX, existing=self.stream_names)
+        return self.streams[name]
+
+    def table(self, name: str) -> LoadedTable:
+        """The table of this name.
+
+        Raises
+        ------
+        UsageError: when no file declares it; the message names those that exist.
+        DeclarationError: when its file has a problem.
+        """
+        if name not in self.tables:
+            raise self._absence(name, suffix=TABLE_SUFFIX, existing=self.table_names)
+        return self.tables[name]
+
+    def require_valid(self) -> None:
+        """Refuse to go on with a problem.
+
+        Raises
+        ------
+        DeclarationError: the first problem.
+        """
+        if self.problems:
+            raise self.problems[0]
+
+    def _absence(self, name: str, *, suffix: str, existing: tuple[str, ...]) -> SluiceError:
+        for problem in self.problems:
+            if problem.location.file.name == f"{name}{suffix}":
+                return problem
+        kind = "stream" if suffix == STREAM_SUFFIX else "table"
+        return UsageError(
+            f"No {kind} is called {name!r} in {self.folder}; declared are: {', '.join(existing) or 'none'}.",
+            next_step=did_you_mean(name, existing),
+        )

@@ -1,0 +1,182 @@
+"""Loads a folder of declarations: every `<stream>.stream.yaml` and `<namespace>.<table>.table.yaml` in it.
+
+A broken file never hides another one: it becomes a problem, and everything else loads. Nothing here imports pyspark or
+pyiceberg, and no user code is executed: DAG files call it whenever Airflow parses them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from sluice.declarations.loaded import (
+    STREAM_SUFFIX,
+    TABLE_SUFFIX,
+    Declarations,
+    LoadedStream,
+    LoadedTable,
+    declared_name,
+)
+from sluice.declarations.positions import Document, read_document
+from sluice.declarations.schemas_beside import with_columns_of_files
+from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.validation import find_problems
+from sluice.declarations.wording import declaration_errors
+from sluice.errors import DeclarationError, Location
+
+__all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load_declarations"]
+
+LARGEST_FILE_BYTES = 1024**2
+"""A declaration is a page or two; something larger is a mistake that would slow down every DAG parse."""
+
+_MISNAMED_SUFFIXES = (".stream.yml", ".table.yml", ".streams.yaml", ".tables.yaml")
+
+_SET_IT = "Set SLUICE_PIPELINES to the folder of the declarations, or create it."
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
+    """Read and check every declaration below a folder.
+
+    Parameters
+    ----------
+    folder: where the declarations lie, with folders of their own as deep as wanted; hidden ones are left out.
+    only: the one stream or table that is needed. Then only its file and those of the tables it names are read, and
+        what can only be seen by comparing streams is not checked.
+
+    Returns
+    -------
+    What is sound, and the problems of the rest. A broken file is never raised.
+    """
+    problems: list[DeclarationError] = []
+    files = sorted(_declaration_files(folder, problems))
+    problems += [_misnamed(file) for file in files if file.name.endswith(_MISNAMED_SUFFIXES)]
+    streams: list[LoadedStream] = []
+    tables: list[LoadedTable] = []
+    for file in _stream_files(files, only):
+        stream, found = _load_stream(file)
+        streams += [stream] if stream else []
+        problems += found
+    for file in _table_files(files, only, streams):
+        table, found = _load_table(file)
+        tables += [table] if table else []
+        problems += found
+    table_names = _names(files, TABLE_SUFFIX)
+    problems += find_problems(streams=streams, tables=tables, table_names=table_names)
+    broken = {problem.location.file for problem in problems}
+    return Declarations(
+        folder=folder,
+        streams=MappingProxyType({stream.name: stream for stream in streams if stream.file not in broken}),
+        tables=MappingProxyType({table.name: table for table in tables if table.file not in broken}),
+        problems=tuple(sorted(problems, key=_place)),
+        stream_names=_names(files, STREAM_SUFFIX),
+        table_names=table_names,
+    )
+
+
+def _names(files: Iterable[Path], suffix: str) -> tuple[str, ...]:
+    return tuple(sorted({declared_name(file) for file in files if file.name.endswith(suffix)}))
+
+
+def _declaration_files(folder: Path, problems: list[DeclarationError]) -> Iterator[Path]:
+    """The files whose names say that they declare something; what cannot be listed is added to the problems."""
+
+    def note(error: OSError) -> None:
+        problems.append(_at(Path(error.filename), f"the folder cannot be read: {error.strerror}.", next_step=_SET_IT))
+
+    suffixes = (STREAM_SUFFIX, TABLE_SUFFIX, *_MISNAMED_SUFFIXES)
+    for parent, folders, names in os.walk(folder, onerror=note):
+        folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+        yield from (Path(parent, name) for name in names if name.endswith(suffixes) and not name.startswith("."))
+
+
+def _stream_files(files: Iterable[Path], only: str | None) -> Iterator[Path]:
+    for file in files:
+        if file.name.endswith(STREAM_SUFFIX) and only in (None, declared_name(file)):
+            yield file
+
+
+def _table_files(files: Iterable[Path], only: str | None, streams: Iterable[LoadedStream]) -> Iterator[Path]:
+    named = {only}.union(*(stream.declaration.tables_named for stream in streams))
+    for file in files:
+        if file.name.endswith(TABLE_SUFFIX) and (only is None or declared_name(file) in named):
+            yield file
+
+
+def _load_stream(file: Path) -> tuple[LoadedStream | None, tuple[DeclarationError, ...]]:
+    text, document, errors = _read(file)
+    if document is None:
+        return None, errors
+    declaration, errors = _validate(document, StreamDeclaration)
+    if declaration is None:
+        return None, errors
+    digest = hashlib.sha256(text)
+    for name in declaration.code_files:
+        digest.update(_code(file.parent / name))
+    declaration, errors = with_columns_of_files(declaration, document, folder=file.parent, digest=digest.update)
+    if errors:
+        return None, errors
+    return LoadedStream(declaration=declaration, file=file, digest=digest.hexdigest(), document=document), ()
+
+
+def _code(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""  # that it is missing is found, and said with its line, when declarations are checked
+
+
+def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError, ...]]:
+    text, document, errors = _read(file)
+    if document is None:
+        return None, errors
+    declaration, errors = _validate(document, TableDeclaration)
+    if declaration is None:
+        return None, errors
+    digest = hashlib.sha256(text).hexdigest()
+    return LoadedTable(declaration=declaration, file=file, digest=digest, document=document), ()
+
+
+def _read(file: Path) -> tuple[bytes, Document | None, tuple[DeclarationError, ...]]:
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        return b"", None, (_at(file, f"the file cannot be read: {error.strerror}."),)
+    if len(text) > LARGEST_FILE_BYTES:
+        return b"", None, (_at(file, f"the file is larger than {LARGEST_FILE_BYTES} bytes."),)
+    try:
+        return text, read_document(text, file=file), ()
+    except DeclarationError as error:
+        return b"", None, (error,)
+
+
+def _validate(document: Document, model: type[Model]) -> tuple[Model | None, tuple[DeclarationError, ...]]:
+    try:
+        return model.model_validate(document.content), ()
+    except ValidationError as error:
+        return None, declaration_errors(error, document=document, model=model)
+
+
+def _misnamed(file: Path) -> DeclarationError:
+    return _at(
+        file,
+        f"a declaration's file ends in {STREAM_SUFFIX} or {TABLE_SUFFIX}; under this name it would be overlooked.",
+        next_step="Rename the file.",
+    )
+
+
+def _at(file: Path, problem: str, *, next_step: str = "") -> DeclarationError:
+    return DeclarationError(problem, location=Location(file=file, line=1), next_step=next_step)
+
+
+def _place(problem: DeclarationError) -> tuple[str, int]:
+    return str(problem.location.file), problem.location.line or 0

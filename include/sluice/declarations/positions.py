@@ -1,0 +1,185 @@
+"""Reads YAML into plain values and remembers the line of every key, so that an error points at the line.
+
+A declaration is data: no aliases, no tags, no duplicate keys, one document. Scalars follow the YAML 1.2 core schema, so
+`no`, `on` and `12:30` are text and only `true` and `false` are booleans. Source: https://yaml.org/spec/1.2.2/#103-core-schema
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from yaml import CBaseLoader, MarkedYAMLError, YAMLError
+from yaml.events import (
+    AliasEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
+
+from sluice.errors import DeclarationError, Location
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The way from the top of a document to a value: keys of mappings and indices of lists."""
+
+DEEPEST_NESTING = 50
+"""Far above what a declaration needs, far below what would exhaust the interpreter's stack."""
+
+_WORDS: Mapping[str, object] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_NUMBER_BEGINS = frozenset("+-0123456789")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
+_FLOAT = re.compile(r"[-+]?[0-9]{1,30}\.[0-9]{0,30}(?:[eE][-+]?[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A YAML file as plain values, and where each of them stands.
+
+    lines: the 1-based line of the key (or list item) at each path; the empty path is the document itself.
+    """
+
+    file: Path
+    content: Mapping[str | int, Any]
+    lines: Mapping[KeyPath, int]
+
+    def location(self, path: KeyPath = ()) -> Location:
+        """Where the key at `path` was written; of a key that is missing, where its nearest parent was."""
+        while path not in self.lines:
+            path = path[:-1]
+        return Location(file=self.file, line=self.lines[path])
+
+    def value(self, path: KeyPath) -> object:
+        """What was written at `path`; nothing when nothing was."""
+        value: Any = self.content if path in self.lines else None
+        for key in path if value is not None else ():
+            value = value[key]
+        return value
+
+
+def read_document(text: bytes, *, file: Path) -> Document:
+    """Read one YAML document.
+
+    Parameters
+    ----------
+    text: the file's bytes.
+    file: the file's name, for errors.
+
+    Raises
+    ------
+    DeclarationError: when it is no YAML, or uses what a declaration has no use for; knows the line.
+    """
+    try:
+        return _Reading(text, file=file).document()
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise DeclarationError(
+            f"this is not YAML: {error.problem or error.context}.",
+            # At the end of a file libyaml's mark is a line that does not exist.
+            location=Location(file=file, line=min(mark.line + 1, len(text.splitlines())) if mark else 1),
+            next_step="Correct the line, or quote the value.",
+        ) from error
+    except YAMLError as error:
+        raise DeclarationError(
+            f"this is not YAML: {str(error).splitlines()[0]}.",
+            location=Location(file=file, line=1),
+            next_step="Save the file as UTF-8 text without control characters.",
+        ) from error
+
+
+class _Reading:
+    """One walk over the events of libyaml's parser.
+
+    Events, because libyaml's own tree of nodes is built by recursion in C: deep nesting would end the whole process.
+    """
+
+    def __init__(self, text: bytes, *, file: Path) -> None:
+        self._parser = CBaseLoader(text)
+        self._file = file
+        self._lines: dict[KeyPath, int] = {(): 1}
+
+    def document(self) -> Document:
+        self._next()  # the start of the stream
+        if isinstance(self._next(), StreamEndEvent):
+            raise DeclarationError("the file is empty.", location=Location(file=self._file, line=1))
+        root = self._next()
+        content = self._value(root, ())
+        if not isinstance(content, dict):
+            kind = "a list" if isinstance(content, list) else "a single value"
+            raise self._refusal(root, f"a declaration is a mapping of keys to values, got {kind}.")
+        self._next()  # the end of the document
+        if not isinstance(another := self._next(), StreamEndEvent):
+            raise self._refusal(another, "a second document begins here.", "Keep one document in a file.")
+        return Document(file=self._file, content=content, lines=self._lines)
+
+    def _next(self) -> Event:
+        event: Event = self._parser.get_event()  # type: ignore[assignment]  # none only after the stream's end
+        return event
+
+    def _value(self, event: Event, path: KeyPath) -> object:
+        if len(path) > DEEPEST_NESTING:
+            raise self._refusal(event, f"values are nested deeper than {DEEPEST_NESTING} levels.")
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event)
+        if isinstance(event, AliasEvent):
+            raise self._refusal(event, f"the alias `*{event.anchor}` is not allowed.", "Write the value out.")
+        self._require_no_tag(event)
+        return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
+
+    def _scalar(self, event: ScalarEvent) -> object:
+        self._require_no_tag(event)
+        is_plain = event.implicit[0]
+        return _plain_value(event.value) if is_plain else event.value
+
+    def _sequence(self, path: KeyPath) -> list[object]:
+        values: list[object] = []
+        while not isinstance(event := self._next(), SequenceEndEvent):
+            place = (*path, len(values))
+            self._lines[place] = _line(event)
+            values.append(self._value(event, place))
+        return values
+
+    def _mapping(self, path: KeyPath) -> dict[str | int, object]:
+        values: dict[str | int, object] = {}
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key = self._scalar(event) if isinstance(event, ScalarEvent) else None
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise self._refusal(event, "a key is a word or a whole number.", "Quote the key if it is text.")
+            place = (*path, key)
+            if key in values:
+                first = self._lines[place]
+                raise self._refusal(
+                    event, f"the key `{key}` is written twice, first in line {first}.", "Keep one of the two."
+                )
+            self._lines[place] = _line(event)
+            values[key] = self._value(self._next(), place)
+        return values
+
+    def _require_no_tag(self, event: Event) -> None:
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self._refusal(event, f"the tag {tag} is not allowed.", "Write a plain value.")
+
+    def _refusal(self, event: Event, problem: str, next_step: str = "") -> DeclarationError:
+        return DeclarationError(problem, location=Location(file=self._file, line=_line(event)), next_step=next_step)
+
+
+def _line(event: Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark is not None else 1
+
+
+def _plain_value(text: str) -> object:
+    """What an unquoted scalar means."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] in _NUMBER_BEGINS:
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+    return text

@@ -1,0 +1,39 @@
+"""The table of the rows that a stream refuses: declared by the platform, one for each stream that has a quarantine."""
+
+from __future__ import annotations
+
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.sources import Column
+from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.tables import PartitionField, TableDeclaration
+
+_COLUMNS = (
+    Column(name="stream", type="string", required=True, doc="the stream that refused the row"),
+    Column(name="generation", type="int", required=True, doc="the generation of the stream's checkpoint"),
+    Column(name="batch", type="long", required=True, doc="the batch within the generation"),
+    Column(name="reason", type="string", required=True, doc="why it was refused"),
+    Column(name="position", type="string", doc="where it stood in its source, as JSON"),
+    Column(name="payload", type="string", doc="the row as it came"),
+    Column(name="refused_at", type="timestamptz", required=True, doc="when"),
+)
+
+
+def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
+    """The declaration of the table that takes what `stream` refuses."""
+    return TableDeclaration(
+        table=stream.quarantine_table,
+        description=f"Rows that the stream {stream.stream} refused, each with the reason.",
+        owner=stream.owner,
+        tags=("quarantine",),
+        columns=_COLUMNS,
+        partitioning=(PartitionField(column="refused_at", transform="month"),),
+    )
+
+
+def all_tables(declarations: Declarations) -> dict[str, TableDeclaration]:
+    """Every sound table by name: the declared ones, then the quarantine of each stream that has one."""
+    declared = {name: table.declaration for name, table in sorted(declarations.tables.items())}
+    streams = (stream.declaration for _, stream in sorted(declarations.streams.items()))
+    return declared | {
+        stream.quarantine_table: quarantine_declaration(stream) for stream in streams if stream.quarantine
+    }

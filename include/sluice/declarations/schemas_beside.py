@@ -1,0 +1,71 @@
+"""Puts the columns of schema files into the declarations that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from sluice.declarations.positions import Document, KeyPath
+from sluice.declarations.schema_files import read_columns
+from sluice.declarations.sources import Column, InputDeclaration
+from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.wording import key_text
+from sluice.errors import DeclarationError
+
+
+def with_columns_of_files(
+    declaration: StreamDeclaration, document: Document, *, folder: Path, digest: Callable[[bytes], None]
+) -> tuple[StreamDeclaration, tuple[DeclarationError, ...]]:
+    """The declaration with columns in place of each `schema_file`, and what is wrong with those files.
+
+    Parameters
+    ----------
+    document: the declaration's file, for places. folder: where it lies; schema files lie in it.
+    digest: takes the bytes of every schema file: a change of it is a change of the stream.
+    """
+    inputs, errors = dict(declaration.inputs), []
+    for name, declared in declaration.inputs.items():
+        path, file = _schema_file(declared)
+        if file is None:
+            continue
+        path = ("inputs", name, *path)
+        try:
+            columns = read_columns(folder / file)
+            digest((folder / file).read_bytes())
+        except (OSError, ValueError) as error:
+            sentence = f"`{key_text(path)}`: {file} cannot be used: {_told(error)}."
+            errors.append(DeclarationError(sentence, location=document.location(path)))
+        else:
+            inputs[name] = _with_columns(declared, columns)
+    return declaration.model_copy(update={"inputs": inputs}), tuple(errors)
+
+
+def _schema_file(declared: InputDeclaration) -> tuple[KeyPath, str | None]:
+    """Where in an input a schema file is named, and which; none for most."""
+    way, source = "stream" if declared.is_stream else "static", declared.declared_source
+    if source.kafka is not None and source.kafka.value is not None:
+        return (way, "kafka", "value", "schema_file"), source.kafka.value.schema_file
+    return (way, "files", "schema_file"), source.files.schema_file if source.files is not None else None
+
+
+def _with_columns(declared: InputDeclaration, columns: tuple[Column, ...]) -> InputDeclaration:
+    way = "stream" if declared.is_stream else "static"
+    source = declared.declared_source
+    update: dict[str, BaseModel] = {}
+    if source.kafka is not None and source.kafka.value is not None:
+        value = source.kafka.value.model_copy(update={"columns": columns})
+        update["kafka"] = source.kafka.model_copy(update={"value": value})
+    elif source.files is not None:
+        update["files"] = source.files.model_copy(update={"columns": columns})
+    return declared.model_copy(update={way: source.model_copy(update=update)})
+
+
+def _told(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"it cannot be read: {error.strerror}"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"the column's {first['loc'][-1]} {first['input']!r} is refused: {first['msg']}"
+    return str(error)

@@ -1,0 +1,370 @@
+"""Where rows come from: one model for each kind of source.
+
+Hosts, folders and secrets are not written here: a declaration names a connection of the deployment (`sluice.settings`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from sluice.declarations.column_types import ColumnType, parse_column_type
+from sluice.declarations.values import (
+    ColumnName,
+    Declared,
+    Duration,
+    Name,
+    RelativePath,
+    SchemaFile,
+    TableName,
+    one_of,
+    wrong,
+)
+
+
+def _checked_type(text: str) -> str:
+    parse_column_type(text)
+    return text
+
+
+def _checked_regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"this is no regular expression: {error}") from error
+    return text
+
+
+TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class Column(Declared):
+    """A column: its name, its Iceberg type, and what a reader should know of it."""
+
+    name: ColumnName = Field(description="the column's name")
+    type: Annotated[str, AfterValidator(_checked_type)] = Field(
+        description="an Iceberg type, for example `long`, `timestamptz`, `decimal(9, 2)`, `list<string>`"
+    )
+    required: bool = Field(False, description="whether every row has a value")
+    doc: str = Field("", description="what a reader should know of it")
+
+    @property
+    def column_type(self) -> ColumnType:
+        """The type, parsed."""
+        return parse_column_type(self.type)
+
+
+RECORD_COLUMN = "record"
+"""Where the record itself lies, beside the columns that its value became."""
+
+
+class ValueDeclaration(Declared):
+    """What the values of records hold. Their fields become columns, and the record itself lies in `record`.
+
+    A value that cannot be decoded, or lacks a required field, goes to the stream's quarantine with its position.
+    """
+
+    format: Literal["json"] = Field(description="the form of the values: a JSON object each")
+    columns: tuple[Column, ...] = Field((), description="the fields to take")
+    schema_file: SchemaFile | None = Field(
+        None,
+        description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema or an "
+        "Iceberg schema",
+    )
+
+    @model_validator(mode="after")
+    def _columns_are_declared_once(self) -> Self:
+        if ("columns" in self.model_fields_set) == (self.schema_file is not None):
+            raise ValueError("the fields are told by columns or by a schema_file, one of them")
+        for index, column in enumerate(self.columns):
+            if column.name == RECORD_COLUMN:
+                raise wrong(f"`{RECORD_COLUMN}` is where the record itself lies", "columns", index, "name")
+        return self
+
+
+class KafkaSource(Declared):
+    """Records of Kafka topics, as key, value, topic, partition, offset, timestamp (and headers when asked)."""
+
+    connection: Name = Field(description="a Kafka connection of the deployment")
+    topics: tuple[TopicName, ...] | None = Field(None, min_length=1, description="the topics by name")
+    topic_pattern: Annotated[str, AfterValidator(_checked_regex)] | None = Field(
+        None, description="the topics whose whole name matches a regular expression, also those that come later"
+    )
+    assignment: dict[TopicName, tuple[int, ...]] | None = Field(None, description="partitions by topic")
+    starting: Literal["earliest", "latest"] | datetime | dict[TopicName, dict[int, int]] = Field(
+        "earliest", description="where a new checkpoint begins: an end, a time, or an offset for each partition"
+    )
+    headers: bool = Field(False, description="whether records carry their headers")
+    value: ValueDeclaration | None = Field(None, description="what the values hold; unset: bytes, as they come")
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed", description="whether records of open and aborted transactions are left out"
+    )
+    max_offsets_per_batch: int | None = Field(
+        None, gt=0, description="the most offsets in a batch, over all partitions"
+    )
+    min_offsets_per_batch: int | None = Field(None, gt=0, description="a batch waits until so many offsets are there")
+    on_data_loss: Literal["fail", "count"] = Field(
+        "fail", description="when offsets are gone before they were read: stop, or count the gap and go on"
+    )
+
+    @model_validator(mode="after")
+    def _one_subscription(self) -> Self:
+        one_of(self, "topics", "topic_pattern", "assignment")
+        least, most = self.min_offsets_per_batch, self.max_offsets_per_batch
+        if least is not None and most is not None and least > most:
+            raise wrong(f"is at most max_offsets_per_batch, {most}", "min_offsets_per_batch")
+        return self
+
+
+class KinesisSource(Declared):
+    """Records of a Kinesis stream."""
+
+    connection: Name = Field(description="a Kinesis connection of the deployment")
+    stream: str = Field(description="the Kinesis stream's name", pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    starting: Literal["trim_horizon", "latest"] | datetime = Field(
+        "trim_horizon", description="where a new checkpoint begins"
+    )
+    max_records_per_batch: int | None = Field(
+        None, gt=0, description="the most records in a batch of a continuous stream"
+    )
+
+
+class FilesSource(Declared):
+    """Files below a folder of a connection, each read once."""
+
+    connection: Name = Field(description="a files connection of the deployment")
+    path: RelativePath = Field("", description="a path below the connection's folder; `*` matches within a name")
+    format: Literal["json", "csv", "parquet", "orc", "avro", "text"] = Field(description="the format of every file")
+    columns: tuple[Column, ...] = Field((), description="the columns to read; every format but text needs them")
+    schema_file: SchemaFile | None = Field(
+        None,
+        description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema or an "
+        "Iceberg schema",
+    )
+    header: bool = Field(True, description="whether the first line of a csv file names the columns")
+    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
+    on_malformed: Literal["fail", "quarantine"] = Field(
+        "fail",
+        description="as a stream of json or csv: when a line does not fit the columns, or lacks a required value, stop "
+        "or put it into the stream's quarantine",
+    )
+    latest_first: bool = Field(False, description="as a stream: whether the newest files are read first")
+    afterwards: Literal["keep", "archive", "delete"] = Field(
+        "keep", description="as a stream: what becomes of a file that was read, once the next batch begins"
+    )
+    archive_path: RelativePath | None = Field(
+        None, description="where archived files go: a path below the connection's folder and outside `path`"
+    )
+
+    @model_validator(mode="after")
+    def _schema_is_declared(self) -> Self:
+        if self.format != "text" and not self.columns and self.schema_file is None:
+            raise ValueError(
+                f"columns, or a schema_file, are needed for {self.format}: a stream never guesses its schema"
+            )
+        if "columns" in self.model_fields_set and self.schema_file is not None:
+            raise wrong("the columns are declared already: either they or a file", "schema_file")
+        return self
+
+    @model_validator(mode="after")
+    def _lines_can_be_put_aside(self) -> Self:
+        if self.on_malformed == "quarantine" and self.format not in ("json", "csv"):
+            raise wrong(f"only lines of json and csv can be put aside, not {self.format}", "on_malformed")
+        return self
+
+    @model_validator(mode="after")
+    def _archive_lies_outside(self) -> Self:
+        if (self.afterwards == "archive") != bool(self.archive_path):
+            raise wrong("belongs to `afterwards: archive`, which needs it", "archive_path")
+        own = PurePosixPath(*itertools.takewhile(lambda part: "*" not in part, PurePosixPath(self.path).parts))
+        archive = PurePosixPath(self.archive_path or "")
+        if self.archive_path and (archive.is_relative_to(own) or own.is_relative_to(archive)):
+            raise wrong(f"lies outside `path`, {self.path or 'which is the whole folder'}", "archive_path")
+        return self
+
+
+class IcebergSource(Declared):
+    """An Iceberg table: its appended rows as a stream, or its rows at one snapshot as a static input."""
+
+    table: TableName = Field(description="the table")
+    on_overwrite: Literal["fail", "skip"] = Field(
+        "fail", description="as a stream: when a snapshot rewrote rows, stop or leave the whole snapshot out"
+    )
+    on_delete: Literal["fail", "skip"] = Field(
+        "fail", description="as a stream: when a snapshot deleted rows, stop or leave it out"
+    )
+    from_timestamp: datetime | None = Field(None, description="as a stream: a new checkpoint begins after this time")
+    max_rows_per_batch: int | None = Field(
+        None, gt=0, description="as a stream: the most rows in a batch, in whole files"
+    )
+    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
+    snapshot_id: int | None = Field(None, description="static: the table at this snapshot")
+    tag: Name | None = Field(None, description="static: the table at the snapshot that has this tag")
+    as_of: datetime | None = Field(None, description="static: the table as it was at this time")
+
+    @model_validator(mode="after")
+    def _one_snapshot(self) -> Self:
+        if len(given := [key for key in ("snapshot_id", "tag", "as_of") if getattr(self, key) is not None]) > 1:
+            raise ValueError(
+                f"at most one of snapshot_id, tag, as_of says which snapshot is read, got {', '.join(given)}"
+            )
+        return self
+
+
+class DeltaSource(Declared):
+    """A Delta table, by its path below a connection's folder."""
+
+    connection: Name = Field(description="a files connection of the deployment")
+    path: RelativePath = Field(min_length=1, description="the table's folder below the connection's")
+    from_timestamp: datetime | None = Field(
+        None, description="as a stream: a new checkpoint begins with what was committed at this time or later"
+    )
+    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
+    version: int | None = Field(None, ge=0, description="static: the table at this version")
+    as_of: datetime | None = Field(None, description="static: the table as it was at this time")
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        if self.version is not None and self.as_of is not None:
+            raise ValueError("at most one of version, as_of says which version is read, got both")
+        return self
+
+
+class JdbcSource(Declared):
+    """A table of a database, as a static input."""
+
+    connection: Name = Field(description="a database connection of the deployment")
+    table: str = Field(description="the table's name in the database", pattern=r"^[A-Za-z0-9_.]{1,256}$")
+
+
+class SocketSource(Declared):
+    """Lines from a socket, for trying out."""
+
+    host: str = Field(description="the host to connect to")
+    port: int = Field(gt=0, lt=65536, description="the port to connect to")
+
+
+class RateSource(Declared):
+    """Numbered rows at a steady rate, for trying out."""
+
+    rows_per_second: int = Field(1, gt=0, description="rows in a second")
+
+
+AnySource = (
+    KafkaSource | KinesisSource | FilesSource | IcebergSource | DeltaSource | JdbcSource | SocketSource | RateSource
+)
+_KINDS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
+NEVER_STATIC = ("kafka", "kinesis", "socket", "rate")
+NEVER_STREAM = ("jdbc",)
+STREAM_ONLY: Mapping[str, tuple[str, ...]] = {
+    "iceberg": ("on_overwrite", "on_delete", "from_timestamp", "max_rows_per_batch", "max_files_per_batch"),
+    "files": ("max_files_per_batch", "latest_first", "on_malformed", "afterwards", "archive_path"),
+    "delta": ("from_timestamp", "max_files_per_batch"),
+}
+"""The keys of a source that say how rows arrive, by the source's kind."""
+
+STATIC_ONLY: Mapping[str, tuple[str, ...]] = {
+    "iceberg": ("snapshot_id", "tag", "as_of"),
+    "delta": ("version", "as_of"),
+}
+"""The keys of a source that say which state of a table is looked up, by the source's kind."""
+
+
+def meaningless_sources() -> frozenset[str]:
+    """The keys of a source that have no meaning as a stream, or as a static input, and are refused there for good."""
+    return frozenset(
+        (
+            *(f"inputs.*.static.{kind}" for kind in NEVER_STATIC),
+            *(f"inputs.*.stream.{kind}" for kind in NEVER_STREAM),
+            *(f"inputs.*.static.{kind}.{key}" for kind, keys in STREAM_ONLY.items() for key in keys),
+            *(f"inputs.*.stream.{kind}.{key}" for kind, keys in STATIC_ONLY.items() for key in keys),
+        )
+    )
+
+
+class SourceDeclaration(Declared):
+    """One source, under the key that says its kind."""
+
+    kafka: KafkaSource | None = Field(None, description="records of Kafka topics")
+    kinesis: KinesisSource | None = Field(None, description="records of a Kinesis stream")
+    files: FilesSource | None = Field(None, description="files of a folder")
+    iceberg: IcebergSource | None = Field(None, description="an Iceberg table")
+    delta: DeltaSource | None = Field(None, description="a Delta table")
+    jdbc: JdbcSource | None = Field(None, description="a table of a database")
+    socket: SocketSource | None = Field(None, description="lines from a socket")
+    rate: RateSource | None = Field(None, description="numbered rows at a steady rate")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        one_of(self, *_KINDS)
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The kind of the source: the key it was written under."""
+        return one_of(self, *_KINDS)
+
+    @property
+    def source(self) -> AnySource:
+        """The source itself, whatever its kind."""
+        source: AnySource = getattr(self, self.kind)
+        return source
+
+
+class WatermarkDeclaration(Declared):
+    """How far behind the newest event time a row may be before it is late."""
+
+    column: ColumnName = Field(description="the column that holds the event time")
+    delay: Duration = Field(description="how long a row is waited for")
+
+
+class InputDeclaration(Declared):
+    """A named input of the transformation: rows that arrive (`stream`), or a table that is looked up (`static`)."""
+
+    stream: SourceDeclaration | None = Field(None, description="the source of rows that arrive")
+    static: SourceDeclaration | None = Field(None, description="the source of a table that is looked up")
+    watermark: WatermarkDeclaration | None = Field(None, description="when a row of a stream is late")
+    refresh: Duration | None = Field(
+        None, description="how long a static input may be reused; unset means that every batch reads it anew"
+    )
+
+    @model_validator(mode="after")
+    def _stream_or_static(self) -> Self:
+        kind = one_of(self, "stream", "static")
+        if kind == "static" and self.watermark is not None:
+            raise wrong("a static input has no watermark: only rows that arrive can be late", "watermark")
+        if kind == "stream" and self.refresh is not None:
+            raise wrong("belongs to a static input: a stream input is always new", "refresh")
+        self._source_can_be(kind)
+        return self
+
+    def _source_can_be(self, kind: str) -> None:
+        declared = self.declared_source
+        if kind == "static" and declared.kind in NEVER_STATIC:
+            raise wrong("is a stream and cannot be a static input", "static", declared.kind)
+        if kind == "stream" and declared.kind in NEVER_STREAM:
+            raise wrong(
+                "is a static input and cannot be a stream: a database tells nobody what is new", "stream", "jdbc"
+            )
+        if kind == "static" and declared.files is not None and "*" in declared.files.path:
+            raise wrong("a static input is one folder with all that is in it: no `*`", "static", "files", "path")
+        for key in (STATIC_ONLY if kind == "stream" else STREAM_ONLY).get(declared.kind, ()):
+            if key in declared.source.model_fields_set:
+                raise wrong(f"does not belong to a {kind} input", kind, declared.kind, key)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows arrive through this input."""
+        return self.stream is not None
+
+    @property
+    def declared_source(self) -> SourceDeclaration:
+        """The source, whichever way it is read."""
+        source: SourceDeclaration = getattr(self, one_of(self, "stream", "static"))
+        return source

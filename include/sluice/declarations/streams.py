@@ -1,0 +1,390 @@
+"""A stream as it was asked for: inputs → transformation → outputs, and how it is run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from sluice.declarations.engine_options import OptionValue, option_problem
+from sluice.declarations.outputs import IcebergOutput, OutputDeclaration
+from sluice.declarations.sources import IcebergSource, InputDeclaration
+from sluice.declarations.values import (
+    ColumnName,
+    Cron,
+    Declared,
+    Duration,
+    FunctionReference,
+    Name,
+    SqlFile,
+    TableName,
+    one_of,
+    wrong,
+)
+
+QUARANTINE_OUTPUT = "quarantine"
+"""The output name under which a transformation hands over the rows it refuses."""
+
+PLATFORM_DAGS = frozenset(
+    {"checkpoint_health", "data_quality", "ledger_upkeep", "stream_control", "stream_reconciler", "table_maintenance"}
+)
+"""A stream's DAG is called like the stream, so no stream may be called like a DAG of the platform."""
+
+INCREMENTAL_TRIGGERS = frozenset({"available_now", "once"})
+"""The triggers that end by themselves; all others run until they are stopped."""
+
+
+RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
+"""The triggers with which Spark hands records on one by one. There is no batch to hand over, so Spark's own Kafka sink
+writes them, and what belongs to a batch does not exist: tables, functions, rows refused into a quarantine."""
+
+
+class TransformationDeclaration(Declared):
+    """The work itself.
+
+    A Python function takes the inputs by name and returns a DataFrame, or a mapping of output name to DataFrame.
+    """
+
+    python: FunctionReference | None = Field(None, description="`<file>.py:<function>` beside the declaration")
+    sql: SqlFile | None = Field(None, description="a file with one query, beside the declaration")
+
+    @model_validator(mode="after")
+    def _one_language(self) -> Self:
+        one_of(self, "python", "sql")
+        return self
+
+    @property
+    def file_name(self) -> str:
+        """The file of the transformation, below the declaration's folder."""
+        return (self.python or self.sql or "").partition(":")[0]
+
+    @property
+    def function(self) -> str | None:
+        """The Python function; SQL has none."""
+        return None if self.python is None else self.python.partition(":")[2]
+
+
+class TriggerDeclaration(Declared):
+    """When a batch is planned."""
+
+    processing_time: Duration | None = Field(None, description="continuous: a batch so often")
+    available_now: Literal[True] | None = Field(
+        None, description="incremental: all that is there, in as many batches as the inputs' limits ask for"
+    )
+    once: Literal[True] | None = Field(None, description="incremental: all that is there, in one batch")
+    continuous_processing: Duration | None = Field(
+        None, description="continuous: Spark's record-at-a-time processing, with a checkpoint so often"
+    )
+    real_time: Duration | None = Field(None, description="continuous: Spark's real-time mode, with batches this long")
+
+    @model_validator(mode="after")
+    def _one_trigger(self) -> Self:
+        one_of(self, "processing_time", "available_now", "once", "continuous_processing", "real_time")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The trigger: the key it was written under."""
+        return one_of(self, "processing_time", "available_now", "once", "continuous_processing", "real_time")
+
+
+class ScheduleDeclaration(Declared):
+    """When an incremental stream runs: by the clock, by new data in tables, or by whichever comes first."""
+
+    cron: Cron | None = Field(None, description="five fields or a preset such as `@hourly`, in UTC")
+    tables: tuple[TableName, ...] = Field((), description="run when all of these tables have new rows")
+
+    @model_validator(mode="after")
+    def _by_something(self) -> Self:
+        if self.cron is None and not self.tables:
+            raise ValueError("a schedule names a cron, tables, or both")
+        return self
+
+
+class StateDeclaration(Declared):
+    """Where a stateful stream keeps its state."""
+
+    provider: Literal["rocksdb", "hdfs"] = Field("rocksdb", description="Spark's state store")
+    changelog: bool = Field(True, description="rocksdb: whether a batch writes its changes instead of whole files")
+    shuffle_partitions: int | None = Field(
+        None, gt=0, description="parts of the state; frozen in the checkpoint at the first start. Unset: the cores"
+    )
+    backup_every: Duration | None = Field(None, description="how often the checkpoint is copied to a safe place")
+
+
+class RestartDeclaration(Declared):
+    """How often and how fast a failed run is started again before a person is asked."""
+
+    attempts: int = Field(
+        5, ge=0, description="restarts in a row; then a person is asked. More or fewer by the failure's class"
+    )
+    first_delay: Duration = Field(timedelta(seconds=5), description="the wait before the first restart; it doubles")
+    longest_delay: Duration = Field(timedelta(minutes=5), description="the longest wait between restarts")
+    stable_after: Duration = Field(
+        timedelta(minutes=10), description="a run that stays up for so long sets the count of restarts back"
+    )
+
+    @model_validator(mode="after")
+    def _delays_grow(self) -> Self:
+        if self.first_delay > self.longest_delay:
+            raise ValueError("first_delay is at most longest_delay")
+        return self
+
+
+class BreakerDeclaration(Declared):
+    """When a stream that keeps failing is left alone, however its restarts are spread."""
+
+    failures: int = Field(gt=0, description="the breaker opens at so many failures")
+    window: Duration = Field(description="within so long")
+
+
+class LagDeclaration(Declared):
+    """How far behind its source a stream may be, and what to do when it is further."""
+
+    rows: int | None = Field(None, gt=0, description="so many rows")
+    duration: Duration | None = Field(None, description="so long")
+    action: Literal["alert", "restart", "defer_maintenance"] = Field("alert", description="what to do beyond it")
+
+    @model_validator(mode="after")
+    def _by_something(self) -> Self:
+        if self.rows is None and self.duration is None:
+            raise ValueError("a lag is bounded by rows, by a duration, or by both")
+        return self
+
+
+class SupervisionDeclaration(Declared):
+    """What is done about a run that fails, stalls or falls behind."""
+
+    restart: RestartDeclaration = Field(RestartDeclaration(), description="when a run failed")
+    breaker: BreakerDeclaration | None = Field(None, description="when runs keep failing")
+    stall_after: Duration | None = Field(
+        None,
+        description="a batch that takes so long, or input that waits so long for one, means that the stream is "
+        "stalled; unset: by its trigger and its recent batches",
+    )
+    on_stall: Literal["alert", "restart"] = Field("alert", description="what to do about a stalled stream")
+    max_lag: LagDeclaration | None = Field(None, description="how far behind its source the stream may be")
+
+
+class RuleDeclaration(Declared):
+    """A row rule: what is true of a good row, and what becomes of a row for which it is not."""
+
+    name: Name = Field(description="the rule's name, which becomes the reason of a refused row")
+    expression: str = Field(description="an SQL expression over the output's columns")
+    on_failure: Literal["quarantine", "fail", "hold"] = Field(
+        "quarantine", description="refuse the row, fail the run, or hold the batch for a person"
+    )
+
+
+class BackfillDeclaration(Declared):
+    """How an interval of the past is processed again."""
+
+    column: ColumnName = Field(description="the target's column whose values an interval covers")
+
+
+_LEAST_HEAP_BYTES = 512 * 1024**2
+"""Spark refuses to start with less than 450 MiB, counted after the collector has taken its share."""
+
+
+class EngineDeclaration(Declared):
+    """What a driver may use. Spark options beyond these are checked against an allow-list."""
+
+    driver_memory: ByteSize = Field(
+        ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, description="the driver's Java heap"
+    )
+    cores: int | None = Field(
+        None,
+        gt=0,
+        description="cores of the driver in local mode, of each executor on a cluster; unset: what is granted",
+    )
+    executors: int | None = Field(None, gt=0, description="executors on a cluster; with `most_executors` the least")
+    most_executors: int | None = Field(
+        None, gt=0, description="executors on a cluster come and go with the work, up to so many"
+    )
+    executor_memory: ByteSize | None = Field(None, ge=_LEAST_HEAP_BYTES, description="an executor's Java heap")
+    spot_nodes: bool = Field(
+        False, description="whether nodes may be taken away: an executor that is told so hands on what it holds"
+    )
+    options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.most_executors is not None and self.most_executors < (self.executors or 1):
+            raise wrong(f"is at least executors, {self.executors}", "most_executors")
+        for name, value in self.options.items():
+            if problem := option_problem(name, value):
+                raise wrong(problem, "options", name)
+        return self
+
+
+class StreamDeclaration(Declared):
+    """A declared dataflow: inputs → transformation → outputs, and how it is run."""
+
+    stream: Name = Field(description="the stream's name: also its file's, its DAG's, and its checkpoint's")
+    description: str = Field(description="what it does, for a reader who does not know it")
+    owner: str = Field(min_length=1, description="who answers for it")
+    tags: tuple[str, ...] = Field((), description="words to find it by in Airflow")
+    mode: Literal["continuous", "incremental"] = Field(
+        description="`continuous`: a driver that runs until it is stopped; `incremental`: a run for each schedule"
+    )
+    schedule: ScheduleDeclaration | None = Field(None, description="when an incremental stream runs")
+    trigger: TriggerDeclaration | None = Field(
+        None, description="when a batch is planned; an incremental stream needs none and runs `available_now`"
+    )
+    inputs: dict[Name, InputDeclaration] = Field(min_length=1, description="the transformation's inputs by name")
+    transformation: TransformationDeclaration = Field(description="the work itself")
+    outputs: dict[Name, OutputDeclaration] = Field(min_length=1, description="where its rows go, by name")
+    quarantine: bool = Field(
+        False, description="whether the transformation also returns the rows it refuses, as the output `quarantine`"
+    )
+    rules: tuple[RuleDeclaration, ...] = Field((), description="what must be true of every row")
+    state: StateDeclaration = Field(StateDeclaration(), description="where a stateful stream keeps its state")
+    supervision: SupervisionDeclaration = Field(SupervisionDeclaration(), description="what is done when it ails")
+    backfill: BackfillDeclaration | None = Field(None, description="how an interval of the past is processed again")
+    engine: EngineDeclaration = Field(EngineDeclaration(), description="what a driver may use")
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> Self:
+        if self.stream in PLATFORM_DAGS:
+            raise wrong("this is the name of a DAG of the platform", "stream")
+        if QUARANTINE_OUTPUT in self.outputs:
+            raise wrong("this output's name is the platform's: write `quarantine: true`", "outputs", QUARANTINE_OUTPUT)
+        return self
+
+    @model_validator(mode="after")
+    def _mode_fits(self) -> Self:
+        if self.mode == "continuous":
+            if self.schedule is not None:
+                raise wrong("a continuous stream has a trigger and no schedule", "schedule")
+            if self.trigger is None:
+                raise ValueError(
+                    "a continuous stream needs the key `trigger`, for example `processing_time: 2 seconds`"
+                )
+            if self.trigger.kind in INCREMENTAL_TRIGGERS:
+                raise wrong(
+                    "this trigger ends by itself: it belongs to an incremental stream", "trigger", self.trigger.kind
+                )
+            return self
+        if self.schedule is None:
+            raise ValueError("an incremental stream needs the key `schedule`: a cron, tables, or both")
+        if self.trigger is not None and self.trigger.kind not in INCREMENTAL_TRIGGERS:
+            raise wrong("this trigger never ends: it belongs to a continuous stream", "trigger", self.trigger.kind)
+        return self
+
+    @model_validator(mode="after")
+    def _limits_are_kept(self) -> Self:
+        for name, declared in self.inputs.items():
+            kinesis = declared.declared_source.kinesis
+            if self.mode == "incremental" and kinesis is not None and kinesis.max_records_per_batch is not None:
+                place = ("inputs", name, "stream", "kinesis", "max_records_per_batch")
+                raise wrong("belongs to a continuous stream: Spark reads this source in one batch for each run", *place)
+        return self
+
+    @model_validator(mode="after")
+    def _rows_arrive(self) -> Self:
+        if not any(declared.is_stream for declared in self.inputs.values()):
+            raise wrong("at least one input is a stream", "inputs")
+        names = [rule.name for rule in self.rules]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise wrong(f"the rule {name} is declared twice", "rules", index, "name")
+        return self
+
+    @model_validator(mode="after")
+    def _what_cannot_be_decoded_has_a_place(self) -> Self:
+        for name, declared in self.inputs.items():
+            kafka = declared.declared_source.kafka
+            if kafka is not None and kafka.value is not None and not self.quarantine:
+                sentence = "values that cannot be decoded go to the quarantine: write `quarantine: true`"
+                raise wrong(sentence, "inputs", name, "stream", "kafka", "value")
+            files = declared.declared_source.files
+            if files is not None and files.on_malformed == "quarantine" and not self.quarantine:
+                sentence = "lines that are put aside go to the quarantine: write `quarantine: true`"
+                raise wrong(sentence, "inputs", name, "stream", "files", "on_malformed")
+        return self
+
+    @model_validator(mode="after")
+    def _query_has_one_result(self) -> Self:
+        refuses = self.quarantine and not self.decodes
+        if self.transformation.sql is not None and (len(self.outputs) > 1 or refuses):
+            raise wrong(
+                "a query has one result: several outputs, or a quarantine, need a Python function",
+                "transformation",
+                "sql",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _outputs_agree_on_a_mode(self) -> Self:
+        # Spark gives a query one output mode: rows that are appended are final, rows that are merged are updated.
+        if len({declared.mode for declared in self.outputs.values()}) > 1:
+            listed = ", ".join(f"{name} {declared.declared_mode}" for name, declared in self.outputs.items())
+            raise wrong(f"one stream has one mode, got {listed}: make several streams of it", "outputs")
+        return self
+
+    @model_validator(mode="after")
+    def _outputs_are_published_together(self) -> Self:
+        # A batch is recorded as one, so all of its tables show it at the same time.
+        tables = [declared.iceberg for declared in self.outputs.values() if declared.iceberg is not None]
+        if len({table.publish_every for table in tables}) > 1:
+            raise wrong("the tables of one stream are published together: write the same publish_every", "outputs")
+        return self
+
+    @property
+    def publish_every(self) -> timedelta | None:
+        """How long staged batches wait to be published together; unset when each becomes visible by itself."""
+        tables = (declared.iceberg for declared in self.outputs.values())
+        return next((table.publish_every for table in tables if table is not None), None)
+
+    @property
+    def hands_on_records(self) -> bool:
+        """Whether its trigger hands records on one by one, so that it has no batches."""
+        return self.trigger is not None and self.trigger.kind in RECORD_TRIGGERS
+
+    @property
+    def code_files(self) -> tuple[str, ...]:
+        """The files beside the declaration whose code a run executes: the transformation's, and those of outputs."""
+        functions = (declared.python.function for declared in self.outputs.values() if declared.python is not None)
+        names = (self.transformation.file_name, *(function.partition(":")[0] for function in functions))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def quarantine_table(self) -> str:
+        """The table of the rows this stream refuses."""
+        return f"quarantine.{self.stream}"
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the values or lines of an input are decoded, so that the platform itself refuses rows."""
+        sources = [declared.declared_source for declared in self.inputs.values()]
+        values = any(source.kafka is not None and source.kafka.value is not None for source in sources)
+        return values or any(
+            source.files is not None and source.files.on_malformed == "quarantine" for source in sources
+        )
+
+    @property
+    def uses_delta(self) -> bool:
+        """Whether an input or an output is a Delta table."""
+        sources = (declared.declared_source.kind for declared in self.inputs.values())
+        return "delta" in (*sources, *(declared.kind for declared in self.outputs.values()))
+
+    @property
+    def tables_read(self) -> tuple[str, ...]:
+        """The Iceberg tables that the inputs read, in the order of the inputs."""
+        sources = (declared.declared_source.source for declared in self.inputs.values())
+        return tuple(source.table for source in sources if isinstance(source, IcebergSource))
+
+    @property
+    def tables_written(self) -> tuple[str, ...]:
+        """The Iceberg tables that the outputs write, in the order of the outputs; the quarantine is not among them."""
+        outputs = (declared.output for declared in self.outputs.values())
+        return tuple(output.table for output in outputs if isinstance(output, IcebergOutput))
+
+    @property
+    def tables_named(self) -> frozenset[str]:
+        """Every Iceberg table that this declaration names: read, written, or waited for."""
+        waited_for = self.schedule.tables if self.schedule is not None else ()
+        return frozenset((*self.tables_read, *self.tables_written, *waited_for))

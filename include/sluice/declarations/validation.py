@@ -1,0 +1,218 @@
+"""Checks what one file alone cannot show: names across files, tables and columns, the transformation's file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from sluice.declarations import expectations
+from sluice.declarations.column_types import kind_of
+from sluice.declarations.combinations import forbidden_combinations
+from sluice.declarations.loaded import STREAM_SUFFIX, TABLE_SUFFIX, LoadedStream, LoadedTable, declared_name
+from sluice.declarations.not_yet import refused_parts
+from sluice.declarations.outputs import IcebergOutput
+from sluice.declarations.positions import KeyPath
+from sluice.declarations.sources import IcebergSource
+from sluice.declarations.transformations import TransformationFiles
+from sluice.declarations.wording import did_you_mean, key_text
+from sluice.errors import DeclarationError
+
+PLATFORM_NAMESPACES = frozenset({"quarantine", "staging"})
+"""Tables here belong to streams and come with them; a declaration of their own would fight the platform's."""
+
+_EVENT_TIME_TYPES = ("timestamp", "timestamptz")
+_REWRITING_MODES = frozenset({"merge", "complete", "overwrite_partitions"})
+
+
+def find_problems(
+    *, streams: Sequence[LoadedStream], tables: Sequence[LoadedTable], table_names: Collection[str]
+) -> list[DeclarationError]:
+    """What is wrong between declarations that are each well formed.
+
+    Parameters
+    ----------
+    streams, tables: the well-formed declarations.
+    table_names: the names of all tables that have a file; of one that is not in `tables` only the name is known.
+    """
+    by_name = {table.name: table for table in tables}
+    known = {*table_names, *by_name, *(s.declaration.quarantine_table for s in streams if s.declaration.quarantine)}
+    files = TransformationFiles()
+    return [
+        *_names_differ_from_files(streams, key="stream", suffix=STREAM_SUFFIX),
+        *_names_differ_from_files(tables, key="table", suffix=TABLE_SUFFIX),
+        *_duplicates(streams, key="stream"),
+        *_duplicates(tables, key="table"),
+        *_platform_tables(tables),
+        *_readers_of_rewritten_tables(streams),
+        *expectations.unknown_columns(tables),
+        *(problem for stream in streams for problem in refused_parts(stream.document)),
+        *(problem for table in tables for problem in refused_parts(table.document)),
+        *(problem for stream in streams for problem in forbidden_combinations(stream)),
+        *(problem for stream in streams for problem in _unknown_tables(stream, known)),
+        *(problem for stream in streams for problem in _outputs_that_meet(stream)),
+        *(problem for stream in streams for problem in _unknown_columns(stream, by_name)),
+        *(problem for stream in streams for problem in files.problems(stream)),
+    ]
+
+
+def _names_differ_from_files(
+    loaded: Iterable[LoadedStream | LoadedTable], *, key: str, suffix: str
+) -> Iterator[DeclarationError]:
+    for one in loaded:
+        if one.name != declared_name(one.file):
+            yield _problem(
+                one,
+                (key,),
+                f"the name is the file's name, got {one.name!r} in {one.file.name}.",
+                next_step=f"Rename the file to {one.name}{suffix}, or correct the name.",
+            )
+
+
+def _duplicates(loaded: Iterable[LoadedStream | LoadedTable], *, key: str) -> Iterator[DeclarationError]:
+    by_name: Mapping[str, list[LoadedStream | LoadedTable]] = defaultdict(list)
+    for one in loaded:
+        by_name[one.name].append(one)
+    for name, group in by_name.items():
+        for one in group if len(group) > 1 else ():
+            others = ", ".join(str(other.location((key,))) for other in group if other is not one)
+            yield _problem(
+                one,
+                (key,),
+                f"{name} is also declared in {others}.",
+                next_step="Keep one of them, or give them different names.",
+            )
+
+
+def _platform_tables(tables: Iterable[LoadedTable]) -> Iterator[DeclarationError]:
+    for table in tables:
+        if table.declaration.namespace in PLATFORM_NAMESPACES:
+            yield _problem(
+                table,
+                ("table",),
+                f"tables in {table.declaration.namespace} are the platform's and come with their streams.",
+                next_step="Use another namespace.",
+            )
+
+
+def _unknown_tables(stream: LoadedStream, known: Collection[str]) -> Iterator[DeclarationError]:
+    for path, table in _named_tables(stream):
+        if path[0] == "outputs" and table.partition(".")[0] in PLATFORM_NAMESPACES:
+            yield _problem(stream, path, f"{table} is the platform's; a stream writes into tables of its own.")
+        elif table not in known:
+            yield _problem(
+                stream,
+                path,
+                f"no file declares the table {table}.",
+                next_step=did_you_mean(table, known) or f"Declare it in {table}{TABLE_SUFFIX}.",
+            )
+
+
+def _named_tables(stream: LoadedStream) -> Iterator[tuple[KeyPath, str]]:
+    declaration = stream.declaration
+    for name, declared in declaration.inputs.items():
+        source = declared.declared_source.source
+        if isinstance(source, IcebergSource):
+            yield ("inputs", name, "stream" if declared.is_stream else "static", "iceberg", "table"), source.table
+    for name, output in _iceberg_outputs(stream):
+        yield ("outputs", name, "iceberg", "table"), output.table
+    if declaration.schedule is not None:
+        for index, table in enumerate(declaration.schedule.tables):
+            yield ("schedule", "tables", index), table
+
+
+def _iceberg_outputs(stream: LoadedStream) -> Iterator[tuple[str, IcebergOutput]]:
+    for name, declared in stream.declaration.outputs.items():
+        if isinstance(declared.output, IcebergOutput):
+            yield name, declared.output
+
+
+def _outputs_that_meet(stream: LoadedStream) -> Iterator[DeclarationError]:
+    first_by_table: dict[str, str] = {}
+    for name, output in _iceberg_outputs(stream):
+        first = first_by_table.setdefault(output.table, name)
+        if first != name:
+            yield _problem(
+                stream,
+                ("outputs", name, "iceberg", "table"),
+                f"the output {first} already writes into {output.table}, and a batch marks a table once.",
+                next_step="Unite the rows in the transformation.",
+            )
+
+
+def _readers_of_rewritten_tables(streams: Iterable[LoadedStream]) -> Iterator[DeclarationError]:
+    """A merge rewrites rows, and Iceberg's stream reader either stops at it or leaves out what it inserted."""
+    rewriting = {
+        output.table: (stream.name, output.mode)
+        for stream in streams
+        for _, output in _iceberg_outputs(stream)
+        if output.mode in _REWRITING_MODES
+    }
+    for stream in streams:
+        for name, declared in stream.declaration.inputs.items():
+            source = declared.declared_source.source
+            if declared.is_stream and isinstance(source, IcebergSource) and source.table in rewriting:
+                writer, mode = rewriting[source.table]
+                yield _problem(
+                    stream,
+                    ("inputs", name, "stream", "iceberg", "table"),
+                    f"{writer} writes {source.table} in mode {mode}, which rewrites rows, and a stream reads only rows "
+                    "that are appended: it would stop there, or leave new rows out.",
+                    next_step="Read the table as a static input, or read the table it is made from.",
+                )
+
+
+def _unknown_columns(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -> Iterator[DeclarationError]:
+    for name, output in _iceberg_outputs(stream):
+        table = tables.get(output.table)
+        if table is None:
+            continue  # it is unknown or broken, which is another problem's business
+        for path, column in _named_columns(output):
+            if table.declaration.column(column) is None:
+                yield _no_such_column(stream, ("outputs", name, "iceberg", *path), column, table)
+        if output.operation_column is not None and table.declaration.column(output.operation_column) is not None:
+            yield _problem(
+                stream,
+                ("outputs", name, "iceberg", "operation_column"),
+                f"{output.operation_column} is a column of {table.name}, and the operation is never published.",
+                next_step="Give the operation another name in the transformation.",
+            )
+    for name, declared in stream.declaration.inputs.items():
+        source = declared.declared_source.source
+        table = tables.get(source.table) if isinstance(source, IcebergSource) else None
+        if table is not None and declared.watermark is not None:
+            yield from _watermark_problems(stream, name, declared.watermark.column, table)
+
+
+def _named_columns(output: IcebergOutput) -> Iterator[tuple[KeyPath, str]]:
+    yield from ((("keys", index), key) for index, key in enumerate(output.keys))
+    if output.ordering_column is not None:
+        yield ("ordering_column",), output.ordering_column
+
+
+def _watermark_problems(
+    stream: LoadedStream, input_name: str, column_name: str, table: LoadedTable
+) -> Iterator[DeclarationError]:
+    path: KeyPath = ("inputs", input_name, "watermark", "column")
+    column = table.declaration.column(column_name)
+    if column is None:
+        yield _no_such_column(stream, path, column_name, table)
+    elif kind_of(column.column_type) not in _EVENT_TIME_TYPES:
+        yield _problem(
+            stream, path, f"event time is a {' or '.join(_EVENT_TIME_TYPES)}, and {column_name} is a {column.type}."
+        )
+
+
+def _no_such_column(stream: LoadedStream, path: KeyPath, column: str, table: LoadedTable) -> DeclarationError:
+    known = [declared.name for declared in table.declaration.columns]
+    return _problem(
+        stream,
+        path,
+        f"{table.name} has no column {column}; it has {', '.join(known)}.",
+        next_step=did_you_mean(column, known),
+    )
+
+
+def _problem(
+    loaded: LoadedStream | LoadedTable, path: KeyPath, sentence: str, *, next_step: str = ""
+) -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {sentence}", location=loaded.location(path), next_step=next_step)

@@ -1,0 +1,84 @@
+"""The bounded jobs of the demo, each started through Airflow: the weather, maintenance, quality, checkpoint health."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sluice.demo.steps import DemoStep
+from sluice.demo.stream_watch import STREAMS
+from sluice.demo.weather_files import drop_weather, open_landing_folder
+
+if TYPE_CHECKING:
+    from sluice.demo.local_platform import LocalPlatform
+    from sluice.demo.steps import StepLog
+
+BRONZE_WEATHER, GOLD_BY_WEATHER = "bronze_weather", "gold_delays_by_weather"
+MAINTENANCE, QUALITY, CHECKPOINT_HEALTH = "table_maintenance", "data_quality", "checkpoint_health"
+
+MAINTAINED_TABLES = ("bronze.flights", "silver.flights")
+"""The tables that the continuous streams fill with small files. The hourly run of the DAG takes all tables."""
+
+CHECKED_TABLES = ("silver.flights", "gold.delays_by_carrier_hour")
+"""Two of the tables that people read: each takes a Spark of its own. The scheduled run of the DAG takes all tables."""
+
+_DAG_SECONDS = 120.0
+_JOB_SECONDS = 300.0
+
+
+def unpause_streams(platform: LocalPlatform) -> None:
+    """Let Airflow run the continuous streams.
+
+    Raises
+    ------
+    DemonstrationError: when Airflow does not know them.
+    """
+    for stream in STREAMS:
+        platform.airflow.await_known(stream, deadline_seconds=_DAG_SECONDS)
+        platform.airflow.unpause(stream)
+
+
+def run_jobs(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
+    """Run every bounded job, one after the other: they share the one slot of Airflow's Spark pool.
+
+    Parameters
+    ----------
+    log: says how long each took.
+    flights_until: all flights that left before are in `silver.flights`.
+
+    Raises
+    ------
+    DemonstrationError: when a job fails or takes too long.
+    """
+    with log.step(DemoStep.WEATHER):
+        _run_weather(platform, flights_until=flights_until)
+    with log.step(DemoStep.MAINTENANCE):
+        _run(platform, MAINTENANCE, tables=MAINTAINED_TABLES)
+    with log.step(DemoStep.QUALITY):
+        _run(platform, QUALITY, tables=CHECKED_TABLES)
+    with log.step(DemoStep.HEALTH):
+        _run(platform, CHECKPOINT_HEALTH)
+
+
+def _run_weather(platform: LocalPlatform, *, flights_until: datetime) -> None:
+    platform.airflow.await_known(GOLD_BY_WEATHER, deadline_seconds=_DAG_SECONDS)
+    platform.airflow.unpause(GOLD_BY_WEATHER)
+    known = _runs(platform, GOLD_BY_WEATHER)
+    drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
+    _run(platform, BRONZE_WEATHER)
+    set_off = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
+    platform.airflow.await_success(set_off, deadline_seconds=_JOB_SECONDS)
+
+
+def _run(platform: LocalPlatform, dag_id: str, *, tables: tuple[str, ...] = ()) -> None:
+    airflow = platform.airflow
+    airflow.await_known(dag_id, deadline_seconds=_DAG_SECONDS)
+    known = _runs(platform, dag_id)
+    airflow.unpause(dag_id)
+    conf = {"tables": list(tables)} if tables else {}
+    run = airflow.run_now(dag_id, conf=conf, known=known, deadline_seconds=_DAG_SECONDS)
+    airflow.await_success(run, deadline_seconds=_JOB_SECONDS * max(1, len(tables)))
+
+
+def _runs(platform: LocalPlatform, dag_id: str) -> frozenset[str]:
+    return frozenset(run.run_id for run in platform.airflow.runs(dag_id))

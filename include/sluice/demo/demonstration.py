@@ -1,0 +1,162 @@
+"""The demo from the first service to the last check: `sluice demo`.
+
+What overlaps, because two cores have no time to wait: the plan of the replay is made while the tables are; half of the
+flights are sent while the drivers start, as a backlog, and the other half flows through the running streams; the
+bounded jobs go through Airflow while the late set goes through the streams.
+
+Ctrl-C stops the replay between two hours of event time, when everything sent is acknowledged. The stack goes on
+running, as it does after the demo's end: `sluice stack down` stops it, and `sluice demo` goes on where this one was.
+Only while the stack itself is being started does Ctrl-C end it, as it does for `sluice stack up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING
+
+from sluice.demo.airflow_jobs import run_jobs, unpause_streams
+from sluice.demo.comparison import require_truth
+from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
+from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
+from sluice.demo.live_table import LiveTable
+from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack, watch_streams, where_to_look
+from sluice.demo.preparation import prepare_replay, prepare_tables
+from sluice.demo.proof import prove
+from sluice.demo.replay_position import NextReplay
+from sluice.demo.report import DemoReport
+from sluice.demo.steps import DemoStep, StepLog
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice.demo.live_table import Render
+
+_THREADS = 4
+"""Tables and plan, then replay and jobs: never more than three at a time."""
+
+YEAR = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What is asked of a demo.
+
+    days: how many days are replayed, from two on.
+    hours_per_second: hours of event time in one second; None is as fast as possible.
+    seed: decides what is late, repeated and malformed.
+    """
+
+    days: int
+    hours_per_second: float | None
+    seed: int = 2013
+
+
+def demonstrate(options: DemoOptions, *, console: Console | None, render: Render) -> DemoReport:
+    """Run the whole platform on the next days of real flights, and prove the outcome.
+
+    Parameters
+    ----------
+    console: shows the progress; None shows nothing.
+    render: makes the live table of the streams; see `LiveTable`.
+
+    Raises
+    ------
+    VerificationError: when a table does not hold what was sent.
+    DemonstrationError: when a stream or a job fails, or nothing moves any more.
+    StackError: when the local stack cannot be started.
+    """
+    log = StepLog(console)
+    with log.step(DemoStep.STACK):
+        access = start_stack(console)
+    with _threads(log) as (pool, stopped), open_platform(access, stopped=stopped) as platform:
+        upcoming = _prepare(platform, options, log, pool)
+        flights_until = upcoming.plan.span.ends_at if upcoming else YEAR.ends_at
+        live = LiveTable(console, render=render)
+        _stream(platform, options, log, pool, live=live, upcoming=upcoming, flights_until=flights_until)
+        with log.step(DemoStep.VERIFICATION):
+            proof = prove(settings=platform.settings, ledger=platform.ledger, topic=platform.topic)
+        require_truth(proof.checks)
+        return DemoReport(
+            days=str(upcoming.plan.span) if upcoming else None,
+            is_year_over=flights_until >= YEAR.ends_at,
+            sent_records=proof.sent_records,
+            balance=proof.balance,
+            tables=proof.tables,
+            checks=proof.checks,
+            steps=log.durations,
+            total_seconds=log.seconds,
+            where=where_to_look(access, platform.settings),
+        )
+
+
+@contextmanager
+def _threads(log: StepLog) -> Iterator[tuple[Executor, Event]]:
+    """Threads that are asked to stop, and waited for, however the block ends."""
+    stopped = Event()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="demo") as pool:
+        try:
+            yield pool, stopped
+        except KeyboardInterrupt:
+            log.say("Interrupted. The stack still runs: `sluice stack down` stops it, `sluice demo` goes on from here.")
+            raise
+        finally:
+            stopped.set()
+
+
+def _prepare(platform: LocalPlatform, options: DemoOptions, log: StepLog, pool: Executor) -> NextReplay | None:
+    planning = pool.submit(prepare_replay, platform.topic, days=options.days, seed=options.seed)
+    with log.step(DemoStep.TABLES):
+        prepare_tables(platform)
+    upcoming = planning.result()
+    if upcoming is None:
+        log.say("Every flight of 2013 has been sent already: nothing is replayed.")
+    else:
+        what = "An earlier replay was interrupted; left are" if upcoming.is_continued else "The next flights are"
+        log.say(f"{what} {len(upcoming.missing):,} records of {upcoming.plan.span}.")
+    return upcoming
+
+
+def _stream(
+    platform: LocalPlatform,
+    options: DemoOptions,
+    log: StepLog,
+    pool: Executor,
+    *,
+    live: LiveTable,
+    upcoming: NextReplay | None,
+    flights_until: datetime,
+) -> None:
+    from sluice.ledger.connection import database_time
+
+    on_time, late_set = (upcoming.on_time, upcoming.late_set) if upcoming else ((), ())
+    backlog, flowing = on_time[: len(on_time) // 2], on_time[len(on_time) // 2 :]
+    with live:
+        streaming = FlightStreaming(
+            platform=platform,
+            watch=watch_streams(platform),
+            live=live,
+            log=log,
+            began_at=database_time(platform.ledger),
+            planned=len(on_time) + len(late_set),
+            plan_name=upcoming.plan.name if upcoming else "",
+            pool=pool,
+        )
+        with log.step(DemoStep.DRIVERS):
+            unpause_streams(platform)
+            sending = streaming.send(backlog, hours_per_second=options.hours_per_second)
+            streaming.await_under_way(sending, headline="Drivers start")
+        with log.step(DemoStep.FLIGHTS):
+            sending = streaming.send(flowing, hours_per_second=options.hours_per_second)
+            streaming.await_drained(sending, headline="Flights flow")
+        jobs = pool.submit(run_jobs, platform, log, flights_until=flights_until)
+        if late_set:
+            with log.step(DemoStep.LATE_SET):
+                streaming.await_passed(watermark_to_pass(late_set), headline="The watermark passes the late set")
+                sending = streaming.send(late_set, hours_per_second=None)
+                streaming.await_drained(sending, headline="The late set is read and dropped")
+    jobs.result()

@@ -1,0 +1,155 @@
+"""Sends the flights and watches the streams until they have read everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from sluice.demo.live_table import LiveTable, stream_line
+from sluice.demo.local_platform import LocalPlatform
+from sluice.demo.replayer import ReplayProgress, replay
+from sluice.demo.stream_watch import STREAMS, StreamWatch, are_under_way, has_passed, have_read_everything
+from sluice.errors import DemonstrationError
+from sluice.ledger.runs import recent_runs
+from sluice.observations.runs import RunState
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from sluice.demo.replay_plan import PlannedRecord
+    from sluice.demo.steps import StepLog
+    from sluice.stream_rows import StreamRow
+
+_POLL_SECONDS = 0.5
+_STANDSTILL_SECONDS = 300.0
+"""How long nothing may move: no record sent, no run in another state, no batch recorded. Three drivers that start at
+once take half a minute on two idle cores, minutes on busy ones; a restart after a failure waits some seconds more."""
+
+_FAILURES_ALLOWED = 1
+"""The platform restarts a failed stream; one that fails again in the same demo has a reason for a person to read."""
+
+_ENDED_BADLY = frozenset({RunState.FAILED, RunState.LOST})
+
+
+@dataclass(slots=True, kw_only=True)
+class FlightStreaming:
+    """The streaming part of one demo.
+
+    began_at: the ledger's time when the demo began; older failures are not its own.
+    planned: how many records this demo sends; all are of the plan of this name.
+    pool: runs the sending beside the watching.
+    """
+
+    platform: LocalPlatform
+    watch: StreamWatch
+    live: LiveTable
+    log: StepLog
+    began_at: datetime
+    planned: int
+    plan_name: str
+    pool: Executor
+    _progress: ReplayProgress | None = None
+    _sent_in_earlier_phases: int = 0
+    _told: set[str] = field(default_factory=set)
+
+    def send(self, records: tuple[PlannedRecord, ...], *, hours_per_second: float | None) -> Future[int]:
+        """Send records in the background, beside the watching. What was sent before must have been acknowledged."""
+        self._sent_in_earlier_phases = self._sent
+        self._progress = None
+        return self.pool.submit(
+            replay,
+            records,
+            plan_name=self.plan_name,
+            topic=self.platform.topic,
+            hours_per_second=hours_per_second,
+            report=self._note_progress,
+            is_stopped=self.platform.stopped.is_set,
+        )
+
+    def await_under_way(self, sending: Future[int], *, headline: str) -> None:
+        """Watch until everything is sent, every driver is up and flights flow into bronze.
+
+        Raises
+        ------
+        DemonstrationError: when a stream fails repeatedly, or nothing moves any more.
+        """
+        self._await(are_under_way, sending=sending, headline=headline)
+
+    def await_drained(self, sending: Future[int], *, headline: str) -> None:
+        """Watch until everything is sent and every stream has read it.
+
+        Raises
+        ------
+        DemonstrationError: as `await_under_way`.
+        """
+        self._await(have_read_everything, sending=sending, headline=headline)
+
+    def await_passed(self, event_time: datetime, *, headline: str) -> None:
+        """Watch until the watermark of `silver_flights` has passed an event time.
+
+        Raises
+        ------
+        DemonstrationError: as `await_under_way`.
+        """
+        self._await(lambda rows: has_passed(rows, event_time), sending=None, headline=headline)
+
+    def _note_progress(self, progress: ReplayProgress) -> None:
+        self._progress = progress
+
+    def _await(
+        self, is_reached: Callable[[Sequence[StreamRow]], bool], *, sending: Future[int] | None, headline: str
+    ) -> None:
+        moved_at, seen = time.monotonic(), None
+        while True:
+            # Asked before the look: only so does what is looked at hold all that was sent.
+            is_sent = sending is None or sending.done()
+            rows = self.watch.look()
+            self._show(headline, rows)
+            if is_sent and sending is not None:
+                sending.result()
+            if is_sent and is_reached(rows):
+                return
+            self._look_for_failures()
+            newest = (self._sent, tuple((row.health.state, row.totals.batches) for row in rows))
+            if newest != seen:
+                moved_at, seen = time.monotonic(), newest
+            if time.monotonic() - moved_at > _STANDSTILL_SECONDS:
+                raise DemonstrationError(
+                    f"Nothing has moved for {_STANDSTILL_SECONDS:.0f} s. {stream_line(headline, rows)}.",
+                    next_step="Look at the streams' DAGs in Airflow and at `sluice stream status`.",
+                )
+            if self.platform.stopped.wait(_POLL_SECONDS):
+                raise DemonstrationError("The demo was stopped.")
+
+    def _show(self, headline: str, rows: Sequence[StreamRow]) -> None:
+        clock = f", {self._progress.clock:%d %B %H:%M} UTC" if self._progress is not None else ""
+        self.live.show(f"{headline}: {self._sent:,} of {self.planned:,} records sent{clock}", rows)
+
+    @property
+    def _sent(self) -> int:
+        return self._sent_in_earlier_phases + (self._progress.sent if self._progress is not None else 0)
+
+    def _look_for_failures(self) -> None:
+        for stream in STREAMS:
+            own = [run for run in recent_runs(self.platform.ledger, stream, 10) if run.launched_at >= self.began_at]
+            failed = [run for run in own if run.state in _ENDED_BADLY]
+            for run in failed:
+                if run.run_id not in self._told:
+                    self._told.add(run.run_id)
+                    self.log.say(f"[red]{stream} {run.state.value}[/red]: {escape(f'{run.reason} ({run.log_file})')}")
+            if len(failed) > _FAILURES_ALLOWED:
+                raise DemonstrationError(
+                    f"The stream {stream} failed {len(failed)} times. The last reason: {failed[0].reason}.",
+                    next_step=f"Its log is {failed[0].log_file}.",
+                )
+
+
+def watermark_to_pass(records: tuple[PlannedRecord, ...]) -> datetime:
+    """The event time that a watermark must have passed for all of these records to be late."""
+    return max(record.flight.departure for record in records) + timedelta(microseconds=1)

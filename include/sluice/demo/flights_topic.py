@@ -1,0 +1,159 @@
+"""The Kafka topic of the flights, and what lies in it.
+
+The topic itself is the record of what was sent: every record carries the name of its plan and its place in it. So a
+replay that was killed at any point knows afterwards exactly what it has sent, and no file beside the topic can disagree
+with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.errors import DemonstrationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Consumer, Message
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # the client library's own words; shown where logging is configured
+
+PLAN_HEADER = "sluice-demo"
+"""The header of a record: `<plan name>#<sequence>`."""
+
+_PARTITIONS = 3
+"""More than one, so that gaps and repetitions are looked for in each; few, because each is a task of every batch."""
+
+_DEADLINE_SECONDS = 60.0
+_ERRORS_ONLY = 3
+"""The client library writes to stderr by itself; level 3 of syslog keeps its chatter out of the progress display."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightsTopic:
+    """A topic of a cluster. bootstrap_servers: host:port, comma separated."""
+
+    bootstrap_servers: str
+    name: str = "flights"
+
+    def create(self) -> None:
+        """Create the topic unless it is there. Its records are kept for ever: they are the truth of the verification.
+
+        Raises
+        ------
+        DemonstrationError: when the broker refuses.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        topic = NewTopic(self.name, num_partitions=_PARTITIONS, replication_factor=1, config={"retention.ms": "-1"})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": _ERRORS_ONLY})
+        try:
+            admin.create_topics([topic], request_timeout=_DEADLINE_SECONDS)[self.name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise DemonstrationError(
+                    f"Kafka at {self.bootstrap_servers} refuses to create topic {self.name}: {error.args[0].str()}.",
+                    next_step="Look at `sluice stack logs kafka`.",
+                ) from error
+
+    def read(self) -> pa.Table:
+        """Everything in the topic now; nothing when there is no such topic.
+
+        Returns
+        -------
+        A row for each record: topic, partition, offset, key, value, plan, sequence. The last two are null for a record
+        that no replay sent.
+        """
+        import pyarrow as pa
+
+        columns: list[tuple[str, pa.DataType]] = [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("key", pa.string()),
+            ("value", pa.string()),
+            ("plan", pa.string()),
+            ("sequence", pa.int64()),
+        ]
+        consumer = self._consumer()
+        try:
+            rows = [_row(message) for message in self._messages(consumer)]
+        finally:
+            consumer.close()
+        return pa.Table.from_pylist(rows, schema=pa.schema(columns))
+
+    def _consumer(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "sluice-demo",  # the client demands one; offsets are assigned, never committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "logger": _log,
+            }
+        )
+
+    def _bounds(self, consumer: Consumer) -> list[tuple[int, int, int]]:
+        """For each partition: its number, its first offset, the offset after its last."""
+        from confluent_kafka import TopicPartition
+
+        found = consumer.list_topics(self.name, timeout=_DEADLINE_SECONDS).topics[self.name]
+        bounds = []
+        for partition in sorted(found.partitions or {}):
+            first, end = consumer.get_watermark_offsets(
+                TopicPartition(self.name, partition), timeout=_DEADLINE_SECONDS, cached=False
+            )
+            bounds.append((partition, first, end))
+        return bounds
+
+    def _messages(self, consumer: Consumer) -> Iterator[Message]:
+        from confluent_kafka import TopicPartition
+
+        bounds = [(partition, first, end) for partition, first, end in self._bounds(consumer) if end > first]
+        remaining = sum(end - first for _, first, end in bounds)
+        ends = {partition: end for partition, _, end in bounds}
+        consumer.assign([TopicPartition(self.name, partition, first) for partition, first, _ in bounds])
+        while remaining > 0:
+            messages = consumer.consume(num_messages=min(remaining, 10_000), timeout=_DEADLINE_SECONDS)
+            if not messages:
+                raise DemonstrationError(
+                    f"Kafka at {self.bootstrap_servers} gave no record of {self.name} for {_DEADLINE_SECONDS:.0f} s; "
+                    f"{remaining} are still to be read.",
+                    next_step="Look at `sluice stack logs kafka`.",
+                )
+            for message in messages:
+                if (error := message.error()) is not None:
+                    raise DemonstrationError(f"Topic {self.name} cannot be read: {error.str()}.")
+                partition, offset = message.partition(), message.offset()
+                if partition is not None and offset is not None and offset < ends[partition]:
+                    remaining -= 1
+                    yield message
+
+
+def _row(message: Message) -> dict[str, object]:
+    plan, sequence = _place_in_plan(message)
+    key, value = message.key(), message.value()
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "key": None if key is None else bytes(key).decode(),
+        "value": None if value is None else bytes(value).decode(),
+        "plan": plan,
+        "sequence": sequence,
+    }
+
+
+def _place_in_plan(message: Message) -> tuple[str | None, int | None]:
+    headers: dict[str, bytes] = dict(message.headers() or ())  # type: ignore[arg-type]  # a read record has pairs of bytes
+    if (place := headers.get(PLAN_HEADER)) is None:
+        return None, None
+    plan, _, sequence = place.decode().partition("#")
+    return plan, int(sequence)

@@ -1,0 +1,156 @@
+"""The local platform as the demo uses it: its stack is started, then its ledger, topic and Airflow are opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declarations.loading import load_declarations
+from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
+from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.report import WhereToLook
+from sluice.demo.stream_watch import STREAMS, StreamWatch
+from sluice.errors import SettingsError
+from sluice.settings import KafkaConnection, Settings, load_settings
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from threading import Event
+
+    from rich.console import Console
+
+    from sluice.ledger.connection import Ledger
+    from sluice.stack.display import Display
+
+KAFKA_CONNECTION = "flights_kafka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlatform:
+    """The running platform. stopped: set when the demo is to end early; whoever waits, asks it."""
+
+    settings: Settings
+    ledger: Ledger
+    topic: FlightsTopic
+    airflow: AirflowApi
+    stopped: Event
+
+
+def start_stack(console: Console | None) -> AirflowAccess:
+    """Start the local stack, or what is missing of it, and take over its environment.
+
+    Parameters
+    ----------
+    console: shows how far every service is; None shows nothing.
+
+    Raises
+    ------
+    StackError: when a service cannot be started; then nothing of this start is left.
+    """
+    from sluice.stack import load_environment
+    from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+    from sluice.stack.folder import stack_folder
+    from sluice.stack.orchestration import up
+
+    with _display(console) as display:
+        report = up(services=None, display=display)
+    folder = stack_folder()
+    os.environ.update(load_environment(folder.data))
+    password = read_credentials(folder.credentials).airflow_admin_password
+    return AirflowAccess(url=report.airflow_url, user=AIRFLOW_USER, password=password)
+
+
+@contextmanager
+def open_platform(access: AirflowAccess, *, stopped: Event) -> Iterator[LocalPlatform]:
+    """Open the platform that the environment describes.
+
+    Raises
+    ------
+    SettingsError: when the environment does not describe the demo's platform.
+    DemonstrationError: when Airflow refuses the login.
+    """
+    from sluice.ledger.connection import open_ledger
+
+    settings = load_settings()
+    with (
+        open_ledger(settings.ledger_url.get_secret_value()) as ledger,
+        open_airflow_api(access, stopped=stopped) as airflow,
+    ):
+        yield LocalPlatform(
+            settings=settings,
+            ledger=ledger,
+            topic=flights_topic(settings),
+            airflow=airflow,
+            stopped=stopped,
+        )
+
+
+def flights_topic(settings: Settings) -> FlightsTopic:
+    """The topic of the flights in a deployment.
+
+    Raises
+    ------
+    SettingsError: when the deployment has no connection of this name.
+    """
+    kafka = settings.connections.get(KAFKA_CONNECTION)
+    if not isinstance(kafka, KafkaConnection):
+        raise SettingsError(
+            f"SLUICE_CONNECTIONS__{KAFKA_CONNECTION.upper()}__BOOTSTRAP_SERVERS is not set.",
+            next_step="Start the local stack with `sluice stack up`; it sets it.",
+        )
+    return FlightsTopic(bootstrap_servers=kafka.bootstrap_servers)
+
+
+def is_stack_running() -> bool:
+    """Whether every service of the local stack is healthy. When it is so, its environment is taken over."""
+    from sluice.stack import load_environment
+    from sluice.stack.folder import stack_folder
+    from sluice.stack.status import observe_stack
+
+    if not stack_folder().environment.exists() or not observe_stack().is_healthy:
+        return False
+    os.environ.update(load_environment(stack_folder().data))
+    return True
+
+
+def watch_streams(platform: LocalPlatform) -> StreamWatch:
+    """What looks at the continuous streams of the demo.
+
+    Raises
+    ------
+    UsageError: when one is not declared.
+    """
+    from sluice.launching.local import LocalLauncher
+    from sluice.observing.source_heads import SourceHeads
+
+    declarations = load_declarations(platform.settings.pipelines)
+    return StreamWatch(
+        streams=tuple(declarations.stream(name) for name in STREAMS),
+        ledger=platform.ledger,
+        launcher=LocalLauncher(ledger_url=platform.settings.ledger_url.get_secret_value()),
+        heads=SourceHeads(platform.settings),
+    )
+
+
+def where_to_look(access: AirflowAccess, settings: Settings) -> WhereToLook:
+    """What a person opens after the demo."""
+    from sluice.stack.folder import stack_folder
+    from sluice.upkeep.quality_pages import QualityPages
+
+    return WhereToLook(
+        airflow_url=access.url,
+        airflow_user=access.user,
+        airflow_login_file=str(stack_folder().data / "airflow" / "passwords.json"),
+        quality_reports=str(QualityPages(root=settings.reports).index),
+    )
+
+
+def _display(console: Console | None) -> AbstractContextManager[Display]:
+    from sluice.stack.display import LiveDisplay, PlainDisplay, SilentDisplay
+
+    if console is None:
+        return nullcontext(SilentDisplay())
+    return LiveDisplay(console) if console.is_terminal else nullcontext(PlainDisplay(console))

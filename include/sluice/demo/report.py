@@ -1,0 +1,173 @@
+"""The final report of the demo: what is in the tables, what was done to them, where to look, how to stop."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from sluice.demo.comparison import CheckResult
+    from sluice.demo.steps import StepDuration
+    from sluice.observations.maintenance import MaintenanceObservation
+    from sluice.observations.quality import QualityObservation
+
+STOP_COMMAND = "sluice stack down"
+YEAR_IS_OVER = "Every flight of 2013 has been sent. To begin again: stop the stack and delete its data folder."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBalance:
+    """Where the rows of `bronze.flights` went on their way to `silver.flights`."""
+
+    bronze: int
+    silver: int
+    refused: int
+    late: int
+    duplicate: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.bronze:,} in bronze = {self.silver:,} in silver + {self.refused:,} refused + "
+            f"{self.late:,} late + {self.duplicate:,} duplicate"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport:
+    """One table at the end of the demo; maintenance and quality are unset when they were not due for it."""
+
+    table: str
+    rows: int
+    maintenance: MaintenanceObservation | None
+    quality: QualityObservation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhereToLook:
+    """Where a person goes on: Airflow's address, its user and the file with the password, and the quality reports."""
+
+    airflow_url: str
+    airflow_user: str
+    airflow_login_file: str
+    quality_reports: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """Everything the demo has to say.
+
+    days: the days that were replayed now; unset when the year was over already.
+    total_seconds: from the first step to the last.
+    """
+
+    days: str | None
+    is_year_over: bool
+    sent_records: int
+    balance: RowBalance
+    tables: tuple[TableReport, ...]
+    checks: tuple[CheckResult, ...]
+    steps: tuple[StepDuration, ...]
+    total_seconds: float
+    where: WhereToLook
+
+    def as_json(self) -> dict[str, object]:
+        """The report for a program."""
+        return {
+            "verified": all(check.is_true for check in self.checks),
+            "days": self.days,
+            "year_is_over": self.is_year_over,
+            "sent_records": self.sent_records,
+            "balance": asdict(self.balance),
+            "tables": [_table_as_json(table) for table in self.tables],
+            "checks": [check.as_json() for check in self.checks],
+            "steps": [asdict(step) for step in self.steps],
+            "total_seconds": round(self.total_seconds, 1),
+            "where": asdict(self.where),
+            "stop": STOP_COMMAND,
+        }
+
+
+def print_report(report: DemoReport, console: Console) -> None:
+    """Show the report to a person."""
+    console.print()
+    console.print(_tables(report))
+    console.print(_checks(report))
+    console.print(_steps(report))
+    for line in _closing_words(report):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _table_as_json(table: TableReport) -> dict[str, object]:
+    maintenance, quality = table.maintenance, table.quality
+    return {
+        "table": table.table,
+        "rows": table.rows,
+        "files_before": maintenance and maintenance.files_before,
+        "files_after": maintenance and maintenance.files_after,
+        "quality": quality and quality.verdict.value,
+        "expectations": quality and quality.expectations,
+        "failed_expectations": list(quality.failed_expectations) if quality else None,
+        "quality_report": quality and quality.report,
+    }
+
+
+def _tables(report: DemoReport) -> RenderableType:
+    from rich.table import Table
+
+    shown = Table("table", title="Tables", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("rows", "files before", "after"):
+        shown.add_column(column, justify="right")
+    shown.add_column("quality")
+    for table in report.tables:
+        before, after = "", ""
+        if table.maintenance is not None:
+            before, after = f"{table.maintenance.files_before:,}", f"{table.maintenance.files_after:,}"
+        shown.add_row(table.table, f"{table.rows:,}", before, after, _quality_words(table.quality))
+    return shown
+
+
+def _quality_words(quality: QualityObservation | None) -> str:
+    if quality is None:
+        return ""
+    held = quality.expectations - len(quality.failed_expectations)
+    return f"{quality.verdict.value}: {held} of {quality.expectations} expectations"
+
+
+def _checks(report: DemoReport) -> RenderableType:
+    from rich.table import Table
+
+    shown = Table(title="\nVerified by DuckDB", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    for check in report.checks:
+        mark = "[green]✓[/green]" if check.is_true else "[red]✗[/red]"
+        shown.add_row(mark, f"{check.expected_rows:,}", check.statement)
+    shown.columns[1].justify = "right"
+    return shown
+
+
+def _steps(report: DemoReport) -> RenderableType:
+    from rich.table import Table
+
+    shown = Table(title="\nSteps", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    for step in report.steps:
+        begin, end = step.began_after_seconds, step.began_after_seconds + step.seconds
+        shown.add_row(step.title, f"{step.seconds:.1f} s", f"[dim]{begin:.0f} to {end:.0f} s[/dim]")
+    shown.columns[1].justify = "right"
+    return shown
+
+
+def _closing_words(report: DemoReport) -> list[str]:
+    where = report.where
+    words = [
+        "",
+        f"{report.balance}.",
+        f"[bold green]Verified[/bold green] in {report.total_seconds:.0f} s: {len(report.checks)} checks hold.",
+        "",
+        f"Airflow       {where.airflow_url}  (user {where.airflow_user}, password in {where.airflow_login_file})",
+        f"Data Docs     {where.quality_reports}",
+        f"Stop it with  {STOP_COMMAND}",
+    ]
+    if report.is_year_over:
+        words += ["", YEAR_IS_OVER]
+    return words

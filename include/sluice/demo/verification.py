@@ -1,0 +1,290 @@
+"""Proves that what was sent is what the tables hold, with an engine that did not write them.
+
+Each check is one function over a DuckDB database that holds the copies of the tables (`seen.<namespace>.<table>`) and
+the oracle (`sluice.demo.oracle`). A check of a table compares whole rows, never only counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sluice.demo.comparison import CheckResult, compare, compare_number
+from sluice.demo.replay_plan import RecordKind
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from sluice.observations.batches import StreamTotals
+
+    Database = duckdb.DuckDBPyConnection
+
+TABLES = (
+    "bronze.flights",
+    "bronze.weather",
+    "silver.flights",
+    "quarantine.silver_flights",
+    "gold.delays_by_carrier_hour",
+    "gold.delays_by_weather",
+    "reference.airlines",
+    "reference.planes",
+)
+"""The tables that the verification reads."""
+
+
+def verify(database: Database, *, silver: StreamTotals) -> list[CheckResult]:
+    """Make every check.
+
+    Parameters
+    ----------
+    database: the copies and the oracle.
+    silver: what the ledger says of `silver_flights`.
+    """
+    checks: list[Callable[[Database], CheckResult]] = [
+        topic_holds_the_plans,
+        bronze_holds_every_record_once,
+        silver_holds_each_flight_once,
+        silver_holds_the_flights,
+        silver_names_the_records_it_came_from,
+        quarantine_holds_the_malformed_records,
+        gold_by_carrier_equals_the_csv,
+        bronze_holds_the_weather,
+        gold_by_weather_equals_the_csv,
+        reference_holds_the_airlines,
+        reference_holds_the_planes,
+    ]
+    results = [check(database) for check in checks]
+    return [
+        *results,
+        ledger_counts_the_late_set(database, silver),
+        ledger_counts_the_duplicates(database, silver),
+        counts_add_up(database, silver),
+    ]
+
+
+def topic_holds_the_plans(database: Database) -> CheckResult:
+    """What lies in Kafka is what was planned: record for record, byte for byte."""
+    return compare(
+        database,
+        name="kafka",
+        statement="the topic holds every planned record once, and nothing else",
+        expected="select plan, sequence, key, value from planned",
+        seen="select plan, sequence, key, value from sent",
+    )
+
+
+def bronze_holds_every_record_once(database: Database) -> CheckResult:
+    """A gap or a repetition is named by topic, partition and offset."""
+    return compare(
+        database,
+        name="bronze.flights",
+        statement="every record of the topic is in bronze once, by topic, partition and offset, unchanged",
+        expected='select topic, partition, "offset", key, value from sent',
+        seen='select topic, partition, "offset", decode(key), decode(value) from seen.bronze.flights',
+    )
+
+
+def silver_holds_each_flight_once(database: Database) -> CheckResult:
+    """The identity of a flight is (time_hour, carrier, flight)."""
+    return compare(
+        database,
+        name="silver.flights identity",
+        statement="no flight is in silver twice",
+        expected="select distinct time_hour, carrier, flight from seen.silver.flights",
+        seen="select time_hour, carrier, flight from seen.silver.flights",
+    )
+
+
+def silver_holds_the_flights(database: Database) -> CheckResult:
+    """Every column but the place of the record: the CSV's, those made of them, and those joined to them."""
+    columns = (
+        "time_hour, carrier, flight, airline, origin, dest, scheduled_departure, departure, cancelled, dep_delay, "
+        "arr_delay, air_time, distance, tailnum, manufacturer, model, plane_year, seats"
+    )
+    return compare(
+        database,
+        name="silver.flights",
+        statement="silver holds the flights of the CSV that were sent on time, with their airlines and planes",
+        expected=f"from arrived select {columns}",
+        seen=f"from seen.silver.flights select {columns}",
+    )
+
+
+def silver_names_the_records_it_came_from(database: Database) -> CheckResult:
+    """Of a flight that was sent twice either record may be the one that silver kept."""
+    return compare(
+        database,
+        name="silver.flights origin",
+        statement="every flight in silver names the topic, partition and offset of a record of this flight",
+        expected="""
+            select topic, partition, "offset", time_hour, carrier, flight
+            from seen.silver.flights semi join (
+                from sent join planned using (plan, sequence) where kind in ('flight', 'duplicate')
+            ) as records using (topic, partition, "offset", time_hour, carrier, flight)
+        """,
+        seen='select topic, partition, "offset", time_hour, carrier, flight from seen.silver.flights',
+    )
+
+
+def quarantine_holds_the_malformed_records(database: Database) -> CheckResult:
+    """Every damaged copy as it was sent, with its place in the topic and a reason that fits the damage."""
+    return compare(
+        database,
+        name="quarantine.silver_flights",
+        statement="exactly the malformed records are in the quarantine, each with the reason that is true of it",
+        expected="""
+            select topic, partition, "offset", sent.value, kind from sent join planned using (plan, sequence)
+            where kind in ('truncated', 'missing_key', 'wrong_type')
+        """,
+        seen="""
+            select
+                "position" ->> '$.topic' as topic,
+                ("position" ->> '$.partition')::int as partition,
+                ("position" ->> '$.offset')::bigint as "offset",
+                payload as value,
+                case
+                    when reason like 'not valid JSON%' then 'truncated'
+                    when reason like 'key % is missing' then 'missing_key'
+                    when reason like 'key % is %, % is wanted' then 'wrong_type'
+                    else reason
+                end as kind
+            from seen.quarantine.silver_flights
+        """,
+    )
+
+
+def gold_by_carrier_equals_the_csv(database: Database) -> CheckResult:
+    """The same aggregate, computed from the CSV."""
+    return compare(
+        database,
+        name="gold.delays_by_carrier_hour",
+        statement="the delays of every airline and hour of departure equal those computed from the CSV",
+        expected="""
+            select
+                carrier,
+                date_trunc('hour', departure) as window_start,
+                count(*) as flights,
+                count(*) filter (cancelled) as cancelled,
+                count(*) filter (dep_delay >= 15) as delayed,
+                coalesce(sum(dep_delay), 0)::bigint as total_dep_delay_minutes
+            from arrived group by all
+        """,
+        seen="""
+            select carrier, window_start, flights, cancelled, delayed, total_dep_delay_minutes
+            from seen.gold.delays_by_carrier_hour
+        """,
+    )
+
+
+def bronze_holds_the_weather(database: Database) -> CheckResult:
+    """Every reading of the files that were dropped, once, all columns."""
+    columns = (
+        "origin, year, month, day, hour, temp, dewp, humid, wind_dir, wind_speed, wind_gust, precip, pressure, visib, "
+        "time_hour"
+    )
+    return compare(
+        database,
+        name="bronze.weather",
+        statement="every reading of the weather files that were dropped is in bronze once",
+        expected=f"from dropped_weather select {columns}",
+        seen=f"from seen.bronze.weather select {columns}",
+    )
+
+
+def gold_by_weather_equals_the_csv(database: Database) -> CheckResult:
+    """The same join and aggregate, computed from the CSV."""
+    return compare(
+        database,
+        name="gold.delays_by_weather",
+        statement="the delays of every airport and hour, beside its weather, equal those computed from the CSV",
+        expected="""
+            select
+                origin, time_hour, temp, wind_speed, precip, visib,
+                count(flight) as flights,
+                count(*) filter (cancelled) as cancelled,
+                count(*) filter (dep_delay >= 15) as delayed,
+                coalesce(sum(dep_delay), 0)::bigint as total_dep_delay_minutes
+            from dropped_weather left join arrived using (origin, time_hour)
+            group by all
+        """,
+        seen="""
+            select
+                origin, time_hour, temp, wind_speed, precip, visib, flights, cancelled, delayed, total_dep_delay_minutes
+            from seen.gold.delays_by_weather
+        """,
+    )
+
+
+def reference_holds_the_airlines(database: Database) -> CheckResult:
+    """The package's airlines."""
+    return compare(
+        database,
+        name="reference.airlines",
+        statement="the airlines are those of the CSV",
+        expected="from csv_airlines select carrier, name",
+        seen="from seen.reference.airlines select carrier, name",
+    )
+
+
+def reference_holds_the_planes(database: Database) -> CheckResult:
+    """The package's planes."""
+    columns = "tailnum, year, type, manufacturer, model, engines, seats, speed, engine"
+    return compare(
+        database,
+        name="reference.planes",
+        statement="the planes are those of the CSV",
+        expected=f"from csv_planes select {columns}",
+        seen=f"from seen.reference.planes select {columns}",
+    )
+
+
+def ledger_counts_the_late_set(database: Database, silver: StreamTotals) -> CheckResult:
+    """Rows behind the watermark are dropped by Spark and counted in the ledger."""
+    return compare_number(
+        name="late set",
+        statement="the ledger counts exactly the late set as late",
+        expected=_planned(database, RecordKind.LATE),
+        seen=silver.late_rows,
+    )
+
+
+def ledger_counts_the_duplicates(database: Database, silver: StreamTotals) -> CheckResult:
+    """Rows that the de-duplication dropped are counted in the ledger."""
+    return compare_number(
+        name="duplicates",
+        statement="the ledger counts exactly the repeated records as duplicates",
+        expected=_planned(database, RecordKind.DUPLICATE),
+        seen=silver.duplicate_rows,
+    )
+
+
+def counts_add_up(database: Database, silver: StreamTotals) -> CheckResult:
+    """Rows of the tables against rows that the ledger says were dropped."""
+    return compare_number(
+        name="balance",
+        statement="bronze = silver + refused + late + duplicate",
+        expected=_rows(database, "bronze.flights"),
+        seen=_rows(database, "silver.flights")
+        + _rows(database, "quarantine.silver_flights")
+        + silver.late_rows
+        + silver.duplicate_rows,
+    )
+
+
+def rows_by_table(database: Database) -> dict[str, int]:
+    """How many rows each table holds."""
+    return {table: _rows(database, table) for table in TABLES}
+
+
+def _planned(database: Database, kind: RecordKind) -> int:
+    return _number(database, "select count(*) from planned where kind = $1", kind.value)
+
+
+def _rows(database: Database, table: str) -> int:
+    return _number(database, f"from seen.{table} select count(*)")
+
+
+def _number(database: Database, query: str, *values: str) -> int:
+    row = database.execute(query, values).fetchone()
+    assert row is not None  # noqa: S101  # count(*) always gives one row
+    return int(row[0])

@@ -1,0 +1,106 @@
+"""Drops the weather into the landing folder: one file of NDJSON for each day, behind the flights it belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span, read_weather
+from sluice.errors import SettingsError
+from sluice.lakehouse.s3_checkpoint_files import s3_client
+from sluice.settings import FilesConnection, Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+CONNECTION = "landing"
+FOLDER = "weather"
+
+_END_OF_DATA = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA).ends_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandingFolder:
+    """The folder that `bronze_weather` reads: the objects of a bucket whose keys start with `prefix`."""
+
+    client: S3Client
+    bucket: str
+    prefix: str
+
+    def key(self, day: date) -> str:
+        """The key of the file of a day."""
+        return f"{self.prefix}{day}.json"
+
+    def keys(self) -> frozenset[str]:
+        """The keys of the files that are there."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix)
+        return frozenset(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+
+    def days(self) -> list[date]:
+        """The days whose file is there."""
+        keys = self.keys()
+        return [day for day in days_complete_at(_END_OF_DATA) if self.key(day) in keys]
+
+    def write(self, day: date, rows: Collection[dict[str, Any]]) -> None:
+        """Write the file of a day at once: a reader sees all of it or nothing."""
+        body = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        self.client.put_object(Bucket=self.bucket, Key=self.key(day), Body=body.encode())
+
+
+def open_landing_folder(settings: Settings) -> LandingFolder:
+    """The landing folder of a deployment.
+
+    Raises
+    ------
+    SettingsError: when the deployment has no connection of this name.
+    """
+    connection = settings.connections.get(CONNECTION)
+    if not isinstance(connection, FilesConnection):
+        raise SettingsError(
+            f"SLUICE_CONNECTIONS__{CONNECTION.upper()}__ROOT is not set.",
+            next_step="Start the local stack with `sluice stack up`; it sets it.",
+        )
+    root = urlparse(connection.root)
+    folder = "/".join(part for part in (root.path.strip("/"), FOLDER) if part)
+    return LandingFolder(client=s3_client(settings.object_store), bucket=root.netloc, prefix=f"{folder}/")
+
+
+def days_complete_at(ends_at: datetime) -> list[date]:
+    """The days (UTC) all of whose flights have left before `ends_at`, the most delayed ones included.
+
+    The weather of a day arrives two midnights after it began, a whole day behind its last flights: the longest delay in
+    the data is below 22 hours.
+    """
+    days = []
+    day = FIRST_DAY
+    while datetime.combine(day, time(), tzinfo=UTC) + timedelta(days=2) <= ends_at:
+        days.append(day)
+        day += timedelta(days=1)
+    return days
+
+
+def drop_weather(folder: LandingFolder, *, ends_at: datetime) -> list[date]:
+    """Drop the weather of every complete day that is not there yet; nothing is written twice.
+
+    Parameters
+    ----------
+    folder: where to.
+    ends_at: all flights that left before are in `silver.flights`.
+
+    Returns
+    -------
+    The days that were dropped.
+    """
+    there = folder.keys()
+    by_day: dict[date, list[dict[str, Any]]] = {}
+    for row in read_weather().to_pylist():
+        hour: datetime = row["time_hour"]
+        by_day.setdefault(hour.date(), []).append(row | {"time_hour": f"{hour:%Y-%m-%dT%H:%M:%SZ}"})
+    dropped = [day for day in days_complete_at(ends_at) if day in by_day and folder.key(day) not in there]
+    for day in dropped:
+        folder.write(day, by_day[day])
+    return dropped

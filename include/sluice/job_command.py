@@ -1,0 +1,95 @@
+"""The argument contract of the jobs: a frozen value that Airflow and the CLI build into argv and the job parses back.
+
+A value holds names and nothing secret: argv is seen by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCommand:
+    """One Spark application and its arguments. `application` is its file below the project's root."""
+
+    application: ClassVar[str]
+
+    def arguments(self) -> list[str]:
+        """The argv of the application, one `--name=value` for each field, so that a value never reads as an option."""
+        return [f"--{field.name.replace('_', '-')}={getattr(self, field.name)}" for field in fields(self)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStream(JobCommand):
+    """Run a continuous stream as the run that the ledger has admitted."""
+
+    application: ClassVar[str] = "jobs/run_stream.py"
+    stream: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIncrement(JobCommand):
+    """Run an incremental stream over what is new, then end."""
+
+    application: ClassVar[str] = "jobs/run_increment.py"
+    stream: str
+    launched_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainTable(JobCommand):
+    """Compact a table, rewrite its manifests and expire its snapshots, as its declaration says."""
+
+    application: ClassVar[str] = "jobs/maintain_table.py"
+    table: str
+    launched_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckQuality(JobCommand):
+    """Check a committed snapshot of a table against its declared expectations."""
+
+    application: ClassVar[str] = "jobs/check_quality.py"
+    table: str
+    launched_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateStreams(JobCommand):
+    """Let Spark analyse streams without running them. streams: names, comma separated."""
+
+    application: ClassVar[str] = "jobs/validate_streams.py"
+    folder: str
+    streams: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewStream(JobCommand):
+    """Run a stream's transformation over a few rows of its inputs, without a checkpoint and without writing.
+
+    sample: the most rows that are read of an input. rows: the most rows of an output that are shown.
+    """
+
+    application: ClassVar[str] = "jobs/preview_stream.py"
+    folder: str
+    stream: str
+    sample: str
+    rows: str
+
+
+Command = TypeVar("Command", bound=JobCommand)
+
+
+def parse_arguments(command: type[Command], argv: Sequence[str]) -> Command:
+    """Read a job's arguments, the inverse of `JobCommand.arguments`.
+
+    Exits with code 2 and a usage line when an argument is missing or unknown, as argparse does.
+    """
+    parser = argparse.ArgumentParser(description=command.__doc__, allow_abbrev=False)
+    for field in fields(command):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, required=True)
+    return command(**vars(parser.parse_args(argv)))

@@ -1,0 +1,155 @@
+"""Opens the Iceberg catalog of a deployment, with a bound on every wait, and says its refusals in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+    ValidationException,
+)
+from pyiceberg.exceptions import ValidationError as IcebergValidationError
+from requests import PreparedRequest, RequestException, Response, Session
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from sluice.errors import LakehouseError
+from sluice.settings import Settings
+
+CONNECT_SECONDS = 5.0
+"""A service that is there accepts within milliseconds; five seconds forgive a busy machine."""
+
+ANSWER_SECONDS = 60.0
+"""How long a request may wait for its answer. A commit rewrites the table's metadata file: seconds for a large one."""
+
+_RETRIES = Retry(
+    total=4,
+    connect=4,
+    read=2,
+    status=4,
+    backoff_factor=0.3,
+    status_forcelist=(429, 502, 503, 504),
+    allowed_methods=frozenset({"GET", "HEAD"}),
+    raise_on_status=False,
+)
+"""Only reading is repeated, within five seconds in all: of an unanswered commit nobody knows whether it landed."""
+
+_REACH_IT = "See that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
+_BE_LET_IN = "See that SLUICE_CATALOG__CREDENTIAL is the catalog's."
+
+
+def open_catalog(settings: Settings) -> Catalog:
+    """Open the deployment's catalog.
+
+    Parameters
+    ----------
+    settings: says where the catalog and the object store are, and with which credentials.
+
+    Raises
+    ------
+    LakehouseError: when it cannot be reached or does not let us in.
+    """
+    with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
+        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings))
+
+
+def catalog_properties(settings: Settings) -> dict[str, str]:
+    """The properties of the catalog and its file access, credentials included, in the words of pyiceberg.
+
+    Source: https://py.iceberg.apache.org/configuration/
+    """
+    catalog, store = settings.catalog, settings.object_store
+    properties = {
+        "uri": catalog.uri,
+        "warehouse": catalog.warehouse,
+        "credential": catalog.credential.get_secret_value() if catalog.credential else None,
+        "oauth2-server-uri": catalog.oauth2_server_uri,
+        "s3.endpoint": store.endpoint,
+        "s3.region": store.region,
+        "s3.access-key-id": store.access_key_id.get_secret_value() if store.access_key_id else None,
+        "s3.secret-access-key": store.secret_access_key.get_secret_value() if store.secret_access_key else None,
+        "s3.connect-timeout": str(CONNECT_SECONDS),
+        "s3.request-timeout": str(ANSWER_SECONDS),
+    }
+    return {name: value for name, value in properties.items() if value is not None}
+
+
+@contextmanager
+def catalog_refusals(action: str, *, but_not: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Say what the catalog or the object store refused as a `LakehouseError`.
+
+    Parameters
+    ----------
+    action: what was tried, to follow "Cannot", for example `create the table bronze.flights`.
+    but_not: errors that the caller judges itself; they are passed on.
+    """
+    try:
+        yield
+    except but_not:
+        raise
+    except (OAuthError, UnauthorizedError, ForbiddenError) as error:
+        raise LakehouseError(f"Cannot {action}: not let in: {_first_line(error)}.", next_step=_BE_LET_IN) from error
+    except RequestException as error:
+        raise LakehouseError(f"Cannot {action}: {_unreachable(error)}.", next_step=_REACH_IT) from error
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise LakehouseError(
+            f"Cannot {action}: {_first_line(error)}.", next_step="Run `sluice table create`."
+        ) from error
+    except CommitFailedException as error:
+        raise LakehouseError(
+            f"Cannot {action}: another writer changed the table at the same time: {_first_line(error)}.",
+            next_step="Do it again.",
+        ) from error
+    except (RESTError, IcebergValidationError, ValidationException, OSError) as error:
+        raise LakehouseError(f"Cannot {action}: {_first_line(error)}.") from error
+
+
+class BoundedRestCatalog(RestCatalog):
+    """pyiceberg's REST catalog, which by itself waits without end for a service that does not answer."""
+
+    def _config_headers(self, session: Session) -> None:
+        # pyiceberg calls this first of all on a new session, before it asks for a token; it offers no other place.
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _BoundedAdapter(max_retries=_RETRIES))
+        super()._config_headers(session)
+
+
+class _BoundedAdapter(HTTPAdapter):
+    """Gives a request that names no timeout the bounds of this module."""
+
+    def send(
+        self,
+        request: PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: dict[str, str] | None = None,
+    ) -> Response:
+        bounds = timeout if timeout is not None else (CONNECT_SECONDS, ANSWER_SECONDS)
+        return super().send(request, stream=stream, timeout=bounds, verify=verify, cert=cert, proxies=proxies)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+def _unreachable(error: RequestException) -> str:
+    """Why no answer came, without urllib3's chain of objects."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return f"no answer ({type(error).__name__})"

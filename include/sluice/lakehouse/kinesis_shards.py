@@ -1,0 +1,210 @@
+"""Reads the shards of a Kinesis stream by positions that can be kept: forward, parents before children, never twice.
+
+A position of a shard is a sequence number that was read, or one of the words below. Iterators, which Kinesis lets
+expire after five minutes, are never kept.
+
+Source: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html and API_GetShardIterator.html
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import LakehouseError
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+    from sluice.settings import KinesisConnection
+
+TRIM_HORIZON = "TRIM_HORIZON"
+AT_TIMESTAMP = "AT_TIMESTAMP:"
+"""Followed by milliseconds since 1970: where a new checkpoint begins when it does not begin with the oldest record."""
+
+ENDED = "ENDED:"
+"""Followed by the last sequence number, if any: the shard was closed and has been read to its end."""
+
+_RECORDS_OF_A_REQUEST = 1000
+_PAUSE_SECONDS = 0.25
+"""Between two requests for one shard that bring nothing: Kinesis answers five a second for each shard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisRecord:
+    """A record as it came. arrived_at: when Kinesis took it, approximately."""
+
+    shard: str
+    sequence_number: str
+    partition_key: str
+    data: bytes
+    arrived_at: datetime
+
+
+class KinesisShards:
+    """The shards of one stream.
+
+    Parameters
+    ----------
+    client: reaches Kinesis.
+    stream: the stream's name.
+    pause: how to wait between two requests.
+    """
+
+    def __init__(self, client: KinesisClient, stream: str, *, pause: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self._stream = stream
+        self._pause = pause
+
+    def beginning(self, position: str) -> dict[str, str]:
+        """Where a reader begins: this position in every shard without a parent that still exists."""
+        parents = self._parents()
+        return {shard: position for shard, above in parents.items() if not above}
+
+    def advanced(self, positions: Mapping[str, str], *, most_records: int | None) -> dict[str, str]:
+        """The positions after what is there now, or after so many records.
+
+        A closed shard that is read to its end hands over to its children, which begin with their oldest record. Ended
+        shards are forgotten when Kinesis does not list them any more.
+
+        Raises
+        ------
+        LakehouseError: when a shard is gone before it was read to its end.
+        """
+        reached = dict(positions)
+        left = most_records
+        waiting = [shard for shard in sorted(reached) if not reached[shard].startswith(ENDED)]
+        while waiting and left != 0:
+            shard = waiting.pop(0)
+            for record in self._records(shard, reached[shard], on_end=reached.__setitem__, at_most=left):
+                reached[shard] = record.sequence_number
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+            if reached[shard].startswith(ENDED):
+                waiting += self._add_children(reached)
+        return self._without_forgotten(reached)
+
+    def records_between(self, shard: str, *, start: str, end: str) -> Iterator[KinesisRecord]:
+        """The records of a shard after one position up to and including another.
+
+        Raises
+        ------
+        LakehouseError: when the shard is gone before it was read to its end.
+        """
+        last = end.removeprefix(ENDED)
+        if start == end or last in ("", start) or not last.isdigit():
+            return
+        for record in self._records(shard, start, on_end=lambda _shard, _position: None, at_most=None):
+            if int(record.sequence_number) > int(last):
+                return
+            yield record
+            if record.sequence_number == last:
+                return
+
+    def _records(
+        self, shard: str, position: str, *, on_end: Callable[[str, str], None], at_most: int | None
+    ) -> Iterator[KinesisRecord]:
+        """Records from a position to the newest. on_end: told the position of a shard that has ended."""
+        limit = min(at_most or _RECORDS_OF_A_REQUEST, _RECORDS_OF_A_REQUEST)
+        iterator = self._iterator(shard, position)
+        while True:
+            try:
+                answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+            except self._client.exceptions.ExpiredIteratorException:
+                iterator = self._iterator(shard, position)  # the records were taken slowly; go on where we were
+                continue
+            for found in answer["Records"]:
+                position = found["SequenceNumber"]
+                yield _record(shard, found)
+            following = answer.get("NextShardIterator")
+            if following is None:
+                on_end(shard, f"{ENDED}{position if position.isdigit() else ''}")
+                return
+            iterator = following
+            if not answer["Records"]:
+                if answer.get("MillisBehindLatest", 0) == 0:
+                    return
+                self._pause(_PAUSE_SECONDS)
+
+    def _iterator(self, shard: str, position: str) -> str:
+        asked: dict[str, Any] = {"ShardIteratorType": TRIM_HORIZON}
+        if position.startswith(AT_TIMESTAMP):
+            instant = datetime.fromtimestamp(int(position.removeprefix(AT_TIMESTAMP)) / 1000, UTC)
+            asked = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": instant}
+        elif position != TRIM_HORIZON:
+            asked = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": position}
+        missing = (
+            self._client.exceptions.ResourceNotFoundException,
+            self._client.exceptions.InvalidArgumentException,
+        )
+        try:
+            return self._client.get_shard_iterator(StreamName=self._stream, ShardId=shard, **asked)["ShardIterator"]
+        except missing as error:
+            raise LakehouseError(
+                f"Kinesis stream {self._stream} cannot be read on from {position} of {shard}: {error}.",
+                next_step="What was there is lost unless it is kept elsewhere; a new generation goes on without it.",
+            ) from error
+
+    def _add_children(self, reached: dict[str, str]) -> list[str]:
+        """Begin every shard whose parents have all ended or are gone."""
+        parents = self._parents()
+        begun = [
+            shard
+            for shard, above in parents.items()
+            if shard not in reached and above and all(reached.get(one, "").startswith(ENDED) for one in above)
+        ]
+        reached.update(dict.fromkeys(begun, TRIM_HORIZON))
+        return begun
+
+    def _without_forgotten(self, reached: dict[str, str]) -> dict[str, str]:
+        if not any(position.startswith(ENDED) for position in reached.values()):
+            return reached
+        listed = self._parents()
+        return {shard: at for shard, at in reached.items() if shard in listed or not at.startswith(ENDED)}
+
+    def _parents(self) -> dict[str, tuple[str, ...]]:
+        """The parents of every listed shard, as far as they are listed themselves."""
+        shards = [
+            shard
+            for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream)
+            for shard in page["Shards"]
+        ]
+        listed = {shard["ShardId"] for shard in shards}
+        return {
+            shard["ShardId"]: tuple(
+                parent
+                for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+                if parent is not None and parent in listed
+            )
+            for shard in shards
+        }
+
+
+def _record(shard: str, found: Mapping[str, Any]) -> KinesisRecord:
+    return KinesisRecord(
+        shard=shard,
+        sequence_number=found["SequenceNumber"],
+        partition_key=found["PartitionKey"],
+        data=found["Data"],
+        arrived_at=found["ApproximateArrivalTimestamp"],
+    )
+
+
+def kinesis_client(connection: KinesisConnection) -> KinesisClient:
+    """A client for a Kinesis connection of the deployment. Throttled requests are sent again, ever more slowly."""
+    import boto3
+    from botocore.config import Config
+
+    key, secret = connection.access_key_id, connection.secret_access_key
+    return boto3.client(
+        "kinesis",
+        region_name=connection.region,
+        endpoint_url=connection.endpoint,
+        aws_access_key_id=key.get_secret_value() if key else None,
+        aws_secret_access_key=secret.get_secret_value() if secret else None,
+        config=Config(retries={"max_attempts": 10, "mode": "standard"}),
+    )

@@ -1,0 +1,1 @@
+"""Drivers as processes: how they are started so that they outlive whoever asked, seen, and ended."""

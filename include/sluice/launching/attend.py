@@ -1,0 +1,141 @@
+"""The small parent of a driver: `python -m sluice.launching.attend --run-id=R --log-file=F --report-fd=N -- COMMAND …`
+
+It detaches itself, holds the driver at a gate until the ledger has bound the run to the driver's process, lets it
+begin, waits for its end and records that at once. So:
+
+- No driver begins unrecorded. Whoever launched may die at any moment: the next one finds the run and adopts it.
+- A second launch for the same run is refused by the ledger, and its driver never begins.
+- A death is known in a second, not when a heartbeat is missed.
+
+Killed itself, it takes nobody along: the driver lives on, and the supervisor sees its end by its process.
+
+Everything that is not needed while the driver runs is imported by a short-lived child, or after the driver's end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from sluice.launching.log_rotation import keep_rotating
+
+_GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
+"""The driver-to-be: waits for a line, then becomes the command under the same process id. When the attendant dies
+first, `read` meets the end of the pipe and nothing begins."""
+
+
+def main() -> NoReturn:
+    """Detach, then attend one driver from its gate to its end."""
+    arguments = _parse_arguments()
+    if os.fork():
+        os._exit(0)  # the launcher waits for this one and keeps no child
+    # A process group of its own, so that the whole driver can be ended, and only the driver.
+    driver = subprocess.Popen([*_GATE, *arguments.command], stdin=subprocess.PIPE, process_group=0)  # noqa: S603  # the launcher's own command line
+    signal.signal(signal.SIGTERM, lambda *_: _ask_to_end(driver.pid))
+    is_recorded = _record_process_in_child(arguments, driver.pid)
+    os.close(arguments.report_fd)
+    _let_begin(driver, is_recorded)
+    keep_rotating(arguments.log_file)
+    _wait_for_end(driver)
+    if is_recorded:
+        _record_exit(arguments, driver.returncode)
+    sys.exit(0)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Attend the driver of one run.", allow_abbrev=False)
+    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--log-file", required=True, type=Path, help="where the output of this process goes already")
+    parser.add_argument("--report-fd", required=True, type=int, help="where the launcher hears how the launch went")
+    parser.add_argument("command", nargs="+", help="the driver's command line, after --")
+    return parser.parse_args()
+
+
+def _record_process_in_child(arguments: argparse.Namespace, pid: int) -> bool:
+    """Bind the run to the process in a child that ends at once and takes the memory of its imports along."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_record_process(arguments, pid))
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _record_process(arguments: argparse.Namespace, pid: int) -> int:
+    import json
+    from dataclasses import asdict
+
+    from sluice.errors import SluiceError
+    from sluice.launching.recording import record_driver_process
+
+    with open(arguments.report_fd, "w", closefd=False) as report:
+        try:
+            identity = record_driver_process(
+                ledger_url=os.environ["SLUICE_LEDGER_URL"],
+                run_id=arguments.run_id,
+                pid=pid,
+                log_file=arguments.log_file,
+            )
+        except SluiceError as error:
+            json.dump({"problem": str(error)}, report)
+            return 1
+        json.dump({"process": asdict(identity)}, report)
+    return 0
+
+
+def _let_begin(driver: subprocess.Popen[bytes], is_recorded: bool) -> None:
+    """Open the gate, or close it for good."""
+    gate = driver.stdin
+    assert gate is not None  # noqa: S101  # it was asked for with PIPE
+    with contextlib.suppress(BrokenPipeError):  # the driver was ended at the gate
+        if is_recorded:
+            gate.write(b"\n")
+        gate.close()
+
+
+def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
+    """Wait for the driver, and end what it left of its group before its id is free for others."""
+    os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+
+
+def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
+    """Leave the note, tell the ledger, take the note away."""
+    from sluice.errors import LedgerError
+    from sluice.launching.exit_notes import remove_exit_note, write_exit_note
+    from sluice.launching.exits import exit_of
+    from sluice.launching.recording import record_driver_exit
+
+    ended = exit_of(exit_code, arguments.log_file)
+    try:
+        write_exit_note(arguments.log_file, ended)
+    except OSError as error:  # a full disk must not keep the exit from the ledger
+        _say(f"no note of the exit could be left: {error}")
+    try:
+        record_driver_exit(ledger_url=os.environ["SLUICE_LEDGER_URL"], run_id=arguments.run_id, ended=ended)
+    except LedgerError as error:
+        _say(f"the exit ({ended.reason}) is not in the ledger: {error}")
+        sys.exit(1)
+    remove_exit_note(arguments.log_file)
+
+
+def _ask_to_end(pid: int) -> None:
+    from sluice.launching.processes import ask_to_end
+
+    ask_to_end(pid)
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # the log is on a full disk: there is nobody left to tell
+        sys.stderr.write(f"sluice attendant: {sentence}\n")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

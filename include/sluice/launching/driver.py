@@ -1,0 +1,46 @@
+"""The launch of a stream's driver: from an admitted run to the request that a launcher carries out."""
+
+from __future__ import annotations
+
+import sys
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.engine import launch_conf
+from sluice.job_command import RunStream
+from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+from sluice.observations.runs import RunObservation
+from sluice.ports import LaunchRequest
+from sluice.settings import Settings
+
+
+def driver_request(
+    wanted: LoadedStream, run: RunObservation, *, settings: Settings, connection: SparkConnection
+) -> LaunchRequest:
+    """The request that starts the driver of a continuous stream's run.
+
+    Its log is named after the moment of the launch, so that a folder lists the runs of a stream in order.
+
+    Raises
+    ------
+    LaunchError: when `spark-submit` is not found.
+    """
+    conf = launch_conf(
+        home=settings.home,
+        jars=settings.jars,
+        engine=wanted.declaration.engine,
+        is_bounded=False,
+        master=connection.master,
+    )
+    return LaunchRequest(
+        run_id=run.run_id,
+        stream=run.stream,
+        command=spark_submit_command(
+            connection,
+            RunStream(stream=run.stream, run_id=run.run_id),
+            home=settings.home,
+            conf=conf,
+            name=f"sluice {run.stream}",
+        ),
+        environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        log_file=settings.logs / run.stream / f"{run.launched_at:%Y%m%dT%H%M%SZ}-{run.run_id[:8]}.log",
+    )

@@ -1,0 +1,39 @@
+"""Runs a bounded job in the foreground, for a person who waits for it at a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from sluice.declarations.streams import EngineDeclaration
+from sluice.engine import launch_conf
+from sluice.job_command import JobCommand
+from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+from sluice.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job ended: its exit status and, when it was kept, what it printed."""
+
+    exit_code: int
+    output: str
+
+
+def run_in_foreground(command: JobCommand, settings: Settings, *, keeps_output: bool) -> JobEnd:
+    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
+
+    Parameters
+    ----------
+    keeps_output: keep what the job prints instead of showing it.
+
+    Raises
+    ------
+    LaunchError: when `spark-submit` is not found.
+    """
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    argv = spark_submit_command(
+        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
+    )
+    ended = subprocess.run(argv, stdout=subprocess.PIPE if keeps_output else None, text=True)  # noqa: S603  # built by us
+    return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")

@@ -1,0 +1,102 @@
+"""What every batch of every stream did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Row, cast, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.ledger.connection import Ledger, values_of
+from sluice.ledger.models import Batch, ForgottenBatches
+from sluice.observations.batches import BatchObservation, PublicationKey, StreamTotals
+
+_KEY_FIELDS = ("stream", "generation", "batch")
+
+
+def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
+    """Record what a batch did. Idempotent by its key: what was recorded first stays.
+
+    Returns
+    -------
+    Whether the batch was new to the ledger.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    values = {**values_of(batch), **values_of(batch.key)}
+    del values["key"]
+    with ledger.transaction() as connection:
+        recorded = connection.execute(
+            insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
+        ).one_or_none()
+    return recorded is not None
+
+
+def newest_batch(ledger: Ledger, stream: str) -> BatchObservation | None:
+    """The newest batch of a stream; none before its first."""
+    return next(iter(recent_batches(ledger, stream, limit=1)), None)
+
+
+def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObservation, ...]:
+    """The newest batches of a stream, newest first, at most `limit`."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*Batch.__table__.columns)
+            .where(Batch.stream == stream)
+            .order_by(Batch.generation.desc(), Batch.batch.desc())
+            .limit(limit)
+        ).all()
+    return tuple(_observation_of(row) for row in rows)
+
+
+def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchObservation, ...]:
+    """The batches of a stream that were recorded at `since` or later, newest first."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*Batch.__table__.columns)
+            .where(Batch.stream == stream, Batch.recorded_at >= since)
+            .order_by(Batch.generation.desc(), Batch.batch.desc())
+        ).all()
+    return tuple(_observation_of(row) for row in rows)
+
+
+def totals(ledger: Ledger, stream: str) -> StreamTotals:
+    """What all batches of a stream did together, over all generations, those that were forgotten included."""
+    of_stream = Batch.stream == stream
+    published = func.jsonb_each_text(Batch.published_rows).table_valued("key", "value")
+    with ledger.transaction() as connection:
+        row = connection.execute(
+            select(
+                func.count().label("batches"),
+                *(
+                    cast(func.coalesce(func.sum(column), 0), BigInteger).label(column.key)
+                    for column in (Batch.input_rows, Batch.refused_rows, Batch.late_rows, Batch.duplicate_rows)
+                ),
+            ).where(of_stream)
+        ).one()
+        by_output = connection.execute(
+            select(published.c.key, cast(func.sum(cast(published.c.value, BigInteger)), BigInteger).label("rows"))
+            .select_from(Batch)
+            .join(published, of_stream)
+            .group_by(published.c.key)
+            .order_by(published.c.key)
+        ).all()
+        forgotten = connection.execute(
+            select(*ForgottenBatches.__table__.columns).where(ForgottenBatches.stream == stream)
+        ).all()
+    sums: Counter[str] = Counter(row._asdict())
+    published_rows: Counter[str] = Counter({output.key: output.rows for output in by_output})
+    for old in forgotten:
+        sums.update({name: getattr(old, name) for name in row._fields})
+        published_rows.update(old.published_rows)
+    return StreamTotals(stream=stream, published_rows=dict(sorted(published_rows.items())), **sums)
+
+
+def _observation_of(row: Row[Any]) -> BatchObservation:
+    values = dict(row._mapping)
+    key = PublicationKey(**{field: values.pop(field) for field in _KEY_FIELDS})
+    return BatchObservation(key=key, **values)

@@ -1,0 +1,176 @@
+"""The one way into the ledger: a small pool of connections, and errors that read as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic_core import to_json
+from sqlalchemy import Connection, Engine, create_engine, func, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+
+from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+CONNECT_TIMEOUT_SECONDS = 5
+"""How long one attempt to connect may take: longer than a busy server needs, short enough for a person to wait."""
+
+STATEMENT_TIMEOUT_SECONDS = 30
+"""How long one statement may take. All of them touch few rows; one that takes longer waits for a lock."""
+
+_NOTICES_A_DEAD_NETWORK = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Seconds, and milliseconds for the last: without these a connection whose other end fell silent hangs for hours."""
+
+_NO_TABLES = frozenset({"42P01", "3F000", "42703"})
+"""The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """An open ledger. A context manager: leaving it closes its connections."""
+
+    engine: Engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One transaction: committed when the block ends, rolled back when it raises.
+
+        Raises
+        ------
+        LedgerError: when the ledger cannot be reached, or its tables are missing or too old.
+        """
+        with sentences_of(self.engine.url), self.engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_ledger(ledger_url: str) -> Ledger:
+    """Open the ledger. Nothing is connected before the first question.
+
+    Parameters
+    ----------
+    ledger_url: SQLAlchemy URL, `postgresql+psycopg://user:password@host:port/database`.
+
+    Raises
+    ------
+    SettingsError: when it is not such a URL.
+    """
+    return Ledger(create_engine(checked_url(ledger_url), pool_size=2, max_overflow=3, **engine_options()))
+
+
+def database_time(ledger: Ledger) -> datetime:
+    """The time on the database's clock, which judges every heartbeat and age."""
+    with ledger.transaction() as connection:
+        return connection.execute(select(func.now())).scalar_one()
+
+
+def checked_url(ledger_url: str) -> URL:
+    """Read the ledger's URL.
+
+    Raises
+    ------
+    SettingsError: when it is not the URL of a PostgreSQL database for psycopg; the URL itself stays out of the message.
+    """
+    wanted = "Allowed is postgresql+psycopg://user:password@host:port/database."
+    try:
+        url = make_url(ledger_url)
+    except (ArgumentError, ValueError):
+        # `from None`: the cause repeats the URL, and with it the password.
+        raise SettingsError(f"SLUICE_LEDGER_URL is not a URL. {wanted}") from None
+    if url.drivername != "postgresql+psycopg":
+        raise SettingsError(f"SLUICE_LEDGER_URL names the driver {url.drivername}. {wanted}")
+    return url
+
+
+def values_of(observation: DataclassInstance) -> dict[str, Any]:
+    """The fields of an observation as the values of a row; `recorded_at` is left to the database's clock."""
+    return {
+        field.name: getattr(observation, field.name) for field in fields(observation) if field.name != "recorded_at"
+    }
+
+
+def engine_options() -> dict[str, Any]:
+    """The options that the synchronous and the asynchronous engine share."""
+    return {
+        "pool_pre_ping": True,  # a restarted database costs one reconnect instead of one error
+        "hide_parameters": True,
+        "json_serializer": _json_of,
+        "connect_args": {
+            "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+            "application_name": "sluice",
+            **_NOTICES_A_DEAD_NETWORK,
+            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s",
+        },
+    }
+
+
+@contextmanager
+def sentences_of(url: URL) -> Iterator[None]:
+    """Turn what the driver raises about the ledger into a `LedgerError`.
+
+    Parameters
+    ----------
+    url: where the ledger is; its user and password stay out of the message.
+
+    Raises
+    ------
+    LedgerUnreachableError: when the ledger does not answer.
+    LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
+        keep their traceback.
+    """
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise LedgerUnreachableError(
+            f"The ledger at {_place(url)} does not answer: {_first_line(error)}.",
+            next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",
+        ) from error
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) not in _NO_TABLES:
+            raise
+        raise LedgerError(
+            f"The ledger at {_place(url)} lacks tables of this version: {_first_line(error)}.",
+            next_step="Run `sluice ledger upgrade`.",
+        ) from error
+
+
+def _json_of(value: Any) -> str:
+    """JSON that PostgreSQL takes: what JSON has no word for becomes text, NaN becomes null, and no record is lost."""
+    return to_json(value, inf_nan_mode="null", fallback=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _place(url: URL) -> str:
+    """Where the ledger is, for a person: a unix socket's folder comes as the query argument `host`."""
+    host = url.host or url.query.get("host") or "the local socket"
+    return f"{host}:{url.port or 5432}/{url.database}"
+
+
+def _first_line(error: DBAPIError) -> str:
+    return (str(error.orig).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,94 @@
+"""The leases: one holder for each stream, and a fencing token that rises with every admitted run.
+
+    admit_run ──► acquire        in one transaction: no run without a token, no token without a run
+    beat      ──► renew          in one transaction: a run that is heard holds its lease
+    record_end ─► release        in one transaction: an ended run holds nothing
+
+A lease that is neither renewed nor released runs out by the database's clock; `runs.take_over` then ends its run,
+whatever became of the driver, and the next admission acquires it with a higher token. The row of a stream is never
+deleted, so its token never falls. These functions work inside the transaction of their caller; a driver that must not
+ask the ledger before each publication asks its `sluice.held_lease.HeldLease` instead.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.models import Lease
+from sluice.observations.leases import LEASE_SECONDS, LeaseObservation
+
+
+def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
+    """Give the lease of a stream to a run.
+
+    Returns
+    -------
+    The run's token: one more than that of any run of the stream before.
+
+    Raises
+    ------
+    LedgerError: when another run holds a lease that has not run out.
+    """
+    held_until = _from_now(LEASE_SECONDS)
+    token = connection.execute(
+        insert(Lease)
+        .values(stream=stream, token=1, run_id=run_id, expires_at=held_until)
+        .on_conflict_do_update(
+            index_elements=[Lease.stream],
+            set_={"token": Lease.token + 1, "run_id": run_id, "renewed_at": func.now(), "expires_at": held_until},
+            where=or_(Lease.expires_at.is_(None), Lease.expires_at <= func.now()),
+        )
+        .returning(Lease.token)
+    ).scalar_one_or_none()
+    if token is None:
+        raise LedgerError(
+            f"Run {run_id} of stream {stream} gets no lease: another run holds it.",
+            next_step=f"See who: `sluice stream show {stream}`.",
+        )
+    return int(token)
+
+
+def renew(connection: Connection, *, run_id: str) -> bool:
+    """Renew the lease that a run holds, also when it has run out and nobody took it.
+
+    Returns
+    -------
+    Whether the run holds its lease; one that was released or taken over never gets it back.
+    """
+    renewed = connection.execute(
+        update(Lease)
+        .where(Lease.run_id == run_id, Lease.expires_at.is_not(None))
+        .values(renewed_at=func.now(), expires_at=_from_now(LEASE_SECONDS))
+    )
+    return renewed.rowcount == 1
+
+
+def release(connection: Connection, *, run_id: str) -> None:
+    """Free the lease that a run holds; nothing happens when it holds none."""
+    connection.execute(update(Lease).where(Lease.run_id == run_id).values(expires_at=None))
+
+
+def find_lease(ledger: Ledger, stream: str) -> LeaseObservation | None:
+    """The lease of a stream; none before its first run.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        row = connection.execute(select(*Lease.__table__.columns).where(Lease.stream == stream)).one_or_none()
+    return None if row is None else _observation_of(row)
+
+
+def _from_now(seconds: float) -> ColumnElement[Any]:
+    return func.now() + timedelta(seconds=seconds)
+
+
+def _observation_of(row: Row[Any]) -> LeaseObservation:
+    return LeaseObservation(**row._mapping)

@@ -1,0 +1,289 @@
+"""The tables of the ledger.
+
+They live in a PostgreSQL schema of their own, so that the ledger may share a database with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sluice.observations.runs import LIVE_STATES, DesiredState, RunState
+from sluice.observations.wishes import HoldCause
+
+SCHEMA = "sluice"
+"""The PostgreSQL schema that holds every table of the ledger."""
+
+
+def _is_one_of(column: str, words: Iterable[str]) -> str:
+    """SQL that is true when the column holds one of these words of an enum of ours."""
+    allowed = ", ".join(f"'{word}'" for word in sorted(words))
+    return f"{column} IN ({allowed})"
+
+
+RUN_IS_LIVE = text(_is_one_of("state", LIVE_STATES))
+"""The rows of `one_live_run_per_stream`. Words and no parameters: PostgreSQL does not recognise the index in a prepared
+statement whose condition has parameters."""
+
+
+class LedgerTable(DeclarativeBase):
+    """A table of the ledger."""
+
+    metadata = MetaData(
+        schema=SCHEMA,
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "pk": "pk_%(table_name)s",
+        },
+    )
+    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads a plain dict here
+        str: Text,
+        int: BigInteger,
+        float: Double,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+    }
+
+
+class Run(LedgerTable):
+    """A run of a stream. `number` rises with every admission, so that the newest run needs no clock."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("one_live_run_per_stream", "stream", unique=True, postgresql_where=RUN_IS_LIVE),
+        Index(None, "stream", "number"),
+        CheckConstraint(_is_one_of("state", RunState), name="state"),
+        CheckConstraint(_is_one_of("desired_state", DesiredState), name="desired_state"),
+    )
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(Identity(always=True))
+    stream: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer)
+    mode: Mapped[str]
+    state: Mapped[str]
+    desired_state: Mapped[str]
+    declaration_digest: Mapped[str]
+    launched_by: Mapped[str]
+    launched_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    host: Mapped[str | None]
+    pid: Mapped[int | None] = mapped_column(Integer)
+    process_started_at_seconds: Mapped[float | None]
+    log_file: Mapped[str | None]
+    heartbeat_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    exit_code: Mapped[int | None] = mapped_column(Integer)
+    reason: Mapped[str | None]
+    failure_class: Mapped[str | None]
+    failure_reason: Mapped[str | None]
+    token: Mapped[int]
+    end_asked_at: Mapped[datetime | None]
+    end_asked_because: Mapped[str | None]
+
+
+class Lease(LedgerTable):
+    """The right to run a stream. A row stays for ever, so that its token never falls."""
+
+    __tablename__ = "leases"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[int]
+    run_id: Mapped[str] = mapped_column(index=True)
+    renewed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime | None]
+
+
+class Wish(LedgerTable):
+    """What was last asked of a stream, and what holds it; a stream without a row is wanted."""
+
+    __tablename__ = "wishes"
+    __table_args__ = (
+        CheckConstraint(_is_one_of("desired_state", DesiredState), name="desired_state"),
+        CheckConstraint(_is_one_of("hold", HoldCause), name="hold"),
+    )
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    desired_state: Mapped[str]
+    wished_by: Mapped[str]
+    wished_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    hold: Mapped[str | None]
+    held_at: Mapped[datetime | None]
+
+
+class Generation(LedgerTable):
+    """A checkpoint lineage of a stream."""
+
+    __tablename__ = "generations"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    checkpoint: Mapped[str]
+    query_id: Mapped[str | None]
+    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    fingerprint: Mapped[dict[str, Any] | None]
+
+
+class Batch(LedgerTable):
+    """A delivered batch, under its publication key."""
+
+    __tablename__ = "batches"
+    __table_args__ = (Index(None, "stream", "recorded_at"),)
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    batch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[str] = mapped_column(index=True)
+    started_at: Mapped[datetime]
+    duration_ms: Mapped[int]
+    input_rows: Mapped[int]
+    published_rows: Mapped[dict[str, Any]]
+    refused_rows: Mapped[int]
+    late_rows: Mapped[int]
+    duplicate_rows: Mapped[int]
+    watermark: Mapped[datetime | None]
+    start_offsets: Mapped[dict[str, Any]]
+    end_offsets: Mapped[dict[str, Any]]
+    snapshot_ids: Mapped[dict[str, Any]]
+    durations_ms: Mapped[dict[str, Any]]
+    passed_over: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LookAtSources(LedgerTable):
+    """One look at the sources of a running stream; kept for a day."""
+
+    __tablename__ = "progress_samples"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    observed_at: Mapped[datetime] = mapped_column(primary_key=True, server_default=func.now())
+    generation: Mapped[int | None] = mapped_column(Integer)
+    batch: Mapped[int | None]
+    read_rows: Mapped[int]
+    unread_rows: Mapped[int | None]
+    problem: Mapped[str]
+
+
+class ForgottenBatches(LedgerTable):
+    """What the batches did together that the ledger no longer keeps, so that totals stay true."""
+
+    __tablename__ = "forgotten_batches"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    batches: Mapped[int]
+    input_rows: Mapped[int]
+    published_rows: Mapped[dict[str, Any]]
+    refused_rows: Mapped[int]
+    late_rows: Mapped[int]
+    duplicate_rows: Mapped[int]
+
+
+class ArchivedRun(LedgerTable):
+    """A run that ended long ago, whole, out of the way of the queries that look at runs."""
+
+    __tablename__ = "archived_runs"
+    __table_args__ = (Index(None, "stream", "ended_at"),)
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    stream: Mapped[str]
+    ended_at: Mapped[datetime]
+    run: Mapped[dict[str, Any]]
+    archived_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Announcement(LedgerTable):
+    """Up to which batch of a stream the publications on a table were announced to Airflow."""
+
+    __tablename__ = "announcements"
+
+    table: Mapped[str] = mapped_column(primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(Integer)
+    batch: Mapped[int]
+    announced_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class MaintenanceRun(LedgerTable):
+    """One maintenance run of one table."""
+
+    __tablename__ = "maintenance_runs"
+    __table_args__ = (Index(None, "table", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    table: Mapped[str]
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime]
+    launched_by: Mapped[str]
+    snapshot_before: Mapped[int | None]
+    snapshot_after: Mapped[int | None]
+    rows_before: Mapped[int]
+    rows_after: Mapped[int]
+    files_before: Mapped[int]
+    files_after: Mapped[int]
+    bytes_before: Mapped[int]
+    bytes_after: Mapped[int]
+    delete_files_before: Mapped[int]
+    delete_files_after: Mapped[int]
+    manifests_before: Mapped[int]
+    manifests_after: Mapped[int]
+    snapshots_before: Mapped[int]
+    snapshots_after: Mapped[int]
+    operations: Mapped[list[Any]]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class QualityResult(LedgerTable):
+    """One quality check of one table at one snapshot."""
+
+    __tablename__ = "quality_results"
+    __table_args__ = (Index(None, "table", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    table: Mapped[str]
+    checked_at: Mapped[datetime]
+    launched_by: Mapped[str]
+    verdict: Mapped[str]
+    snapshot_id: Mapped[int | None]
+    snapshot_committed_at: Mapped[datetime | None]
+    rows: Mapped[int]
+    expectations: Mapped[int] = mapped_column(Integer)
+    failed_expectations: Mapped[list[Any]]
+    report: Mapped[str | None]
+    details: Mapped[list[Any]]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class CheckpointCheck(LedgerTable):
+    """One check of one checkpoint."""
+
+    __tablename__ = "checkpoint_checks"
+    __table_args__ = (Index(None, "stream", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    stream: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer)
+    location: Mapped[str]
+    checked_at: Mapped[datetime]
+    findings: Mapped[list[Any]]
+    newest_batch: Mapped[int | None]
+    newest_commit_age_seconds: Mapped[float | None]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,0 +1,159 @@
+"""Keeps the ledger small: old batches are forgotten, their sums are not; runs that ended long ago go into an archive.
+
+What a stream still needs stays whatever its age: the newest batch of every generation, whose offsets a rebuilt
+checkpoint starts at, and the newest runs of every stream, by which restarts and the breaker are decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, exists, func, insert, literal_column, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import aliased
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.models import ArchivedRun, Batch, ForgottenBatches, Run
+from sluice.observations.runs import LIVE_STATES
+from sluice.settings import Settings
+
+RUNS_KEPT_OF_A_STREAM = 200
+"""As many of the newest as restarts are ever judged by (`decisions.restart_policy.MOST_RUNS_LOOKED_AT`)."""
+
+_AT_ONCE = 2_000
+"""Rows in one transaction: milliseconds, so that no driver's record waits."""
+
+_SUMS = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long the ledger keeps what."""
+
+    batches: timedelta
+    runs: timedelta
+
+
+def retention_of(settings: Settings) -> Retention:
+    """As the deployment's settings say."""
+    return Retention(batches=timedelta(days=settings.batches_kept_days), runs=timedelta(days=settings.runs_kept_days))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidied:
+    """How many batches were forgotten, and how many runs were archived; in a dry run, would be."""
+
+    batches: int
+    runs: int
+
+
+def tidy(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> Tidied:
+    """Forget and archive what is older than it is kept. Safe at any time, beside drivers, and when it is broken off.
+
+    Parameters
+    ----------
+    dry_run: only count.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    if dry_run:
+        with ledger.transaction() as connection:
+            batches = connection.execute(
+                select(func.count()).select_from(Batch).where(_is_old(retention.batches))
+            ).scalar_one()
+            runs = connection.execute(
+                select(func.count()).select_from(Run).where(_has_ended(retention.runs))
+            ).scalar_one()
+        return Tidied(batches=batches, runs=runs)
+    return Tidied(batches=_forget_batches(ledger, retention.batches), runs=_archive_runs(ledger, retention.runs))
+
+
+def _forget_batches(ledger: Ledger, kept_for: timedelta) -> int:
+    forgotten = 0
+    while True:
+        with ledger.transaction() as connection:
+            gone = _some_old_batches(connection, kept_for)
+            for generation in {(row.stream, row.generation) for row in gone}:
+                _add_up(connection, [row for row in gone if (row.stream, row.generation) == generation])
+        forgotten += len(gone)
+        if len(gone) < _AT_ONCE:
+            return forgotten
+
+
+def _some_old_batches(connection: Connection, kept_for: timedelta) -> Sequence[Row[Any]]:
+    """Delete some old batches and return them."""
+    keys = (Batch.stream, Batch.generation, Batch.batch)
+    some = select(*keys).where(_is_old(kept_for)).limit(_AT_ONCE).subquery()
+    is_chosen = and_(*(key == some.c[key.key] for key in keys))
+    sums = [getattr(Batch, name) for name in _SUMS]
+    return connection.execute(
+        delete(Batch).where(is_chosen).returning(Batch.stream, Batch.generation, Batch.published_rows, *sums)
+    ).all()
+
+
+def _add_up(connection: Connection, gone: Sequence[Row[Any]]) -> None:
+    """Add batches of one generation to what is remembered of the forgotten ones."""
+    key = {"stream": gone[0].stream, "generation": gone[0].generation}
+    none = {"batches": 0, "published_rows": {}, **dict.fromkeys(_SUMS, 0)}
+    connection.execute(upsert(ForgottenBatches).values(**key, **none).on_conflict_do_nothing())
+    is_own = and_(ForgottenBatches.stream == key["stream"], ForgottenBatches.generation == key["generation"])
+    known = connection.execute(select(*ForgottenBatches.__table__.columns).where(is_own).with_for_update()).one()
+    published: Counter[str] = Counter(known.published_rows)
+    for row in gone:
+        published.update(row.published_rows)
+    sums = {name: getattr(known, name) + sum(getattr(row, name) for row in gone) for name in _SUMS}
+    table = ForgottenBatches.__table__
+    connection.execute(
+        table.update()  # type: ignore[attr-defined]  # a declared table is a Table
+        .where(is_own)
+        .values(batches=known.batches + len(gone), published_rows=dict(published), **sums)
+    )
+
+
+def _archive_runs(ledger: Ledger, kept_for: timedelta) -> int:
+    gone = (
+        delete(Run)
+        .where(_has_ended(kept_for))
+        .returning(Run.run_id, Run.stream, Run.ended_at, _whole_row())
+        .cte("gone")
+    )
+    archived = insert(ArchivedRun).from_select(
+        ["run_id", "stream", "ended_at", "run"], select(gone.c.run_id, gone.c.stream, gone.c.ended_at, gone.c.whole)
+    )
+    with ledger.transaction() as connection:
+        return len(connection.execute(archived.returning(ArchivedRun.run_id)).all())
+
+
+def _whole_row() -> Any:
+    return literal_column("to_jsonb(runs.*)").label("whole")
+
+
+def _is_old(kept_for: timedelta) -> Any:
+    """Batches that are older than they are kept and not the newest of their generation."""
+    later = aliased(Batch)
+    has_later = exists().where(
+        later.stream == Batch.stream, later.generation == Batch.generation, later.batch > Batch.batch
+    )
+    return and_(Batch.recorded_at < func.now() - kept_for, has_later)
+
+
+def _has_ended(kept_for: timedelta) -> Any:
+    """Runs that ended before they are kept and are not among the newest of their stream."""
+    later = aliased(Run)
+    later_runs = (
+        select(func.count())
+        .where(later.stream == Run.stream, later.number > Run.number)
+        .correlate(Run)
+        .scalar_subquery()
+    )
+    return and_(
+        Run.state.not_in(sorted(LIVE_STATES)),
+        Run.ended_at < func.now() - kept_for,
+        later_runs >= RUNS_KEPT_OF_A_STREAM,
+    )

@@ -1,0 +1,331 @@
+"""The runs of the streams. The database admits one live run for each stream, whoever asks and however often.
+
+A live run holds the stream's lease: it is acquired, renewed and released in the transactions of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import distinct_on, insert
+
+from sluice.errors import LedgerError, RunAlreadyLiveError
+from sluice.ledger import leases
+from sluice.ledger.connection import Ledger
+from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
+from sluice.ledger.wishes import current_wish
+from sluice.observations.failures import Failure, FailureClass, FailureReason
+from sluice.observations.runs import (
+    LIVE_STATES,
+    DesiredState,
+    HeartbeatAnswer,
+    ProcessIdentity,
+    RunObservation,
+    RunState,
+)
+
+_IS_LIVE = Run.state.in_(sorted(LIVE_STATES))
+_ADMISSION_TRIES = 3
+"""A refused admission finds no live run when that run ended in between; then it is tried again."""
+
+
+def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str, launched_by: str) -> RunObservation:
+    """Admit a new run of a stream, in the stream's current generation and under its current wish, with its lease.
+
+    Parameters
+    ----------
+    stream: the stream's name.
+    mode: `continuous` or `incremental`.
+    declaration_digest: what the run is to carry out, as `LoadedStream.digest`.
+    launched_by: who asked, for a person: an Airflow task, a command.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when the stream has a live run; the error holds it.
+    LedgerError: when the ledger cannot be reached.
+    """
+    admission = {
+        "stream": stream,
+        "generation": _current_generation(stream),
+        "mode": mode,
+        "state": RunState.LAUNCHING,
+        "desired_state": current_wish(literal(stream)),
+        "declaration_digest": declaration_digest,
+        "launched_by": launched_by,
+    }
+    for _ in range(_ADMISSION_TRIES):
+        with ledger.transaction() as connection:
+            admitted = _admitted(connection, str(uuid4()), admission)
+            live = None if admitted else connection.execute(_runs(stream).where(_IS_LIVE)).one_or_none()
+        if admitted is not None:
+            return observation_of(admitted)
+        if live is not None:
+            raise RunAlreadyLiveError(observation_of(live))
+    raise LedgerError(f"Stream {stream} was refused {_ADMISSION_TRIES} times by runs that ended in between.")
+
+
+def _admitted(connection: Connection, run_id: str, admission: Mapping[str, Any]) -> Row[Any] | None:
+    """The admitted run with its lease; none when another run is live. The index decides before a token is used up."""
+    admitted = connection.execute(
+        insert(Run)
+        .values(run_id=run_id, token=0, **admission)
+        .on_conflict_do_nothing(index_elements=[Run.stream], index_where=RUN_IS_LIVE)
+        .returning(Run.run_id)
+    ).one_or_none()
+    if admitted is None:
+        return None
+    token = leases.acquire(connection, stream=admission["stream"], run_id=run_id)
+    return connection.execute(
+        update(Run).where(Run.run_id == run_id).values(token=token).returning(*Run.__table__.columns)
+    ).one()
+
+
+def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_file: Path | None) -> RunObservation:
+    """Bind a run to the process that carries it out. A run has one process for all its life.
+
+    Parameters
+    ----------
+    identity: the process, which has not begun its work yet.
+    log_file: where it writes what it says; unset when another one keeps it, as Airflow does for its tasks.
+
+    Raises
+    ------
+    LedgerError: when the run is unknown, has ended, or has another process. The process must not begin then.
+    """
+    same_process = and_(
+        Run.host == identity.host,
+        Run.pid == identity.pid,
+        Run.process_started_at_seconds == identity.started_at_seconds,
+    )
+    with ledger.transaction() as connection:
+        bound = connection.execute(
+            update(Run)
+            .where(Run.run_id == run_id, _IS_LIVE, or_(Run.pid.is_(None), same_process))
+            .values(
+                host=identity.host,
+                pid=identity.pid,
+                process_started_at_seconds=identity.started_at_seconds,
+                log_file=str(log_file) if log_file is not None else None,
+            )
+            .returning(*Run.__table__.columns)
+        ).one_or_none()
+        if bound is not None:
+            return observation_of(bound)
+        run = _run(connection, run_id)
+    if not run.is_live:
+        raise LedgerError(f"Run {run_id} of stream {run.stream} has ended ({run.state}: {run.reason}); nothing begins.")
+    raise LedgerError(f"Run {run_id} of stream {run.stream} has a process already: {run.process}.")
+
+
+def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
+    """Say that the driver of a run works, renew its lease, and hear what is wanted of it.
+
+    A run that the ledger counts as ended has lost its lease, and its driver must go.
+
+    Raises
+    ------
+    LedgerError: when the run is unknown or the ledger cannot be reached.
+    """
+    # The wish is read anew with every heartbeat: one that was asked while the run was being admitted is not lost.
+    wanted = case((Run.end_asked_at.is_not(None), literal(str(DesiredState.STOPPED))), else_=current_wish(Run.stream))
+    with ledger.transaction() as connection:
+        wished = connection.execute(
+            update(Run)
+            .where(Run.run_id == run_id, _IS_LIVE)
+            .values(heartbeat_at=func.now(), state=RunState.RUNNING, desired_state=wanted)
+            .returning(Run.desired_state)
+        ).scalar_one_or_none()
+        if wished is not None and leases.renew(connection, run_id=run_id):
+            return HeartbeatAnswer(wanted=DesiredState(wished), holds_lease=True)
+        _run(connection, run_id)
+    return HeartbeatAnswer(wanted=DesiredState.STOPPED, holds_lease=False)
+
+
+def record_end(
+    ledger: Ledger,
+    run_id: str,
+    *,
+    state: RunState,
+    exit_code: int | None,
+    reason: str,
+    failure: Failure | None = None,
+) -> RunObservation:
+    """Record that a run ended, and free its lease. Idempotent: the first state, time, reason and failure stay; a
+    missing exit code is filled in.
+
+    Parameters
+    ----------
+    state: FINISHED, FAILED or LOST.
+    exit_code: the process's; unset when nobody saw it end.
+    reason: one line for a person.
+    failure: its class and reason, where they are known better than by this line.
+
+    Returns
+    -------
+    The run as the ledger holds it now.
+
+    Raises
+    ------
+    LedgerError: when the run is unknown, the state is a live one, or the ledger cannot be reached.
+    """
+    if state in LIVE_STATES:
+        raise LedgerError(f"A run does not end as {state}: allowed are finished, failed and lost.")
+    with ledger.transaction() as connection:
+        ended = connection.execute(
+            update(Run)
+            .where(Run.run_id == run_id)
+            .values(
+                state=case((_IS_LIVE, literal(str(state))), else_=Run.state),
+                ended_at=func.coalesce(Run.ended_at, func.now()),
+                exit_code=func.coalesce(Run.exit_code, exit_code),
+                reason=func.coalesce(Run.reason, reason),
+                failure_class=func.coalesce(Run.failure_class, None if failure is None else failure.failure_class),
+                failure_reason=func.coalesce(Run.failure_reason, None if failure is None else failure.reason),
+            )
+            .returning(*Run.__table__.columns)
+        ).one_or_none()
+        leases.release(connection, run_id=run_id)
+    if ended is None:
+        raise _unknown(run_id)
+    return observation_of(ended)
+
+
+def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
+    """End a live run whose lease has run out by the database's clock, whatever became of its driver.
+
+    The next run of the stream is admitted with a higher token, so what the old driver may still publish is refused.
+    Nothing happens to a run whose lease was renewed meanwhile, or that has ended.
+
+    Returns
+    -------
+    The run as the ledger holds it now: LOST when it was taken over.
+
+    Raises
+    ------
+    LedgerError: when the run is unknown or the ledger cannot be reached.
+    """
+    has_run_out = select(Lease.run_id).where(Lease.run_id == run_id, Lease.expires_at <= func.now()).with_for_update()
+    with ledger.transaction() as connection:
+        # Runs are locked before leases, as by `beat` and `record_end`: the other order would be a deadlock with them.
+        connection.execute(select(Run.run_id).where(Run.run_id == run_id).with_for_update())
+        if connection.execute(has_run_out).one_or_none() is not None:
+            connection.execute(
+                update(Run)
+                .where(Run.run_id == run_id, _IS_LIVE)
+                .values(state=RunState.LOST, ended_at=func.now(), reason=reason)
+            )
+            leases.release(connection, run_id=run_id)
+        return _run(connection, run_id)
+
+
+def ask_to_end(ledger: Ledger, run_id: str, *, because: str) -> RunObservation:
+    """Ask a live run to end between two batches, for its own sake: the stream stays wanted and a next run may follow.
+
+    Idempotent: the first reason stays. Nothing happens to a run that has ended. Its end is no failure.
+
+    Parameters
+    ----------
+    because: why, to follow "asked to end: ".
+
+    Raises
+    ------
+    LedgerError: when the run is unknown or the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(
+            update(Run)
+            .where(Run.run_id == run_id, _IS_LIVE, Run.end_asked_at.is_(None))
+            .values(end_asked_at=func.now(), end_asked_because=because, desired_state=str(DesiredState.STOPPED))
+        )
+        return _run(connection, run_id)
+
+
+def find_run(ledger: Ledger, run_id: str) -> RunObservation:
+    """The run of this id.
+
+    Raises
+    ------
+    LedgerError: when there is none.
+    """
+    with ledger.transaction() as connection:
+        return _run(connection, run_id)
+
+
+def newest_run(ledger: Ledger, stream: str) -> RunObservation | None:
+    """The newest run of a stream, live or ended; none before its first."""
+    return next(iter(recent_runs(ledger, stream, limit=1)), None)
+
+
+def recent_runs(ledger: Ledger, stream: str, limit: int) -> tuple[RunObservation, ...]:
+    """The newest runs of a stream, newest first, at most `limit`."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(_runs(stream).order_by(Run.number.desc()).limit(limit)).all()
+    return tuple(observation_of(row) for row in rows)
+
+
+def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
+    """The newest run of every stream that ever ran, by the stream's name."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*Run.__table__.columns).ext(distinct_on(Run.stream)).order_by(Run.stream, Run.number.desc())
+        ).all()
+    return tuple(observation_of(row) for row in rows)
+
+
+def observation_of(row: Row[Any]) -> RunObservation:
+    """The run that a row of the table `runs` holds."""
+    process = None
+    if row.pid is not None:
+        process = ProcessIdentity(host=row.host, pid=row.pid, started_at_seconds=row.process_started_at_seconds)
+    return RunObservation(
+        run_id=row.run_id,
+        stream=row.stream,
+        token=row.token,
+        generation=row.generation,
+        mode=row.mode,
+        state=RunState(row.state),
+        desired_state=DesiredState(row.desired_state),
+        launched_at=row.launched_at,
+        launched_by=row.launched_by,
+        declaration_digest=row.declaration_digest,
+        process=process,
+        heartbeat_at=row.heartbeat_at,
+        ended_at=row.ended_at,
+        exit_code=row.exit_code,
+        reason=row.reason,
+        log_file=Path(row.log_file) if row.log_file is not None else None,
+        end_asked_at=row.end_asked_at,
+        end_asked_because=row.end_asked_because,
+        failure=_failure_of(row),
+    )
+
+
+def _failure_of(row: Row[Any]) -> Failure | None:
+    """The recorded failure. Words of a newer program are not understood, and the end is then read from the rest."""
+    if row.failure_class not in set(FailureClass) or row.failure_reason not in set(FailureReason):
+        return None
+    return Failure(failure_class=FailureClass(row.failure_class), reason=FailureReason(row.failure_reason))
+
+
+def _runs(stream: str) -> Select[Any]:
+    return select(*Run.__table__.columns).where(Run.stream == stream)
+
+
+def _run(connection: Connection, run_id: str) -> RunObservation:
+    row = connection.execute(select(*Run.__table__.columns).where(Run.run_id == run_id)).one_or_none()
+    if row is None:
+        raise _unknown(run_id)
+    return observation_of(row)
+
+
+def _unknown(run_id: str) -> LedgerError:
+    return LedgerError(f"The ledger knows no run {run_id}.", next_step="See the runs with `sluice stream list`.")
+
+
+def _current_generation(stream: str) -> ColumnElement[int]:
+    newest = select(func.max(Generation.generation)).where(Generation.stream == stream).scalar_subquery()
+    return func.coalesce(newest, 1)

@@ -1,0 +1,1 @@
+"""What was seen: frozen values without behaviour."""

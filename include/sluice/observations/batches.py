@@ -1,0 +1,72 @@
+"""What the ledger knows of a batch: one micro-batch of a run, after it was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+PUBLICATION_KEY = "sluice.publication-key"
+"""The entry of a snapshot's summary that names the batch it made visible. Kept for ever in old snapshots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationKey:
+    """The name of a batch in the snapshots it becomes: stream, generation, batch number."""
+
+    stream: str
+    generation: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}:{self.generation}:{self.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchObservation:
+    """One batch: what went in, what came out, how long it took, and where the source stood.
+
+    The rows add up for a stream that keeps or refuses rows: input = published + refused + late + duplicate.
+
+    started_at: when Spark triggered the batch.
+    duration_ms: from trigger to commit; `durations_ms` are its parts in Spark's own words.
+    published_rows: rows handed to each output, by output name; the quarantine is `refused_rows`.
+    late_rows: rows that came behind the watermark and were dropped by a stateful operator.
+    duplicate_rows: rows that a de-duplication dropped.
+    watermark: the event-time watermark of the batch; unset without one.
+    start_offsets, end_offsets: by input name, as the source writes them.
+    snapshot_ids: the snapshot of each output, by output name.
+    passed_over: what no batch will ever bring, by input and place: the offsets of a partition that were gone before
+        they were read, the rows of a snapshot that was left out. Only where the declaration says to go on.
+    """
+
+    key: PublicationKey
+    run_id: str
+    started_at: datetime
+    duration_ms: int
+    input_rows: int
+    published_rows: Mapping[str, int]
+    refused_rows: int = 0
+    late_rows: int = 0
+    duplicate_rows: int = 0
+    watermark: datetime | None = None
+    start_offsets: Mapping[str, Any] = field(default_factory=dict)
+    end_offsets: Mapping[str, Any] = field(default_factory=dict)
+    snapshot_ids: Mapping[str, int] = field(default_factory=dict)
+    durations_ms: Mapping[str, int] = field(default_factory=dict)
+    passed_over: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    recorded_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTotals:
+    """What all batches of a stream did together. `published_rows` is by output name."""
+
+    stream: str
+    batches: int
+    input_rows: int
+    published_rows: Mapping[str, int]
+    refused_rows: int
+    late_rows: int
+    duplicate_rows: int

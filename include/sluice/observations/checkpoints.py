@@ -1,0 +1,91 @@
+"""What was seen in a checkpoint folder, and what the ledger knows of a check of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class CheckpointProperty(StrEnum):
+    """What must be true of a healthy checkpoint; each check reports one finding for each of these."""
+
+    EXISTS = "exists"
+    IDENTITY = "identity"
+    OFFSETS_CONTIGUOUS = "offsets_contiguous"
+    OFFSETS_READABLE = "offsets_readable"
+    COMMITS_FOLLOW_OFFSETS = "commits_follow_offsets"
+    COMMITS_READABLE = "commits_readable"
+    FILES_COMPLETE = "files_complete"
+    STATE_COMPLETE = "state_complete"
+    NO_LEFTOVERS = "no_leftovers"
+    PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileObservation:
+    """One file of a checkpoint.
+
+    path: below the checkpoint folder, with forward slashes.
+    """
+
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointContents:
+    """What lies in a checkpoint folder: every file's name, size and age, and the text of the few that are judged by it.
+
+    newest_planned_batch: the newest batch of the offset log *before* the commit log was listed. A live stream goes on
+        while it is looked at: only so is a batch that looks uncommitted really one.
+    texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums beside the newest
+        state files. A file that Spark removed in between has none.
+    """
+
+    location: str
+    files: tuple[FileObservation, ...]
+    newest_planned_batch: int | None
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFinding:
+    """One thing that was looked at: whether it is as it must be, and the sentence for a person."""
+
+    name: CheckpointProperty
+    healthy: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointObservation:
+    """One check of one checkpoint.
+
+    location: the URI of the checkpoint folder.
+    checked_at: the time against which ages were judged.
+    newest_batch: the newest batch that is committed; unset before the first.
+    newest_commit_age_seconds: how long ago it was committed; unset before the first.
+    recorded_at: the database's clock; unset until the ledger has it.
+    """
+
+    stream: str
+    generation: int
+    location: str
+    checked_at: datetime
+    findings: tuple[CheckpointFinding, ...]
+    newest_batch: int | None
+    newest_commit_age_seconds: float | None
+    recorded_at: datetime | None = None
+
+    @property
+    def problems(self) -> Sequence[CheckpointFinding]:
+        """What is not as it must be."""
+        return tuple(finding for finding in self.findings if not finding.healthy)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything that was looked at is as it must be."""
+        return not self.problems

@@ -1,0 +1,97 @@
+"""What the ledger knows of a maintenance run: one pass over one table, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class MaintenanceStep(StrEnum):
+    """The steps of a run, in the order in which they are safe: what a later one removes, an earlier one replaced."""
+
+    REWRITE_DATA_FILES = "rewrite_data_files"
+    REWRITE_MANIFESTS = "rewrite_manifests"
+    PIN_SNAPSHOTS = "pin_snapshots"
+    EXPIRE_SNAPSHOTS = "expire_snapshots"
+
+
+class StepOutcome(StrEnum):
+    """What became of a step.
+
+    SKIPPED: there was nothing to do. YIELDED: writers committed in between each time, so the step gave way.
+    REFUSED: doing it could have harmed a reader, so it was not done.
+    """
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    YIELDED = "yielded"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+UNFINISHED_OUTCOMES = frozenset({StepOutcome.YIELDED, StepOutcome.REFUSED, StepOutcome.FAILED})
+"""A run with one of these has not done what was asked: it ends with exit code 1 and says which step and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepObservation:
+    """One step of a maintenance run.
+
+    reason: the name of why it was done, or not done; `explanation` is the sentence for a person.
+    attempts: how often the procedure was called; 0 when the step was skipped or refused.
+    result: the row that Spark's procedure returned, by its own column names.
+    """
+
+    step: MaintenanceStep
+    outcome: StepOutcome
+    reason: str
+    explanation: str
+    attempts: int = 0
+    duration_ms: int = 0
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceObservation:
+    """One maintenance run of one table, with the table's figures before and after it.
+
+    The figures are of the newest snapshot of main; a table without a snapshot has zeros and unset snapshot ids.
+    A stream may commit during the run, so rows and files of its batches are in the figures after it.
+
+    operations: every step in the order in which it was judged, skipped ones included.
+    recorded_at: the database's clock; unset until the ledger has it.
+    """
+
+    table: str
+    started_at: datetime
+    ended_at: datetime
+    launched_by: str
+    snapshot_before: int | None
+    snapshot_after: int | None
+    rows_before: int
+    rows_after: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    delete_files_before: int
+    delete_files_after: int
+    manifests_before: int
+    manifests_after: int
+    snapshots_before: int
+    snapshots_after: int
+    operations: tuple[StepObservation, ...]
+    recorded_at: datetime | None = None
+
+    @property
+    def unfinished(self) -> tuple[StepObservation, ...]:
+        """The steps that were due and were not done."""
+        return tuple(operation for operation in self.operations if operation.outcome in UNFINISHED_OUTCOMES)
+
+    @property
+    def success(self) -> bool:
+        """Whether every step that was due was done."""
+        return not self.unfinished

@@ -1,0 +1,62 @@
+"""What Spark makes of a stream's declaration before it runs: `sluice validate --plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInput:
+    """An input. watermark: its column and delay; none without one."""
+
+    name: str
+    kind: str
+    is_stream: bool
+    watermark: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOutput:
+    """An output. place: where its rows go. columns: Spark's types by column, as they are before the output's own."""
+
+    name: str
+    kind: str
+    place: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProblem:
+    """Why a stream cannot run. file, line: where that was declared, as far as known."""
+
+    message: str
+    next_step: str = ""
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanObservation:
+    """One stream's plan, or the problem that keeps Spark from making it.
+
+    trigger: as declared. output_mode: Spark's. operators: the plan's steps, each with its depth, inputs deepest.
+    stateful: the operators that keep state from batch to batch. state: how that is kept; none without state.
+    """
+
+    stream: str
+    trigger: str
+    output_mode: str
+    inputs: tuple[PlannedInput, ...]
+    outputs: tuple[PlannedOutput, ...] = ()
+    operators: tuple[tuple[int, str], ...] = ()
+    stateful: tuple[str, ...] = ()
+    state: str | None = None
+    problem: PlanProblem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansObservation:
+    """The plans of several streams."""
+
+    plans: tuple[PlanObservation, ...] = field(default=())

@@ -1,0 +1,76 @@
+"""What the ledger knows of a quality check: the declared expectations of a table against one committed snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class QualityVerdict(StrEnum):
+    """What a check found. Bad data and a check that could not be made are different news.
+
+    UNDECIDED: an expectation could not be evaluated, for example because its column does not exist.
+    NOTHING_TO_CHECK: the table has no snapshot yet.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+    NOTHING_TO_CHECK = "nothing_to_check"
+
+
+BAD_NEWS = frozenset({QualityVerdict.FAILED, QualityVerdict.UNDECIDED})
+"""A check with one of these verdicts ends with exit code 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectationObservation:
+    """One expectation and what was found.
+
+    expectation: Great Expectations' type, for example `expect_column_values_to_not_be_null`.
+    arguments: the keyword arguments as they were declared.
+    success: unset when it could not be evaluated; `problem` then says why.
+    unexpected_rows, unexpected_percent: of row-wise expectations; unset for the others.
+    """
+
+    expectation: str
+    arguments: Mapping[str, Any]
+    success: bool | None
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    unexpected_rows: int | None = None
+    unexpected_percent: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityObservation:
+    """One check of one table at one snapshot.
+
+    snapshot_id, snapshot_committed_at: what was read; unset when the table had no snapshot.
+    rows: the rows that were read.
+    expectations: how many were checked; `failed_expectations` names those that failed or could not be evaluated.
+    report: the page for a person, a path or URI; unset when none was built.
+    details: every expectation with what was found.
+    recorded_at: the database's clock; unset until the ledger has it.
+    """
+
+    table: str
+    checked_at: datetime
+    launched_by: str
+    verdict: QualityVerdict
+    snapshot_id: int | None
+    snapshot_committed_at: datetime | None
+    rows: int
+    expectations: int
+    failed_expectations: tuple[str, ...]
+    report: str | None
+    details: tuple[ExpectationObservation, ...] = ()
+    recorded_at: datetime | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether expectations were checked and all of them held."""
+        return self.verdict is QualityVerdict.PASSED

@@ -1,0 +1,1 @@
+"""Looking: reads the ledger, processes and sources, changes nothing, and returns frozen observations."""

@@ -1,0 +1,45 @@
+"""Look at a stream: what is asked of it, its newest run, and whether that run's driver lives."""
+
+from __future__ import annotations
+
+from sluice.launching.exit_notes import read_exit_note
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.generations import find_generation
+from sluice.ledger.leases import find_lease
+from sluice.ledger.runs import newest_run
+from sluice.ledger.wishes import find_wish
+from sluice.observations.runs import ProcessState, RunObservation
+from sluice.observations.streams import StreamObservation
+from sluice.ports import Launcher
+
+
+def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObservation:
+    """Look at a stream. Nothing is changed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    run = newest_run(ledger, stream)
+    is_live = run is not None and run.is_live
+    generation = find_generation(ledger, stream)
+    batch = newest_batch(ledger, stream)
+    has_batches = generation is not None and batch is not None and batch.key.generation == generation.generation
+    return StreamObservation(
+        stream=stream,
+        wish=find_wish(ledger, stream),
+        newest_run=run,
+        process=_observe_driver(launcher, run) if run is not None and is_live else None,
+        left_exit=read_exit_note(run.log_file) if run is not None and is_live and run.log_file is not None else None,
+        newest_batch=batch,
+        lease=find_lease(ledger, stream),
+        fingerprint=generation.fingerprint if generation is not None and has_batches else {},
+        observed_at=database_time(ledger),
+    )
+
+
+def _observe_driver(launcher: Launcher, run: RunObservation) -> ProcessState | None:
+    if run.process is not None:
+        return launcher.observe(run.process)
+    return None if run.heartbeat_at is None else ProcessState.UNKNOWN  # it was heard, so it is somewhere

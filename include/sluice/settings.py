@@ -1,0 +1,205 @@
+"""The one list of what a deployment configures, read from `SLUICE_*` environment variables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from sluice.errors import SettingsError
+from sluice.launching.log_rotation import LARGEST_LOG_BYTES
+
+
+def project_root() -> Path:
+    """The folder that holds `dags/`, `jobs/`, `plugins/` and `include/`: three levels above this installed package."""
+    return Path(__file__).resolve().parents[2]
+
+
+def pipelines_folder() -> Path:
+    """The folder of the declarations, found without the rest of the settings.
+
+    DAG files are parsed where no service needs to be configured, so only `SLUICE_PIPELINES` and `SLUICE_HOME` are read.
+    """
+    explicit = os.environ.get("SLUICE_PIPELINES")
+    return Path(explicit) if explicit else Path(os.environ.get("SLUICE_HOME", project_root())) / "include" / "pipelines"
+
+
+class CatalogSettings(BaseModel):
+    """How to reach the Iceberg REST catalog.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-configuration/#catalog-configuration
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field("lakehouse", pattern=r"^[a-z][a-z0-9_]{0,62}$", description="the catalog's name in Spark SQL")
+    uri: str = Field(description="the address of the REST catalog")
+    warehouse: str = Field(description="the warehouse, for example s3://lakehouse")
+    credential: SecretStr | None = Field(None, description="OAuth2 client credential, id:secret")
+    oauth2_server_uri: str | None = Field(None, description="where a credential is exchanged for a token")
+
+
+class ObjectStoreSettings(BaseModel):
+    """How to reach the S3 store that holds tables and files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    endpoint: str | None = Field(None, description="the address of the S3 service; unset means AWS")
+    region: str = Field("us-east-1", description="the region requests are signed for")
+    access_key_id: SecretStr | None = Field(None, description="unset means the machine's own identity")
+    secret_access_key: SecretStr | None = Field(None, description="unset means the machine's own identity")
+
+
+class KafkaConnection(BaseModel):
+    """A Kafka cluster that declarations refer to by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["kafka"]
+    bootstrap_servers: str = Field(description="host:port, comma separated")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="whether the connection is encrypted (SSL) and how it is authenticated (SASL)"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="with SASL: how the password is proved"
+    )
+    username: str | None = Field(None, description="with SASL: who connects")
+    password: SecretStr | None = Field(None, description="with SASL: the user's password")
+    ca_file: Path | None = Field(
+        None, description="with SSL: the certificates that brokers are trusted by, PEM; unset: the machine's own"
+    )
+    client_certificate_file: Path | None = Field(
+        None, description="with SSL: the client's own key and certificate in one PEM file"
+    )
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        sasl = (self.sasl_mechanism, self.username, self.password)
+        if self.security_protocol.startswith("SASL") and None in sasl:
+            raise ValueError(f"{self.security_protocol} needs sasl_mechanism, username and password")
+        if not self.security_protocol.startswith("SASL") and sasl != (None, None, None):
+            raise ValueError("sasl_mechanism, username and password belong to SASL_PLAINTEXT and SASL_SSL")
+        if not self.security_protocol.endswith("SSL") and (self.ca_file or self.client_certificate_file):
+            raise ValueError("ca_file and client_certificate_file belong to SSL and SASL_SSL")
+        return self
+
+
+class FilesConnection(BaseModel):
+    """A folder that declarations refer to by name; a declaration names paths below it and never leaves it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["files"]
+    root: str = Field(description="the folder's URI, for example s3a://landing", pattern=r"^[a-z0-9]+://\S+$")
+
+
+class JdbcConnection(BaseModel):
+    """A database that declarations refer to by name; PostgreSQL, whose driver is on Spark's class path."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["jdbc"]
+    url: str = Field(
+        description="jdbc:postgresql://host:port/database, without user and password",
+        pattern=r"^jdbc:postgresql://[^\s?@]+(\?[a-zA-Z&=_.0-9/-]*)?$",
+    )
+    user: str | None = Field(None, description="the role that reads")
+    password: SecretStr | None = Field(None, description="its password")
+
+    @field_validator("url")
+    @classmethod
+    def _url_holds_no_secret(cls, url: str) -> str:
+        if "password=" in url or "user=" in url:
+            raise ValueError("user and password are settings of their own: an address is written into logs")
+        return url
+
+
+class KinesisConnection(BaseModel):
+    """An account and region of Kinesis that declarations refer to by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["kinesis"]
+    region: str = Field("us-east-1", description="the region of the streams")
+    endpoint: str | None = Field(None, description="the address of the service; unset means AWS")
+    access_key_id: SecretStr | None = Field(None, description="unset means the machine's own identity")
+    secret_access_key: SecretStr | None = Field(None, description="unset means the machine's own identity")
+
+
+ConnectionSettings = Annotated[
+    KafkaConnection | FilesConnection | JdbcConnection | KinesisConnection, Field(discriminator="kind")
+]
+Connection = TypeVar("Connection", bound=BaseModel)
+
+
+class Settings(BaseSettings):
+    """A deployment of Sluice: where its declarations, ledger, catalog, object store and folders are."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SLUICE_", env_nested_delimiter="__", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    home: Path = Field(default_factory=project_root, description="the folder with dags/, jobs/, plugins/, include/")
+    pipelines: Path = Field(
+        default_factory=lambda: pipelines_folder(), description="the declarations; HOME/include/pipelines when unset"
+    )
+    jars: Path = Field(description="the folder with one folder of jars for each class path of ivy.xml")
+    logs: Path = Field(description="the folder of the drivers' log files")
+    driver_log_bytes: int = Field(
+        LARGEST_LOG_BYTES, gt=0, description="from which size on a driver's log is put aside; three such logs are kept"
+    )
+    batches_kept_days: int = Field(
+        30, gt=0, description="for how many days the ledger keeps batches, and so how far back a stream can be rewound"
+    )
+    runs_kept_days: int = Field(
+        90,
+        gt=0,
+        description="after how many days the ledger puts ended runs into its archive, all but a stream's newest",
+    )
+    reports: Path = Field(description="the folder of the quality reports (Data Docs)")
+    ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
+    checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
+    catalog: CatalogSettings
+    object_store: ObjectStoreSettings
+    connections: dict[str, ConnectionSettings] = Field(
+        default_factory=dict, description="what declarations refer to by name"
+    )
+
+    def connection(self, name: str, kind: type[Connection]) -> Connection:
+        """The connection of a name.
+
+        Raises
+        ------
+        SettingsError: when the deployment does not have it, or has it as another kind.
+        """
+        connection = self.connections.get(name)
+        if isinstance(connection, kind):
+            return connection
+        found = f"is of kind {connection.kind}" if connection is not None else "is not set"
+        raise SettingsError(
+            f"The connection {name} {found}; the deployment has {', '.join(sorted(self.connections)) or 'none'}.",
+            next_step=f"Set SLUICE_CONNECTIONS__{name.upper()}__KIND and what belongs to it; see docs/settings.md.",
+        )
+
+
+def load_settings() -> Settings:
+    """Read the settings from the environment.
+
+    Raises
+    ------
+    SettingsError: when a variable is missing or has a wrong form; the message names the variables, never their values.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = "; ".join(
+            f"SLUICE_{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            for problem in error.errors(include_input=False)
+        )
+        raise SettingsError(
+            f"The environment does not describe a deployment: {problems}.",
+            next_step="Start the local stack with `sluice stack up`, or set the variables listed in docs/settings.md.",
+        ) from error

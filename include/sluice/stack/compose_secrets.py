@@ -1,0 +1,51 @@
+"""Write the secrets that docker-compose.yaml asks for: `python3 include/sluice/stack/compose_secrets.py`.
+
+Run once, on a machine that needs nothing but Docker and Python: only the standard library is imported. An existing file
+is left as it is, since data that was protected with its secrets cannot be opened with others.
+"""
+
+import base64
+import os
+import secrets
+import sys
+from pathlib import Path
+
+
+def compose_secrets() -> dict[str, str]:
+    """New secrets for every variable that docker-compose.yaml insists on; all of them are safe inside a URL."""
+    return {
+        "POSTGRES_PASSWORD": secrets.token_urlsafe(24),
+        "AIRFLOW_DATABASE_PASSWORD": secrets.token_urlsafe(24),
+        "LEDGER_PASSWORD": secrets.token_urlsafe(24),
+        "ACCESS_KEY_ID": f"sluice{secrets.token_hex(7)}",
+        "SECRET_ACCESS_KEY": secrets.token_urlsafe(30),
+        "AIRFLOW_ADMIN_PASSWORD": secrets.token_urlsafe(12),
+        "AIRFLOW_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "AIRFLOW_JWT_SECRET": secrets.token_urlsafe(64),
+        "AIRFLOW_SECRET_KEY": secrets.token_urlsafe(32),
+    }
+
+
+def write_secrets(path: Path) -> bool:
+    """Write the file, readable by its owner alone, unless it exists.
+
+    Parameters
+    ----------
+    path: the `.env` file beside docker-compose.yaml.
+
+    Returns
+    -------
+    Whether it was written.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.writelines(f"{name}={value}\n" for name, value in compose_secrets().items())
+    return True
+
+
+if __name__ == "__main__":
+    ENV = Path(__file__).resolve().parents[3] / ".env"
+    sys.stdout.write(f"{ENV} was written.\n" if write_secrets(ENV) else f"{ENV} exists and was left as it is.\n")

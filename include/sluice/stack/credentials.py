@@ -1,0 +1,93 @@
+"""The credentials of a stack, generated at its first start."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from sluice.errors import StackError
+from sluice.stack.folder import StackFolder, write_private
+
+AIRFLOW_USER = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Every secret of a stack. `repr` shows none of them."""
+
+    postgres_password: str
+    airflow_database_password: str
+    ledger_password: str
+    access_key_id: str
+    secret_access_key: str
+    airflow_admin_password: str
+    airflow_fernet_key: str
+    airflow_jwt_secret: str
+    airflow_secret_key: str
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+
+def generate_credentials() -> Credentials:
+    """New credentials from the operating system's source of randomness; all of them are safe inside a URL."""
+    return Credentials(
+        postgres_password=secrets.token_urlsafe(24),
+        airflow_database_password=secrets.token_urlsafe(24),
+        ledger_password=secrets.token_urlsafe(24),
+        access_key_id=f"sluice{secrets.token_hex(7)}",
+        secret_access_key=secrets.token_urlsafe(30),
+        airflow_admin_password=secrets.token_urlsafe(12),
+        airflow_fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        airflow_jwt_secret=secrets.token_urlsafe(64),
+        airflow_secret_key=secrets.token_urlsafe(32),
+    )
+
+
+def read_credentials(path: Path) -> Credentials:
+    """The credentials of a stack that was started before.
+
+    Raises
+    ------
+    StackError: when the file is missing or damaged.
+    """
+    try:
+        values = json.loads(path.read_text())
+        return Credentials(**{field.name: str(values[field.name]) for field in fields(Credentials)})
+    except FileNotFoundError as error:
+        raise StackError(f"{path} does not exist.", next_step="Start the stack with `sluice stack up`.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StackError(
+            f"{path} is damaged: it does not hold every credential of the stack.",
+            next_step=f"Restore it, or run `sluice stack down`, delete {path.parent} and start anew.",
+        ) from error
+
+
+def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
+    """Read the credentials, or generate them when the stack is new.
+
+    Parameters
+    ----------
+    folder: the stack's folder; it exists.
+    is_new: whether no service holds data yet. Data that was protected with lost credentials cannot be opened.
+
+    Raises
+    ------
+    StackError: when the credentials of existing data are missing or damaged.
+    """
+    if folder.credentials.exists():
+        return read_credentials(folder.credentials)
+    if not is_new:
+        raise StackError(
+            f"{folder.credentials} is missing, but {folder.data} holds data that only its credentials open.",
+            next_step=f"Restore the file, or delete {folder.data} to start anew.",
+        )
+    credentials = generate_credentials()
+    write_private(
+        folder.credentials,
+        json.dumps({f.name: getattr(credentials, f.name) for f in fields(Credentials)}, indent=2) + "\n",
+    )
+    return credentials

@@ -1,0 +1,92 @@
+"""What is shown while the stack changes: live lines on a terminal, plain lines elsewhere, nothing for a program."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Display(Protocol):
+    """Shows how far every step is. Called from several threads."""
+
+    def begin(self, step: str, title: str) -> None:
+        """A step waits for nothing any more and begins."""
+
+    def finish(self, step: str, outcome: str) -> None:
+        """A step has ended well; `outcome` says how, in a few words."""
+
+    def note(self, text: str) -> None:
+        """Something that people should know."""
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+
+    def note(self, text: str) -> None:
+        """See Display."""
+
+
+class PlainDisplay:
+    """One line for each thing that has ended: for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun: dict[str, tuple[str, float]] = {}
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+        self._begun[step] = (title, time.monotonic())
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+        title, begun = self._begun[step]
+        self.note(f"{title}: {outcome} ({time.monotonic() - begun:.1f} s)")
+
+    def note(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveDisplay:
+    """One line for each step, moving while it is at work: for a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[outcome]}", style="dim", markup=False),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+        self._tasks[step] = self._progress.add_task(title, total=1, outcome="…")
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+        self._progress.update(self._tasks[step], completed=1, outcome=outcome)
+
+    def note(self, text: str) -> None:
+        """See Display."""
+        self._progress.console.print(text, markup=False, highlight=False)

@@ -1,0 +1,236 @@
+"""`up`: decide everything, then start in parallel what is not running and healthy; on a failure nothing of it stays.
+
+Each step runs in a thread of its own, which waits for the steps it needs. Only the main thread is interrupted by
+Ctrl-C; it then cancels the others, waits for them, and ends what this `up` has started: every such process carries the
+id of this `up` in its environment, so that also a process whose start was not recorded yet is found.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from sluice.settings import project_root
+from sluice.stack.credentials import ensure_credentials
+from sluice.stack.display import Display
+from sluice.stack.environment import build_environment, write_environment
+from sluice.stack.folder import StackFolder, stack_folder, write_private
+from sluice.stack.interruption import interruptible, uninterruptible
+from sluice.stack.lock import exclusive
+from sluice.stack.membership import stack_members
+from sluice.stack.plan import StackPlan
+from sluice.stack.ports import (
+    ChosenPorts,
+    HeldPorts,
+    PortRequest,
+    choose_ports,
+    holder_of,
+    listened_by,
+    read_ports,
+    requested_ports,
+    write_ports,
+)
+from sluice.stack.preflight import check_disk
+from sluice.stack.processes import observe_processes
+from sluice.stack.records import read_records, write_selection
+from sluice.stack.services import all_services, all_steps, select_steps
+from sluice.stack.starting import ServiceStart, StepRunner
+from sluice.stack.step import Service, Step
+from sluice.stack.stopping import end_stack, forget_service
+from sluice.stack.tools import Tools, find_tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpReport:
+    """What an `up` did, and how long it took."""
+
+    services: tuple[ServiceStart, ...]
+    airflow_url: str
+    seconds: float
+
+
+class PlannedAction(StrEnum):
+    """What `up` would do about a step."""
+
+    START = "start"
+    CHECK = "leave as it is when it is healthy and its settings have not changed, else start anew"
+    MAKE_SURE = "make what is missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One step of an `up` that is not run."""
+
+    name: str
+    title: str
+    action: PlannedAction
+
+
+def up(*, services: Collection[str] | None = None, display: Display) -> UpReport:
+    """Start the stack, or what is missing of it.
+
+    Parameters
+    ----------
+    services: the wanted services, with what they need; all when None.
+    display: shows the progress.
+
+    Raises
+    ------
+    UsageError: when there is no service of a given name.
+    StackError: when it cannot start; then nothing that this call started is running.
+    KeyboardInterrupt: when it was interrupted; likewise.
+    """
+    begun = time.monotonic()
+    steps = select_steps(services)
+    folder = stack_folder()
+    check_disk(folder.data)
+    tools = find_tools(_home())
+    folder.create()
+    with interruptible(), exclusive(folder):
+        _end_interrupted_start(folder)
+        ports = _decide_ports(steps, folder, display=display)
+        with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
+            plan = _decide_plan(folder, tools=tools, ports=ports)
+            write_environment(folder.environment, plan.environment)
+            # What an earlier `up` was asked for stays wanted until `down`.
+            write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
+            started = _run_steps(plan, steps, held=held, display=display)
+    url = plan.url("airflow") if "airflow-api-server" in steps else ""
+    return UpReport(services=tuple(started), airflow_url=url, seconds=time.monotonic() - begun)
+
+
+def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStep, ...]:
+    """What `up` would do now, in its order, after the same checks; nothing is written or started.
+
+    Parameters
+    ----------
+    services: the wanted services, with what they need; all when None.
+
+    Raises
+    ------
+    UsageError, PrerequisiteError, StackError: as `up`, for what can be known before anything is started.
+    """
+    steps = select_steps(services)
+    folder = stack_folder()
+    check_disk(folder.data)
+    find_tools(_home())
+    choose_ports_of(steps, folder)
+    everything = observe_processes()
+    records = read_records(folder)
+
+    def action(step: Step) -> PlannedAction:
+        if not isinstance(step, Service):
+            return PlannedAction.MAKE_SURE
+        record = records.get(step.name)
+        return PlannedAction.CHECK if record is not None and record.is_alive(everything) else PlannedAction.START
+
+    return tuple(PlannedStep(name=step.name, title=step.title, action=action(step)) for step in steps.values())
+
+
+def _home() -> Path:
+    return Path(os.environ.get("SLUICE_HOME") or project_root()).resolve()
+
+
+def _decide_plan(folder: StackFolder, *, tools: Tools, ports: Mapping[str, int]) -> StackPlan:
+    credentials = ensure_credentials(folder, is_new=not (folder.data / "postgres").exists())
+    plan = StackPlan(home=_home(), folder=folder, ports=ports, credentials=credentials, tools=tools, environment={})
+    return replace(plan, environment=build_environment(plan, caller=os.environ))
+
+
+def _start_note(folder: StackFolder) -> Path:
+    return folder.data / "starting"
+
+
+def _end_interrupted_start(folder: StackFolder) -> None:
+    """End what an `up` has begun that was killed before it could clean up; it may not have recorded everything."""
+    note = _start_note(folder)
+    if note.exists():
+        end_stack(folder, start=note.read_text().strip())
+        note.unlink()
+
+
+def port_requests(steps: Mapping[str, Step]) -> list[PortRequest]:
+    """The ports that some steps need."""
+    return [port for step in steps.values() if isinstance(step, Service) for port in step.ports]
+
+
+def choose_ports_of(steps: Mapping[str, Step], folder: StackFolder) -> ChosenPorts:
+    """The ports of the selected services; the others keep what is recorded for them, taken or not.
+
+    Parameters
+    ----------
+    steps: the selected steps.
+    folder: the stack.
+
+    Raises
+    ------
+    UsageError, StackError: see `sluice.stack.ports`.
+    """
+    selected = port_requests(steps)
+    requests = port_requests(all_steps())
+    recorded = read_ports(folder.ports)
+    resting = {n for r in requests if r not in selected and r.name in recorded for n in r.numbers(recorded[r.name])}
+    members = stack_members(folder, everything=observe_processes(), services=all_services().values())
+    return choose_ports(
+        requests,
+        asked=requested_ports(selected),
+        recorded=recorded,
+        ours=listened_by(members) | resting,
+        is_running=bool(members),
+    )
+
+
+def _decide_ports(steps: Mapping[str, Step], folder: StackFolder, *, display: Display) -> Mapping[str, int]:
+    """Choose ports, record those of the selected services, and say which had to move."""
+    chosen = choose_ports_of(steps, folder)
+    for name, port in chosen.given_up.items():
+        display.note(
+            f"Port {port}, recorded for {name}, was taken by {holder_of(port)}: {name} moves to {chosen.ports[name]}."
+        )
+    selected = {request.name: chosen.ports[request.name] for request in port_requests(steps)}
+    write_ports(folder.ports, {**read_ports(folder.ports), **selected})
+    return chosen.ports
+
+
+def _run_steps(plan: StackPlan, steps: Mapping[str, Step], *, held: HeldPorts, display: Display) -> list[ServiceStart]:
+    done = {name: threading.Event() for name in steps}
+    run = StepRunner(plan=plan, held=held, display=display, start_id=secrets.token_hex(8), done=done)
+    write_private(_start_note(plan.folder), run.start_id)
+    try:
+        _await_all(run, steps)
+        _start_note(plan.folder).unlink()
+    except BaseException:  # Ctrl-C too: whatever ends this `up`, nothing that it started may stay
+        with uninterruptible():
+            display.note("Stopping what this `up` has started …")
+            end_stack(plan.folder, start=run.start_id)
+            for name in run.started:
+                forget_service(all_services()[name], plan.folder)
+            _start_note(plan.folder).unlink(missing_ok=True)
+        raise
+    return [run.outcomes[name] for name in steps if name in run.outcomes]
+
+
+def _await_all(run: StepRunner, steps: Mapping[str, Step]) -> None:
+    with ThreadPoolExecutor(max_workers=len(steps), thread_name_prefix="stack") as pool:
+        try:
+            futures: list[Future[None]] = [pool.submit(run.step, step) for step in steps.values()]
+            pending = set(futures)
+            failure: BaseException | None = None
+            while pending and failure is None:
+                # A bounded wait: an unbounded one would keep Ctrl-C waiting on some platforms.
+                finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
+                failure = next((error for f in finished if (error := f.exception()) is not None), None)
+            if failure is not None:
+                raise failure
+        except BaseException:
+            with uninterruptible():
+                run.cancelled.set()  # the threads see it within a poll, and the pool waits for them
+                pool.shutdown(wait=True)
+            raise

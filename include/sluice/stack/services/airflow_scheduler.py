@@ -1,0 +1,31 @@
+"""Airflow's scheduler: what decides which task runs, and the LocalExecutor's workers that run them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sluice.stack.airflow_process import RECOVERY_SECONDS, airflow_command, probe_job
+from sluice.stack.plan import StackPlan
+from sluice.stack.step import Command, Health, Service
+
+
+def _command(plan: StackPlan) -> Command:
+    # The api-server reads the logs of tasks from the disk, so nobody needs to serve them.
+    return airflow_command(plan, "scheduler", "--skip-serve-logs")
+
+
+def _probe(plan: StackPlan, since: datetime) -> Health:
+    return probe_job(plan, "SchedulerJob", since)
+
+
+STEPS = (
+    Service(
+        name="airflow-scheduler",
+        title="Airflow scheduler",
+        needs=("airflow-schema",),
+        command=_command,
+        probe=_probe,
+        start_seconds=240,
+        recovery_seconds=RECOVERY_SECONDS,
+    ),
+)

@@ -1,0 +1,163 @@
+"""SeaweedFS in one process: the object store (S3) and the Iceberg REST catalog.
+
+Source: `weed help mini`, SeaweedFS 4.48.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from sluice.errors import StackError
+from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
+from sluice.stack.plan import StackPlan
+from sluice.stack.ports import GRPC_OFFSET, LOOPBACK, PortRequest
+from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.tools import program
+from sluice.stack.waiting import wait_until
+
+_INTERNAL_PORTS = ("seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer", "seaweedfs-admin")
+"""Between its parts; `weed mini` always starts all of them, the admin server included, whose pages are switched off."""
+
+_ANSWER_SECONDS = 3.0
+_BUCKETS_SECONDS = 30.0
+
+
+def _prepare(plan: StackPlan) -> None:
+    _folder(plan).mkdir(exist_ok=True)
+
+
+def _folder(plan: StackPlan) -> Path:
+    return plan.folder.data / "seaweedfs"
+
+
+def _command(plan: StackPlan) -> Command:
+    ports = plan.ports
+    flags = {
+        "ip": LOOPBACK,
+        "ip.bind": LOOPBACK,
+        "dir": _folder(plan),
+        "master.port": ports["seaweedfs-master"],
+        "volume.port": ports["seaweedfs-volume"],
+        "filer.port": ports["seaweedfs-filer"],
+        "s3.port": ports["s3"],
+        "s3.port.iceberg": ports["iceberg"],
+        "admin.port": ports["seaweedfs-admin"],
+        "s3.port.lance": 0,
+        "webdav": "false",
+        "admin.ui": "false",
+        "master.telemetry": "false",
+        "volume.preStopSeconds": 0,
+        # A volume is a file that only grows; small ones keep a laptop's disk free after tables are compacted.
+        "master.volumeSizeLimitMB": 256,
+    }
+    return Command(
+        argv=(str(program("weed")), "mini", *(f"-{name}={value}" for name, value in flags.items())),
+        working_folder=_folder(plan),
+        environment={
+            "AWS_ACCESS_KEY_ID": plan.credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": plan.credentials.secret_access_key,
+            "S3_BUCKET": LANDING_BUCKET,
+            "S3_TABLE_BUCKET": TABLE_BUCKET,
+        },
+    )
+
+
+def _probe(plan: StackPlan, since: datetime) -> Health:
+    del since  # it answers now or not at all
+    try:
+        _get(f"{plan.url('s3')}/healthz")
+        _catalog_token(plan)
+    except (URLError, OSError, ValueError, KeyError) as error:
+        return Health(False, str(error))
+    return HEALTHY
+
+
+def _get(url: str, *, token: str = "") -> bytes:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urlopen(Request(url, headers=headers), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310  # our own loopback URL
+        return bytes(answer.read())
+
+
+def _catalog_token(plan: StackPlan) -> str:
+    form = {
+        "grant_type": "client_credentials",
+        "client_id": plan.credentials.access_key_id,
+        "client_secret": plan.credentials.secret_access_key,
+        "scope": "catalog",
+    }
+    request = Request(f"{plan.url('iceberg')}/v1/oauth/tokens", data=urlencode(form).encode())  # noqa: S310  # as above
+    with urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310  # as above
+        return str(json.loads(answer.read())["access_token"])
+
+
+def _ensure_buckets(plan: StackPlan, run_tool: RunTool) -> None:
+    """SeaweedFS makes the buckets by itself a moment after it answers; nobody may come before that."""
+    del run_tool
+    missing = wait_until(lambda: _missing_buckets(plan), lambda names: not names, seconds=_BUCKETS_SECONDS)
+    if missing:
+        raise StackError(
+            f"SeaweedFS did not make the buckets {', '.join(missing)} within {_BUCKETS_SECONDS:.0f} seconds.",
+            next_step="Look at `sluice stack logs seaweedfs`.",
+        )
+
+
+def _missing_buckets(plan: StackPlan) -> list[str]:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=plan.url("s3"),
+        region_name="us-east-1",
+        aws_access_key_id=plan.credentials.access_key_id,
+        aws_secret_access_key=plan.credentials.secret_access_key,
+        config=Config(connect_timeout=_ANSWER_SECONDS, read_timeout=_ANSWER_SECONDS, retries={"total_max_attempts": 1}),
+    )
+    missing = []
+    try:
+        client.head_bucket(Bucket=LANDING_BUCKET)
+    except (BotoCoreError, ClientError):
+        missing.append(LANDING_BUCKET)
+    try:
+        _get(f"{plan.url('iceberg')}/v1/{TABLE_BUCKET}/namespaces", token=_catalog_token(plan))
+    except (URLError, OSError, ValueError, KeyError):
+        missing.append(f"{TABLE_BUCKET} (tables)")
+    return missing
+
+
+def _sockets(ports: Mapping[str, int]) -> list[Path]:
+    """Its Unix sockets, which it removes itself unless it is killed."""
+    return [
+        path
+        for port in (ports[name] for name in ("s3", *_INTERNAL_PORTS))
+        for number in (port, port + GRPC_OFFSET)
+        for path in Path("/tmp").glob(f"seaweedfs-*-{number}.sock")  # noqa: S108  # where SeaweedFS itself puts them
+    ]
+
+
+STEPS = (
+    Service(
+        name="seaweedfs",
+        title="SeaweedFS (S3, Iceberg catalog)",
+        ports=(
+            PortRequest(name="s3", variable="SLUICE_S3_PORT", has_grpc=True),
+            PortRequest(name="iceberg", variable="SLUICE_ICEBERG_PORT"),
+            *(PortRequest(name=name, has_grpc=True) for name in _INTERNAL_PORTS),
+        ),
+        prepare=_prepare,
+        command=_command,
+        probe=_probe,
+        start_seconds=45,
+        stop_seconds=4,  # asked while it grows a volume it would take for ever; what it has stored survives SIGKILL
+        is_foundation=True,
+        outside_files=_sockets,
+    ),
+    Preparation(name="buckets", title="Buckets", needs=("seaweedfs",), completes="seaweedfs", run=_ensure_buckets),
+)

@@ -1,0 +1,46 @@
+"""Checks the newest committed snapshot of a table against its declared expectations, and writes the pages about it.
+
+    spark-submit --master 'local[*]' jobs/check_quality.py --table=silver.flights --launched-by=me
+
+The settings come from the environment (`SLUICE_*`). Exit status 1 means that an expectation does not hold or could not
+be evaluated; the last line names it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from sluice.declarations.streams import StateDeclaration
+from sluice.errors import UnhealthyError
+from sluice.job_command import CheckQuality, parse_arguments
+from sluice.ledger.connection import open_ledger
+from sluice.observations.quality import BAD_NEWS
+from sluice.settings import load_settings
+from sluice.upkeep.quality_pages import quality_sentence
+from sluice.upkeep.wording import json_line
+from sluice_spark.job import run_job
+from sluice_spark.quality_run import check_table
+from sluice_spark.session import open_session
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job and return its exit status."""
+    return run_job(partial(_run, parse_arguments(CheckQuality, argv)))
+
+
+def _run(command: CheckQuality) -> None:
+    settings = load_settings()
+    session = partial(open_session, settings, name=f"check {command.table}", state=StateDeclaration())
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        check = check_table(command, settings, ledger, open_session=session)
+    sentence, page = quality_sentence(check), f"The page about it: {check.report}"
+    sys.stdout.writelines(f"{line}\n" for line in (sentence, page, json_line(check)))
+    sys.stdout.flush()
+    if check.verdict in BAD_NEWS:
+        raise UnhealthyError(sentence, next_step=f"See {check.report}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

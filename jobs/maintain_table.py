@@ -1,0 +1,52 @@
+"""Maintains one table: compacts it, rewrites its manifests, pins what readers need and expires the rest.
+
+    spark-submit --master 'local[*]' jobs/maintain_table.py --table=bronze.flights --launched-by=me
+
+The settings come from the environment (`SLUICE_*`). What there is to do is decided from the metadata first; when Spark
+has nothing to do, no session is opened. Exit status 1 means that a step that was due was not done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache, partial
+
+from pyspark.sql import SparkSession
+
+from sluice.declarations.streams import StateDeclaration
+from sluice.errors import UnhealthyError
+from sluice.job_command import MaintainTable, parse_arguments
+from sluice.ledger.connection import open_ledger
+from sluice.settings import load_settings
+from sluice.upkeep.maintenance_records import run_sentences
+from sluice.upkeep.wording import json_line
+from sluice_spark.job import run_job
+from sluice_spark.maintenance_run import maintain_table
+from sluice_spark.session import open_session
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job and return its exit status."""
+    return run_job(partial(_run, parse_arguments(MaintainTable, argv)))
+
+
+def _run(command: MaintainTable) -> None:
+    settings = load_settings()
+
+    @cache
+    def session() -> SparkSession:
+        return open_session(settings, name=f"maintain {command.table}", state=StateDeclaration())
+
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        run = maintain_table(command, settings, ledger, open_session=session)
+    sys.stdout.writelines(f"{sentence}\n" for sentence in (*run_sentences(run), json_line(run)))
+    sys.stdout.flush()
+    if not run.success:
+        raise UnhealthyError(
+            "; ".join(f"{step.step} {step.outcome}, {step.reason}: {step.explanation}" for step in run.unfinished)
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

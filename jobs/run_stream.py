@@ -1,0 +1,44 @@
+"""Runs a continuous stream as the run that the ledger has admitted, until it is asked to stop.
+
+    spark-submit --master 'local[*]' jobs/run_stream.py --stream=bronze_flights --run-id=8c1d7f0e-…
+
+The settings come from the environment (`SLUICE_*`), the run from `sluice stream start` or the stream's DAG. It ends
+between two batches when the ledger wishes it, or at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from sluice.declarations.loading import load_declarations
+from sluice.errors import UsageError
+from sluice.job_command import RunStream, parse_arguments
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.runs import find_run
+from sluice.settings import load_settings
+from sluice_spark.job import recorded_end, run_job
+from sluice_spark.supervised_run import SupervisedRun
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job and return its exit status."""
+    return run_job(partial(_run, parse_arguments(RunStream, argv)))
+
+
+def _run(command: RunStream) -> None:
+    settings = load_settings()
+    with (
+        open_ledger(settings.ledger_url.get_secret_value()) as ledger,
+        recorded_end(ledger, command.run_id) as say_reason,
+    ):
+        run = find_run(ledger, command.run_id)
+        if run.stream != command.stream:
+            raise UsageError(f"Run {run.run_id} belongs to stream {run.stream}, got {command.stream}.")
+        stream = load_declarations(settings.pipelines, only=command.stream).stream(command.stream)
+        say_reason(SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run).work())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""How Sluice acts inside Spark: sessions, sources, sinks, listeners."""

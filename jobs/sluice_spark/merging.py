@@ -1,0 +1,279 @@
+"""Merges staged batches into their target with Spark, fenced: a MERGE that was checked against an old table is refused.
+
+The fence: a Spark session of its own, whose catalog keeps a table object until it is told to refresh. The table is
+refreshed once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Any
+rows that others added to the touched partitions since then refuse the MERGE, whatever keys they have; then everything
+is done again from the check. With the usual expiry of half a minute a driver that was suspended in between would
+look at a newer table than it had checked, and merge an old batch over a newer one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as fn
+
+from sluice.crash_points import CrashPoint, Reached, unnoticed
+from sluice.errors import DeliveryError, StarvedError
+from sluice.lakehouse.publication.chain import batches_to_publish
+from sluice.lakehouse.publication.committing import RacePolicy
+from sluice.lakehouse.publication.mark_moves import settle_merge
+from sluice.lakehouse.publication.publishing import Publication, publish_append
+from sluice.lakehouse.publication.staging import StagedBatch
+from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
+from sluice.lakehouse.publication.standing import Standing, load_standing
+from sluice.lakehouse.publication.summaries import publication_summary
+from sluice_spark.identifiers import quoted
+from sluice_spark.jvm import jvm_of
+from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
+from sluice_spark.spark_errors import first_line
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_log = logging.getLogger(__name__)
+
+_BATCH_VIEW = "sluice_batch"
+_BATCH = "_sluice_batch"
+_PLACE = "_sluice_place"
+
+_MOST_VALUES = 200
+"""So many partitions are named one by one in a MERGE; above, from the lowest to the highest."""
+
+MERGE_RACES = RacePolicy(attempts=20, longest_wait_seconds=2.0)
+"""A MERGE costs seconds and not milliseconds, so it is tried less often than a commit without Spark."""
+
+Turn = Callable[[str], AbstractContextManager[object]]
+"""Waits until no other publisher of Sluice merges into a table, given its name. A courtesy that spares refusals."""
+
+
+def at_once(_table: str) -> AbstractContextManager[object]:
+    """No waiting."""
+    return nullcontext()
+
+
+@dataclass(slots=True, kw_only=True)
+class FencedMerge:
+    """Merges the batches of one run.
+
+    token: the run's fencing token.
+    turn: the queue of Sluice's own publishers.
+    policy: how many refused MERGEs make the stream starved.
+    """
+
+    spark: SparkSession
+    catalog: Catalog
+    token: int
+    turn: Turn = at_once
+    reached: Reached = unnoticed
+    policy: RacePolicy = field(default_factory=lambda: MERGE_RACES)
+    _session: SparkSession | None = None
+
+    def publish(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+        """Make staged batches visible, in order, by one MERGE, and move the mark behind it.
+
+        Raises
+        ------
+        StarvedError: when other writers were faster every time.
+        DeliveryError, LakehouseError: as `publish_append` raises them.
+        """
+        if all(batch.data_files == 0 for batch in batches):
+            return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
+        with self.turn(target.declared.table):
+            merged = self._merge_until_admitted(target, batches)
+        settle_merge(self.catalog, target.names, token=self.token)
+        return merged
+
+    def _merge_until_admitted(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+        refusal: Exception | None = None
+        attempts = 0
+        for attempts in self.policy.turns():
+            standing = self._refreshed(target)
+            todo = batches_to_publish(
+                standing.position(target.names), batches, token=self.token, target=target.declared.table
+            )
+            if not todo:
+                before = attempts == 1
+                return Publication(
+                    snapshot_id=standing.published_by, published=() if before else tuple(batches), attempts=attempts - 1
+                )
+            self.reached(CrashPoint.CHECKED)
+            try:
+                self._merge(target, todo, standing)
+            except (PySparkException, Py4JJavaError) as error:
+                # Only a table that others have changed meanwhile explains a refusal.
+                if not self._has_moved(target, standing):
+                    raise DeliveryError(
+                        f"Batch {todo[-1].summary.key} cannot be merged into {target.declared.table}: "
+                        f"{first_line(error)}."
+                    ) from error
+                _log.info("%s changed while batch %s was merged; again", target.declared.table, todo[-1].summary.key)
+                refusal = error
+                continue
+            self.reached(CrashPoint.MERGED)
+            merged = load_standing(self.catalog, target.names)
+            return Publication(snapshot_id=merged.published_by, published=todo, attempts=attempts)
+        raise StarvedError(
+            f"Batch {batches[-1].summary.key} was refused {attempts} times by {target.declared.table}: other writers "
+            "add rows to the same partitions all the time.",
+            next_step="Let the others write into other partitions, or less often; a merge that is tried again is safe.",
+        ) from refusal
+
+    def _refreshed(self, target: IcebergTarget) -> Standing:
+        """How far the output is published, in the very metadata that the fenced session holds from now on."""
+        session = self._fenced_session()
+        for _ in self.policy.turns():
+            for table in (target.identifier, target.staging_identifier):
+                session.sql(f"REFRESH TABLE {table}")
+            # The session's object is loaded first: were it the newer one, the check below would be of an older table.
+            head = _head(self._held(target))
+            standing = load_standing(self.catalog, target.names)
+            snapshot = standing.table.current_snapshot()
+            if head == (snapshot.snapshot_id if snapshot is not None else None):
+                return standing
+        raise StarvedError(f"{target.declared.table} changes faster than it can be looked at.")
+
+    def _has_moved(self, target: IcebergTarget, checked: Standing) -> bool:
+        now, before = load_standing(self.catalog, target.names).table, checked.table
+        return now.metadata.current_snapshot_id != before.metadata.current_snapshot_id
+
+    def _held(self, target: IcebergTarget) -> JavaObject:
+        """The table object that the fenced session keeps, and that its next MERGE is bound to."""
+        session = self._fenced_session()
+        namespace, _, name = target.declared.table.rpartition(".")
+        jvm = jvm_of(session)
+        namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
+        namespaces[0] = namespace
+        path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
+        catalog = session._jsparkSession.sessionState().catalogManager().catalog(self.catalog.name)
+        return catalog.loadTable(path).table()
+
+    def _fenced_session(self) -> SparkSession:
+        if self._session is None:
+            session = self.spark.newSession()
+            name = self.catalog.name
+            session.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "true")
+            session.conf.set(f"spark.sql.catalog.{name}.cache.expiration-interval-ms", "-1")
+            self._session = session
+        return self._session
+
+    def _merge(self, target: IcebergTarget, batches: Sequence[StagedBatch], checked: Standing) -> None:
+        session = self._fenced_session()
+        rows = self._newest_rows(session, target, batches).alias(_BATCH_VIEW)
+        condition = _same_key(target)
+        for bound in partition_bounds(rows, target, checked.table):
+            condition = condition & bound
+        summary = publication_summary([batch.summary for batch in batches])
+        with _summary_of_sql(session, summary):
+            merge = rows.mergeInto(target.identifier, condition)
+            merge = merge.whenMatched(_is_newer(target) & _is_delete()).delete()
+            merge = merge.whenMatched(_is_newer(target)).updateAll()
+            merge.whenNotMatched(~_is_delete()).insertAll().merge()
+
+    def _newest_rows(self, session: SparkSession, target: IcebergTarget, batches: Sequence[StagedBatch]) -> DataFrame:
+        """The staged rows; of a key that several batches hold, the newest change of a change feed, otherwise the newest
+        batch's row."""
+        read = [
+            _staged_rows(session, target, batch).withColumn(_BATCH, fn.lit(batch.summary.key.batch))
+            for batch in batches
+            if batch.data_files > 0
+        ]
+        rows = reduce(DataFrame.unionByName, read)
+        if len(read) > 1:
+            keys = [fn.col(quoted(key)) for key in target.declared.keys]
+            ordered = [fn.col(quoted(ordering)).desc_nulls_last()] if (ordering := _ordering(target)) else []
+            newest_first = Window.partitionBy(*keys).orderBy(*ordered, fn.col(_BATCH).desc())
+            rows = rows.withColumn(_PLACE, fn.row_number().over(newest_first)).where(fn.col(_PLACE) == 1).drop(_PLACE)
+        return rows.drop(_BATCH)
+
+
+def _same_key(target: IcebergTarget) -> Column:
+    """When a row of the batch and one of the target are of the same key."""
+    keys = (quoted(key) for key in target.declared.keys)
+    return fn.expr(" AND ".join(f"{target.identifier}.{key} = {_BATCH_VIEW}.{key}" for key in keys))
+
+
+def _ordering(target: IcebergTarget) -> str | None:
+    """The column by which a change is newer than another, in whichever batch; none when the batch alone says it."""
+    return target.declared.ordering_column if target.declared.operation_column is not None else None
+
+
+def _is_delete() -> Column:
+    """When a row of the batch takes its key out of the target; one without an operation does not."""
+    return fn.coalesce(fn.col(f"{_BATCH_VIEW}.{OPERATION_COLUMN}"), fn.lit("")) == DELETE
+
+
+def _is_newer(target: IcebergTarget) -> Column:
+    """When a row of the batch may touch the target's: a change that comes late changes nothing. Rows that no ordering
+    places are the oldest; of two that tie, the one that comes later counts, which makes a repeated merge harmless."""
+    ordering = _ordering(target)
+    if ordering is None:
+        return fn.lit(True)
+    column = quoted(ordering)
+    there = f"{target.identifier}.{column}"
+    return fn.expr(f"{there} IS NULL OR coalesce({_BATCH_VIEW}.{column} >= {there}, false)")
+
+
+def partition_bounds(rows: DataFrame, target: IcebergTarget, table: Table) -> list[Column]:
+    """Which partitions of the target a batch can touch, as conditions on its columns.
+
+    With them only rows that others add to those partitions refuse the MERGE. A column that is no key bounds nothing:
+    the row that is replaced may lie in another partition than the new one.
+    """
+    bounds = []
+    for part in table.spec().fields:
+        column = table.schema().find_column_name(part.source_id)
+        if column is None or column not in target.declared.keys:
+            continue
+        ours, theirs = fn.col(f"{_BATCH_VIEW}.{quoted(column)}"), fn.expr(f"{target.identifier}.{quoted(column)}")
+        if isinstance(part.transform, IdentityTransform):
+            values = [row[0] for row in rows.select(ours).distinct().limit(_MOST_VALUES + 1).collect()]
+            if len(values) <= _MOST_VALUES:
+                bounds.append(theirs.isin([value for value in values if value is not None]))
+                continue
+        lowest, highest = rows.agg(fn.min(ours), fn.max(ours)).collect()[0]
+        if lowest is not None:
+            bounds.append(theirs.between(fn.lit(lowest), fn.lit(highest)))
+    return bounds
+
+
+def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
+    """The rows of one batch: what its snapshot added to the one before."""
+    if batch.parent_id is None:
+        rows = session.read.option("snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+    else:
+        reader = session.read.option("start-snapshot-id", str(batch.parent_id))
+        rows = reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+    if OPERATION_COLUMN in rows.columns:
+        return rows
+    # A snapshot is read with the schema of its time, in which there may have been no operations.
+    return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
+
+
+def _head(table: JavaObject) -> int | None:
+    snapshot = table.currentSnapshot()
+    return int(snapshot.snapshotId()) if snapshot is not None else None
+
+
+@contextmanager
+def _summary_of_sql(spark: SparkSession, summary: Mapping[str, str]) -> Iterator[None]:
+    """Snapshots that SQL commits meanwhile carry these properties in their summary."""
+    names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in summary.items()}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)

@@ -1,0 +1,112 @@
+"""Writes the rows of a batch into the staging table of an Iceberg output, with the batch's summary in the snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as fn
+from pyspark.sql.types import MapType
+
+from sluice.declarations.outputs import IcebergOutput, OperationsDeclaration
+from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
+from sluice.lakehouse.publication.summaries import BatchSummary
+from sluice_spark.identifiers import quoted, quoted_table
+
+DELETE = "delete"
+"""The operation of a staged row whose key leaves the table."""
+
+_PLACE = "_sluice_place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergTarget:
+    """A table that an output goes into.
+
+    stream, output: their names. declared: how it is written. catalog: the catalog's name in Spark.
+    """
+
+    stream: str
+    output: str
+    declared: IcebergOutput
+    catalog: str
+
+    @property
+    def names(self) -> StagedOutput:
+        """The output in the words of the publication."""
+        return StagedOutput(stream=self.stream, output=self.output, target=self.declared.table)
+
+    @property
+    def identifier(self) -> str:
+        """The table's name in SQL."""
+        return quoted_table(self.catalog, self.declared.table)
+
+    @property
+    def staging_identifier(self) -> str:
+        """The staging table's name in SQL."""
+        return quoted_table(self.catalog, self.names.staging)
+
+    def stage(self, rows: DataFrame, summary: BatchSummary) -> None:
+        """Append rows to the staging table as one snapshot, columns matched by name; none make an empty snapshot.
+
+        What is to be merged is staged with one row for each key, so that a batch that cannot be merged is not staged.
+
+        Parameters
+        ----------
+        rows: columns exactly as in the target, in any order; of a change feed the operation column too.
+        """
+        if self.declared.mode == "merge":
+            rows = one_row_per_key(with_operation(rows, self.declared), self.declared)
+        options = {f"snapshot-property.{name}": value for name, value in summary.properties().items()}
+        rows.writeTo(self.staging_identifier).options(**options).append()
+
+
+def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
+    """The rows with what is to be done with each, in the staging table's own words and not in those of the feed: what
+    is staged keeps its meaning when the declaration changes. An operation that nobody declared stops the batch.
+    """
+    if declared.operation_column is None:
+        return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
+    operations = declared.operations or OperationsDeclaration()
+    known = (*operations.insert, *operations.update, *operations.delete)
+    given = fn.col(quoted(declared.operation_column))
+    unknown = fn.concat(
+        fn.lit(f"{declared.table}: unknown operation "),
+        fn.coalesce(given, fn.lit("null")),
+        fn.lit(f" in the column {declared.operation_column}; known are {', '.join(known)}"),
+    )
+    meaning = (
+        fn.when(given.isin(*operations.insert), fn.lit("insert"))
+        .when(given.isin(*operations.update), fn.lit("update"))
+        .when(given.isin(*operations.delete), fn.lit(DELETE))
+        .otherwise(fn.raise_error(unknown))
+    )
+    return rows.withColumn(OPERATION_COLUMN, meaning).drop(declared.operation_column)
+
+
+def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
+    """The newest row of each key by the ordering column; rows that tie there are told apart by their content.
+
+    Without an ordering column nothing says which row is the newest, so a second row of a key stops the batch: Spark
+    itself would insert both when the key is new.
+    """
+    keys = [quoted(key) for key in declared.keys]
+    by_key = Window.partitionBy(*keys)
+    if declared.ordering_column is not None:
+        newest_first = [fn.col(quoted(declared.ordering_column)).desc_nulls_last(), _content(rows).desc()]
+        ranked = rows.withColumn(_PLACE, fn.row_number().over(by_key.orderBy(*newest_first)))
+        return ranked.where(fn.col(_PLACE) == 1).drop(_PLACE)
+    message = fn.concat(fn.lit(f"{declared.table}: two rows of a batch have the key "), _key_text(keys))
+    counted = rows.withColumn(_PLACE, fn.count(fn.lit(1)).over(by_key))
+    return counted.where(fn.when(fn.col(_PLACE) > 1, fn.raise_error(message)).otherwise(fn.lit(True))).drop(_PLACE)
+
+
+def _content(rows: DataFrame) -> Column:
+    """A number that tells rows of different content apart; Spark hashes no maps, so those stay out."""
+    hashable = [fn.col(quoted(field.name)) for field in rows.schema if not isinstance(field.dataType, MapType)]
+    return fn.xxhash64(*hashable)
+
+
+def _key_text(keys: list[str]) -> Column:
+    return fn.concat_ws(", ", *(fn.coalesce(fn.col(key).cast("string"), fn.lit("null")) for key in keys))

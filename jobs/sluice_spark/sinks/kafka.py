@@ -1,0 +1,111 @@
+"""Kafka topics as an output.
+
+*Promise*: at least once. Spark's writer sends each record with an idempotent producer, so that a retry within a
+producer's life is no second record; a batch that runs again is sent again, with equal keys and values.
+
+Source of the columns and options:
+https://spark.apache.org/docs/4.1.0/streaming/structured-streaming-kafka-integration.html#writing-data-to-kafka
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+
+from sluice.declarations.outputs import KafkaOutput
+from sluice.kafka_clients import spark_options
+from sluice.observations.batches import PublicationKey
+from sluice.settings import KafkaConnection
+from sluice_spark.identifiers import quoted
+
+_HEADERS = MapType(StringType(), StringType())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSink:
+    """Records of a topic, or of the topic that each row names."""
+
+    output: str
+    declared: KafkaOutput
+    connection: KafkaConnection
+
+    @property
+    def place(self) -> str:
+        """Where the rows go, for a person."""
+        topic = self.declared.topic or f"named by {self.declared.topic_column}"
+        return f"Kafka {self.declared.connection}, topic {topic}"
+
+    def misfits(self, rows: StructType) -> list[str]:
+        """What keeps rows of this schema from being written."""
+        return list(self._misfits(rows))
+
+    def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
+        """Send each row as a record."""
+        self.records(rows).write.format("kafka").options(**self.options()).save()
+
+    def options(self) -> dict[str, str]:
+        """The options of Spark's writer, in a batch or as a streaming sink."""
+        options = {
+            **spark_options(self.connection),
+            "kafka.acks": "all",
+            "kafka.enable.idempotence": "true",
+        }
+        return options if self.declared.topic is None else {**options, "topic": self.declared.topic}
+
+    def records(self, rows: DataFrame) -> DataFrame:
+        """The rows in the columns that Spark's writer wants: value, and key, headers and topic where declared."""
+        declared = self.declared
+        columns = [self._value(rows.schema).alias("value")]
+        if declared.key_column is not None:
+            columns.append(_text_or_bytes(declared.key_column, rows.schema).alias("key"))
+        if declared.headers_column is not None:
+            columns.append(_headers(declared.headers_column).alias("headers"))
+        if declared.topic_column is not None:
+            columns.append(fn.col(quoted(declared.topic_column)).alias("topic"))
+        return rows.select(*columns)
+
+    def _value(self, schema: StructType) -> Column:
+        if self.declared.value_column is not None:
+            return _text_or_bytes(self.declared.value_column, schema)
+        aside = (self.declared.topic_column, self.declared.headers_column)
+        # Without its nulls a record would not tell an absent value from an absent column.
+        return fn.to_json(
+            fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside)),
+            {"ignoreNullFields": "false"},
+        )
+
+    def _misfits(self, schema: StructType) -> Iterator[str]:
+        declared = self.declared
+        for role in ("topic_column", "key_column", "value_column", "headers_column"):
+            name = getattr(declared, role)
+            if name is not None and name not in schema.names:
+                yield f"{role} {name} is no column of it; it has {', '.join(schema.names)}"
+            elif name is not None and (problem := _type_problem(role, schema[name].dataType)):
+                yield f"{role} {name} is {schema[name].dataType.simpleString()}, {problem}"
+        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            yield f"column {', '.join(twice)} comes twice"
+
+
+def _type_problem(role: str, kind: DataType) -> str:
+    if role == "headers_column":
+        return "" if kind.simpleString() == _HEADERS.simpleString() else f"and headers are {_HEADERS.simpleString()}"
+    if role == "topic_column":
+        return "" if isinstance(kind, StringType) else "and a topic's name is a string"
+    return "which has no text" if kind.typeName() in ("struct", "array", "map", "variant") else ""
+
+
+def _text_or_bytes(name: str, schema: StructType) -> Column:
+    column = fn.col(quoted(name))
+    return column if isinstance(schema[name].dataType, BinaryType) else column.cast("string")
+
+
+def _headers(name: str) -> Column:
+    """A map's entries as the writer wants them: an array of key and bytes."""
+    return fn.transform(
+        fn.map_entries(fn.col(quoted(name))),
+        lambda entry: fn.struct(entry["key"].alias("key"), entry["value"].cast("binary").alias("value")),
+    )

@@ -1,0 +1,100 @@
+"""Reads a declared input as a DataFrame: one module for each kind of source."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.declarations.sources import (
+    DeltaSource,
+    FilesSource,
+    IcebergSource,
+    InputDeclaration,
+    JdbcSource,
+    KafkaSource,
+    KinesisSource,
+    RateSource,
+    SocketSource,
+)
+from sluice.declarations.values import duration_text
+from sluice.errors import UsageError
+from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
+from sluice_spark.decoding import decode
+from sluice_spark.sources import delta, files, iceberg, jdbc, kafka, kinesis, rate, socket
+
+
+def open_input(
+    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, checkpoint: str | None = None
+) -> DataFrame:
+    """The rows of an input: a streaming DataFrame of those that arrive, with its watermark, or a static one.
+
+    Parameters
+    ----------
+    checkpoint: the stream's checkpoint, for a source that must look there where the stream stands.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have the connection that the input names.
+    UsageError: when this kind of source cannot be read in this way.
+    """
+    rows = read_input(spark, declared, settings, checkpoint=checkpoint)
+    return with_watermark(decode(rows, declared).rows, declared)
+
+
+def read_input(
+    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, checkpoint: str | None = None
+) -> DataFrame:
+    """The rows of an input as its source brings them: not decoded, and without a watermark; see `open_input`."""
+    if declared.is_stream:
+        return _read_stream(spark, declared, settings, checkpoint)
+    return _read_static(spark, declared, settings)
+
+
+def with_watermark(rows: DataFrame, declared: InputDeclaration) -> DataFrame:
+    """The rows with the watermark that is declared for them, if any."""
+    if declared.watermark is None:
+        return rows
+    return rows.withWatermark(declared.watermark.column, duration_text(declared.watermark.delay))
+
+
+def _read_stream(
+    spark: SparkSession, declared: InputDeclaration, settings: Settings, checkpoint: str | None
+) -> DataFrame:
+    match declared.declared_source.source:
+        case KafkaSource() as source:
+            return kafka.read_stream(spark, source, settings.connection(source.connection, KafkaConnection))
+        case KinesisSource() as source:
+            reading = kinesis.KinesisReading(
+                source=source,
+                connection=settings.connection(source.connection, KinesisConnection),
+                checkpoint=checkpoint,
+                object_store=settings.object_store,
+            )
+            return kinesis.read_stream(spark, reading)
+        case FilesSource() as source:
+            return files.read_stream(spark, source, settings.connection(source.connection, FilesConnection))
+        case IcebergSource() as source:
+            return iceberg.read_stream(spark, source, catalog=settings.catalog.name)
+        case DeltaSource() as source:
+            return delta.read_stream(spark, source, settings.connection(source.connection, FilesConnection))
+        case SocketSource() as source:
+            return socket.read_stream(spark, source)
+        case RateSource() as source:
+            return rate.read_stream(spark, source)
+    raise _unreadable(declared, way="stream")
+
+
+def _read_static(spark: SparkSession, declared: InputDeclaration, settings: Settings) -> DataFrame:
+    match declared.declared_source.source:
+        case IcebergSource() as source:
+            return iceberg.read_static(spark, source, catalog=settings.catalog.name)
+        case FilesSource() as source:
+            return files.read_static(spark, source, settings.connection(source.connection, FilesConnection))
+        case DeltaSource() as source:
+            return delta.read_static(spark, source, settings.connection(source.connection, FilesConnection))
+        case JdbcSource() as source:
+            return jdbc.read_static(spark, source, settings.connection(source.connection, JdbcConnection))
+    raise _unreadable(declared, way="static")
+
+
+def _unreadable(declared: InputDeclaration, *, way: str) -> UsageError:
+    return UsageError(f"A source of kind {declared.declared_source.kind} cannot be read as a {way} input.")

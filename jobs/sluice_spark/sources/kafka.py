@@ -1,0 +1,66 @@
+"""Kafka topics as an input.
+
+Source of the options: https://spark.apache.org/docs/4.1.0/streaming/structured-streaming-kafka-integration.html
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.declarations.sources import KafkaSource
+from sluice.kafka_clients import spark_options
+from sluice.settings import KafkaConnection
+
+
+def read_stream(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:
+    """The records that arrive. Offsets are kept in the checkpoint, never in a consumer group."""
+    return spark.readStream.format("kafka").options(**_options(source, connection), **_limits(source)).load()
+
+
+def read_now(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:
+    """The records that are there now, from where a new checkpoint would begin; all of them where that is the end."""
+    options = _options(source, connection)
+    if source.starting == "latest":
+        options["startingOffsets"] = "earliest"
+    return spark.read.format("kafka").options(**options).load()
+
+
+def _options(source: KafkaSource, connection: KafkaConnection) -> dict[str, str]:
+    return {
+        **spark_options(connection),
+        "kafka.isolation.level": source.isolation,
+        "includeHeaders": str(source.headers).lower(),
+        "failOnDataLoss": str(source.on_data_loss == "fail").lower(),
+        **_subscription(source),
+        **_start(source),
+    }
+
+
+def _subscription(source: KafkaSource) -> dict[str, str]:
+    if source.topics is not None:
+        return {"subscribe": ",".join(source.topics)}
+    if source.topic_pattern is not None:
+        return {"subscribePattern": source.topic_pattern}
+    return {"assign": json.dumps({topic: list(partitions) for topic, partitions in (source.assignment or {}).items()})}
+
+
+def _start(source: KafkaSource) -> dict[str, str]:
+    match source.starting:
+        case datetime() as instant:
+            return {"startingTimestamp": str(round(instant.timestamp() * 1000))}
+        case dict() as offsets:
+            by_topic = {topic: {str(part): at for part, at in parts.items()} for topic, parts in offsets.items()}
+            return {"startingOffsets": json.dumps(by_topic)}
+        case end:
+            return {"startingOffsets": end}
+
+
+def _limits(source: KafkaSource) -> dict[str, str]:
+    limits = {
+        "maxOffsetsPerTrigger": source.max_offsets_per_batch,
+        "minOffsetsPerTrigger": source.min_offsets_per_batch,
+    }
+    return {name: str(value) for name, value in limits.items() if value is not None}

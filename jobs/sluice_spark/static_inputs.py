@@ -1,0 +1,121 @@
+"""Keeps static inputs as fresh as they are declared, while a query runs.
+
+Spark plans every batch anew and so reads tables and databases anew. Two things it does once, when the stream starts,
+and they are done again here: it lists the files of a folder, and it fills the cache of an input that may be reused for
+a while (`refresh`). A batch that is running meanwhile keeps what it was planned with.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from sluice.declarations.sources import FilesSource, InputDeclaration
+
+_log = logging.getLogger(__name__)
+
+LISTING_SECONDS = 1.0
+"""How old the list of a folder's files may be: a batch sees what was there a second before it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What must be done so often that a static input is as fresh as declared."""
+
+    input: str
+    every_seconds: float
+    renew: Callable[[], None]
+
+
+class Renewals:
+    """The renewals of a stream, and when each was last made.
+
+    Parameters
+    ----------
+    renewals: what is to be done how often.
+    """
+
+    def __init__(self, renewals: Sequence[Renewal]) -> None:
+        self._renewals = renewals
+        self._made_at: dict[str, float] = {}
+
+    def renew_due(self, *, now_seconds: float) -> None:
+        """Make every renewal whose time has come; the first time, all. One that fails is made again the next time.
+
+        Parameters
+        ----------
+        now_seconds: on a clock that never goes back.
+        """
+        for renewal in self._renewals:
+            made_at = self._made_at.get(renewal.input)
+            if made_at is not None and now_seconds - made_at < renewal.every_seconds:
+                continue
+            try:
+                renewal.renew()
+            except (PySparkException, Py4JJavaError) as error:
+                _log.warning("the static input %s cannot be read anew: %s", renewal.input, str(error).splitlines()[0])
+            else:
+                self._made_at[renewal.input] = now_seconds
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Renew at once, and then whenever it is due, on a thread of its own, until the block ends."""
+        if not self._renewals:
+            yield
+            return
+        over = threading.Event()
+        period_seconds = min(renewal.every_seconds for renewal in self._renewals)
+        self.renew_due(now_seconds=time.monotonic())
+
+        def work() -> None:
+            while not over.wait(min(period_seconds, LISTING_SECONDS)):
+                self.renew_due(now_seconds=time.monotonic())
+
+        thread = threading.Thread(target=work, name="static-inputs", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def renewals_of(declared: Mapping[str, InputDeclaration], opened: Mapping[str, DataFrame]) -> Renewals:
+    """What keeps the static inputs of a stream fresh.
+
+    Parameters
+    ----------
+    declared: the inputs by name. opened: the DataFrame of each.
+    """
+    return Renewals([renewal for name in declared for renewal in _renewals_of(name, declared[name], opened[name])])
+
+
+def _renewals_of(name: str, declared: InputDeclaration, rows: DataFrame) -> Iterator[Renewal]:
+    is_listed = isinstance(declared.declared_source.source, FilesSource)
+    if declared.refresh is not None:
+        renew = partial(_fill_cache_anew, rows, is_listed=is_listed)
+        yield Renewal(input=name, every_seconds=declared.refresh.total_seconds(), renew=renew)
+    elif not declared.is_stream and is_listed:
+        yield Renewal(input=name, every_seconds=LISTING_SECONDS, renew=partial(_list_files_anew, rows))
+
+
+def _fill_cache_anew(rows: DataFrame, *, is_listed: bool) -> None:
+    rows.unpersist()
+    if is_listed:
+        _list_files_anew(rows)
+    rows.persist()  # this fixes what is read; the first batch that needs it reads it
+
+
+def _list_files_anew(rows: DataFrame) -> None:
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    for index in range(leaves.size()):
+        leaves.apply(index).relation().location().refresh()

@@ -1,0 +1,367 @@
+"""A test kit for streams: feeds a declared stream batch by batch, lets it crash at a named place, and reads its tables.
+
+A plugin for pytest. In a `conftest.py`:
+
+    pytest_plugins = ["sluice_spark.testing"]
+
+The stream runs as its declaration and its transformation say, through the very code that runs in production: on a real
+Spark, catalog, object store and ledger, which the kit starts in a temporary folder, once for all tests. Only two things
+are exchanged: what a `stream` input reads is a table that the test feeds, and every name gets a prefix of the test's
+own, so that tests do not meet. How to use it: `docs/guides/test-your-stream.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import pytest
+
+from sluice.crash_points import CrashPoint, Reached, unnoticed
+from sluice.declarations.loaded import Declarations, LoadedStream
+from sluice.declarations.sources import Column, FilesSource, IcebergSource, InputDeclaration, KafkaSource
+from sluice.declarations.tables import TableDeclaration
+from sluice.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sluice.ledger.connection import Ledger
+    from sluice.observations.batches import BatchObservation
+    from sluice.settings import Settings
+
+_KAFKA_COLUMNS = (
+    Column(name="key", type="binary"),
+    Column(name="value", type="binary"),
+    Column(name="topic", type="string"),
+    Column(name="partition", type="int"),
+    Column(name="offset", type="long"),
+    Column(name="timestamp", type="timestamptz"),
+)
+
+
+class CrashError(Exception):
+    """A test lets the driver die here."""
+
+
+@dataclass(slots=True)
+class _CrashAt:
+    """Ends a run at a place, and remembers whether it came there."""
+
+    point: CrashPoint
+    has_crashed: bool = False
+
+    def __call__(self, here: CrashPoint) -> None:
+        if here is self.point:
+            self.has_crashed = True
+            raise CrashError(f"the test lets the driver die at {here}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBench:
+    """A declared stream on a test bench.
+
+    stream: as it runs here. prefix: of the names of its tables.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    ledger: Ledger
+    stream: LoadedStream
+    declarations: Declarations
+    prefix: str
+    batches: list[BatchObservation] = field(default_factory=list)
+
+    def feed(self, input_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Let rows arrive. The next run reads all that was fed since the last one, as one batch.
+
+        Parameters
+        ----------
+        input_name: a `stream` input of the declaration.
+        rows: values by column, as Python has them; a column that a row leaves out is null.
+
+        Raises
+        ------
+        UsageError: when the stream has no such input.
+        """
+        declared = self.stream.declaration.inputs.get(input_name)
+        if declared is None or declared.stream is None or declared.stream.iceberg is None:
+            raise UsageError(f"The stream has no stream input {input_name}.")
+        self._append(declared.stream.iceberg.table, rows)
+
+    def fill(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to a table that a `static` input looks up. table: its name in the declarations."""
+        self._append(self._own(table), rows)
+
+    def advance_watermark(self, input_name: str, to: datetime, *, like: Mapping[str, Any]) -> None:
+        """Let everything up to a time be closed or late: feed a row that is so much newer, and run.
+
+        Spark judges a batch by the watermark that the one before it left; so there are two such rows and two runs.
+
+        Parameters
+        ----------
+        like: a row; its event time is exchanged. It goes through the transformation like any other.
+
+        Raises
+        ------
+        UsageError: when the input declares no watermark.
+        """
+        watermark = self.stream.declaration.inputs[input_name].watermark
+        if watermark is None:
+            raise UsageError(f"The input {input_name} declares no watermark.")
+        for _ in range(2):
+            self.feed(input_name, [{**like, watermark.column: to + watermark.delay}])
+            self.run()
+
+    def run(self, *, crash_at: CrashPoint | None = None) -> tuple[BatchObservation, ...]:
+        """Run the stream over what was fed, in this process, from its checkpoint.
+
+        Parameters
+        ----------
+        crash_at: where the driver dies; the next run is the restart.
+
+        Returns
+        -------
+        What it did, batch by batch; a batch that a crash left unfinished comes first in the next run.
+
+        Raises
+        ------
+        AssertionError: when the run never came to the place where it should crash.
+        """
+        if crash_at is None:
+            return self._run(unnoticed)
+        crash = _CrashAt(crash_at)
+        try:
+            self._run(crash)
+        except Exception:  # after the crash: Spark passes on its text only, in an error of its own
+            if not crash.has_crashed:
+                raise
+        assert crash.has_crashed, f"the run never came to {crash_at}"  # noqa: S101  # a test's own
+        return ()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a table, read without Spark, ordered by their values. table: its name in the declarations."""
+        found: list[dict[str, Any]] = self._table(self._own(table)).scan().to_arrow().to_pylist()
+        return sorted(found, key=lambda row: [(value is not None, str(value)) for value in row.values()])
+
+    def refused(self) -> list[dict[str, Any]]:
+        """The rows of the stream's quarantine."""
+        found: list[dict[str, Any]] = (
+            self._table(self.stream.declaration.quarantine_table).scan().to_arrow().to_pylist()
+        )
+        return found
+
+    def _run(self, reached: Reached) -> tuple[BatchObservation, ...]:
+        done = run_here(self.spark, self.settings, self.ledger, self.stream, reached=reached)
+        self.batches.extend(done)
+        return done
+
+    def _own(self, table: str) -> str:
+        return f"{self.prefix}_{table}"
+
+    def _table(self, name: str) -> Any:
+        from sluice.lakehouse.catalog import open_catalog
+
+        return open_catalog(self.settings).load_table(name)
+
+    def _append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        import pyarrow as pa
+
+        opened = self._table(table)
+        schema = opened.schema().as_arrow()
+        if unknown := sorted({name for row in rows for name in row} - set(schema.names)):
+            raise UsageError(f"{table} has no column {', '.join(unknown)}; it has {', '.join(schema.names)}.")
+        opened.append(pa.Table.from_pylist([dict(row) for row in rows], schema=schema))
+
+
+def run_here(
+    spark: SparkSession, settings: Settings, ledger: Ledger, stream: LoadedStream, *, reached: Reached = unnoticed
+) -> tuple[BatchObservation, ...]:
+    """Run a stream in this process and an open session, as its job does, until it ends; what it did.
+
+    reached: is told the places that each batch passes; what it raises ends the run there.
+    """
+    from sluice.held_lease import HeldLease
+    from sluice.ledger.batches import record_batch
+    from sluice.ledger.runs import admit_run
+    from sluice_spark.job import recorded_end
+    from sluice_spark.stopping import StopRequest
+    from sluice_spark.supervised_run import SupervisedRun
+
+    mode = stream.declaration.mode
+    run = admit_run(ledger, stream=stream.name, mode=mode, declaration_digest=stream.digest, launched_by="a test bench")
+    lease = HeldLease(stream=run.stream, token=run.token)
+    lease.renewed(asked_at_seconds=lease.now_seconds())
+    batches: list[BatchObservation] = []
+
+    def take(batch: BatchObservation, recorded: Callable[[], None]) -> None:
+        batches.append(batch)
+        lease.renewed(asked_at_seconds=lease.now_seconds())  # a run here has no heartbeat
+        record_batch(ledger, batch)
+        recorded()
+
+    work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, reached=reached)
+    with recorded_end(ledger, run.run_id) as say_reason:
+        say_reason(work.work_in(spark, stop=StopRequest(), lease=lease, hand_over=take))
+    return tuple(batches)
+
+
+@pytest.fixture(scope="session")
+def sluice_pipelines(request: pytest.FixtureRequest) -> Path:
+    """The folder of the declarations; override it in a `conftest.py` when they lie elsewhere."""
+    return request.config.rootpath / "include" / "pipelines"
+
+
+@pytest.fixture(scope="session")
+def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A catalog, an object store and a ledger of the tests' own, started once and stopped at the end."""
+    from sluice.settings import load_settings
+    from sluice.stack.environment import load_environment
+
+    data = tmp_path_factory.mktemp("sluice") / "data"
+    shell = {**os.environ, "SLUICE_DATA": str(data)}
+    command = [sys.executable, "-m", "sluice.cli.app", "stack"]
+    with ExitStack() as ending:
+        ending.callback(subprocess.run, [*command, "down"], env=shell, check=True, capture_output=True)
+        up = [*command, "up", "--services", "postgres,seaweedfs"]
+        subprocess.run(up, env=shell, check=True, capture_output=True)  # noqa: S603  # our own command
+        with patch.dict(os.environ, load_environment(data)):
+            settings = load_settings()
+        yield settings
+
+
+@pytest.fixture(scope="session")
+def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
+    """A Spark session as a driver opens it, with two cores of this machine."""
+    from sluice.declarations.streams import EngineDeclaration, StateDeclaration
+    from sluice.engine import launch_conf
+    from sluice_spark.session import open_session
+
+    conf = launch_conf(
+        home=sluice_settings.home, jars=sluice_settings.jars, engine=EngineDeclaration(), is_bounded=True
+    )
+    words = ["--master", "local[2]", *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}"))]
+    launch = {"PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"]), "PYSPARK_PYTHON": sys.executable}
+    with patch.dict(os.environ, launch):
+        spark = open_session(sluice_settings, name="tests of streams", state=StateDeclaration())
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def stream_bench(
+    sluice_settings: Settings, sluice_spark: SparkSession, sluice_pipelines: Path, tmp_path: Path
+) -> Iterator[Callable[[str], StreamBench]]:
+    """Puts the stream of a name on the bench: its tables empty, its checkpoint new."""
+    from sluice.declarations.loading import load_declarations
+    from sluice.ledger.connection import open_ledger
+
+    declarations = load_declarations(sluice_pipelines)
+    own = {"pipelines": sluice_pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()}
+    settings = sluice_settings.model_copy(update=own)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+
+        def set_up(name: str) -> StreamBench:
+            prefix = f"t{uuid4().hex[:8]}"
+            stream = _on_the_bench(declarations.stream(name), prefix=prefix)
+            bench = StreamBench(
+                spark=sluice_spark,
+                settings=settings,
+                ledger=ledger,
+                stream=stream,
+                declarations=declarations,
+                prefix=prefix,
+            )
+            _create_tables(bench, declared=declarations.stream(name))
+            return bench
+
+        yield set_up
+
+
+def _on_the_bench(stream: LoadedStream, *, prefix: str) -> LoadedStream:
+    """The stream as increments, under names of its own, its stream inputs read from tables."""
+    declaration = stream.declaration
+    name = f"{prefix}_{declaration.stream}"
+    outputs = {
+        key: output.model_copy(
+            update={"iceberg": output.iceberg.model_copy(update={"table": f"{prefix}_{output.iceberg.table}"})}
+        )
+        if output.iceberg is not None
+        else output
+        for key, output in declaration.outputs.items()
+    }
+    changed = {
+        "stream": name,
+        "mode": "incremental",
+        "trigger": None,
+        "inputs": {key: _fed(given, key, prefix=prefix) for key, given in declaration.inputs.items()},
+        "outputs": outputs,
+    }
+    return replace(stream, declaration=declaration.model_copy(update=changed))
+
+
+def _fed(declared: InputDeclaration, name: str, *, prefix: str) -> InputDeclaration:
+    if declared.stream is not None:
+        fed = declared.stream.model_copy(
+            update={
+                declared.stream.kind: None,
+                "iceberg": IcebergSource(table=f"{prefix}_inputs.{name}"),
+            }
+        )
+        return declared.model_copy(update={"stream": fed})
+    source = declared.declared_source
+    if source.iceberg is None:
+        return declared
+    own = source.iceberg.model_copy(update={"table": f"{prefix}_{source.iceberg.table}"})
+    return declared.model_copy(update={"static": source.model_copy(update={"iceberg": own})})
+
+
+def _create_tables(bench: StreamBench, *, declared: LoadedStream) -> None:
+    from sluice.declarations.quarantine import quarantine_declaration
+    from sluice.lakehouse.catalog import open_catalog
+    from sluice.lakehouse.tables import create_or_evolve_table
+
+    catalog = open_catalog(bench.settings)
+    for table in dict.fromkeys((*declared.declaration.tables_written, *_looked_up(declared))):
+        known = bench.declarations.tables[table].declaration
+        create_or_evolve_table(catalog, known.model_copy(update={"table": f"{bench.prefix}_{table}"}))
+    for name, given in declared.declaration.inputs.items():
+        if given.is_stream:
+            columns = _columns_of(given, bench.declarations, input_name=name)
+            fed = TableDeclaration(
+                table=f"{bench.prefix}_inputs.{name}", description=f"Feeds {name}.", owner="tests", columns=columns
+            )
+            create_or_evolve_table(catalog, fed)
+    if declared.declaration.quarantine:
+        create_or_evolve_table(catalog, quarantine_declaration(bench.stream.declaration))
+
+
+def _looked_up(stream: LoadedStream) -> tuple[str, ...]:
+    static = (given.declared_source.iceberg for given in stream.declaration.inputs.values() if not given.is_stream)
+    return tuple(source.table for source in static if source is not None)
+
+
+def _columns_of(declared: InputDeclaration, declarations: Declarations, *, input_name: str) -> tuple[Column, ...]:
+    """What rows of an input look like: as its table, its files, or Kafka say."""
+    match declared.declared_source.source:
+        case IcebergSource() as source:
+            columns = declarations.tables[source.table].declaration.columns
+            return tuple(column.model_copy(update={"required": False}) for column in columns)
+        case FilesSource() as source:
+            return source.columns
+        case KafkaSource() as source if source.value is None:
+            return _KAFKA_COLUMNS
+    raise UsageError(
+        f"The input {input_name} is of kind {declared.declared_source.kind}, which the test bench cannot feed.",
+        next_step="Kafka topics whose values come as bytes, files and Iceberg tables can be fed.",
+    )

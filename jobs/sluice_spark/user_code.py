@@ -1,0 +1,52 @@
+"""Loads the Python functions that lie beside a declaration."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import cloudpickle
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.positions import KeyPath
+from sluice.declarations.wording import key_text
+from sluice.errors import DeclarationError
+
+
+def load_function(stream: LoadedStream, reference: str, *, path: KeyPath, role: str) -> Callable[..., Any]:
+    """The function, from a module of its own that workers get by value: they do not have the file on their path.
+
+    Parameters
+    ----------
+    reference: `<file>.py:<function>`, the file beside the declaration.
+    path: the declaration's key that names it, for errors.
+    role: what the function is, for the module's name.
+
+    Raises
+    ------
+    DeclarationError: when the file cannot be loaded or has no such function.
+    """
+    file_name, _, name = reference.partition(":")
+    file = stream.folder / file_name
+    module_name = f"sluice_{role}_{stream.name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise _wrong(stream, path, f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up here while it loads
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises is told with its place
+        raise _wrong(stream, path, f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise _wrong(stream, path, f"{file} has no function {name}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _wrong(stream: LoadedStream, path: KeyPath, problem: str) -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {problem}.", location=stream.location(path))

@@ -1,0 +1,46 @@
+"""Lets Spark analyse declared streams without running them, and prints what it plans as one line of JSON.
+
+    spark-submit --master 'local[*]' jobs/validate_streams.py --folder=include/pipelines --streams=bronze_flights,…
+
+The settings come from the environment (`SLUICE_*`). Exit status 2 means that a stream cannot run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from sluice.declarations.loading import load_declarations
+from sluice.declarations.streams import StateDeclaration
+from sluice.errors import UsageError
+from sluice.job_command import ValidateStreams, parse_arguments
+from sluice.observations.plans import PlansObservation
+from sluice.settings import load_settings
+from sluice.upkeep.wording import json_line
+from sluice_spark.job import run_job
+from sluice_spark.plan_check import observe_plan
+from sluice_spark.session import open_session
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job and return its exit status."""
+    return run_job(partial(_run, parse_arguments(ValidateStreams, argv)))
+
+
+def _run(command: ValidateStreams) -> None:
+    settings = load_settings()
+    declarations = load_declarations(Path(command.folder))
+    streams = [declarations.stream(name) for name in command.streams.split(",")]
+    with_delta = any(stream.declaration.uses_delta for stream in streams)
+    spark = open_session(settings, name="validate streams", state=StateDeclaration(), with_delta=with_delta)
+    plans = PlansObservation(plans=tuple(observe_plan(spark, stream, settings) for stream in streams))
+    sys.stdout.write(f"{json_line(plans)}\n")
+    sys.stdout.flush()
+    if broken := [plan.stream for plan in plans.plans if plan.problem is not None]:
+        raise UsageError(f"{', '.join(broken)} cannot run.")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""How Sluice acts inside Airflow: operators, triggers, DAG builders."""

@@ -1,0 +1,90 @@
+"""A DAG with one Spark job for each table, and a form that chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
+
+from sluice.declarations.loading import LoadedTable
+from sluice.job_command import JobCommand
+from sluice_airflow.dag_builders.assets import table_asset
+from sluice_airflow.dag_builders.choices import choice_param, chosen
+from sluice_airflow.operators.spark_job import SparkJobOperator
+
+CHOICE = "tables"
+"""The parameter that names the tables of a run."""
+
+CHOOSE_TASK = "choose_tables"
+"""The task that leaves the other tables out, so that they cost no slot of the Spark pool."""
+
+_NOT_WHEN_UNPAUSED = timedelta(seconds=1)
+"""How late a first run may still be made up for when the DAG is unpaused. Airflow's own answer, also to `False`, is
+minutes, and whoever unpauses the DAG to run one table would wait for all of them."""
+
+
+def table_jobs_dag(
+    dag_id: str,
+    *,
+    description: str,
+    document: str,
+    cron: str,
+    tables: Iterable[LoadedTable],
+    command: Callable[[str], JobCommand],
+    retries: int,
+) -> DAG:
+    """Build a DAG that runs a job on every table, or on those that are chosen.
+
+    Parameters
+    ----------
+    document: the page of the DAG.
+    cron: when all tables are due, in UTC.
+    tables: the tables, in the order in which they are shown.
+    command: the job of a table, by the table's name.
+    retries: how often Airflow tries a failed job again.
+    """
+    chosen_tables = {table.name: table for table in tables}
+    with DAG(
+        dag_id,
+        description=description,
+        doc_md=document,
+        schedule=CronTriggerTimetable(cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED),
+        catchup=False,
+        max_active_runs=1,
+        tags=["platform", "tables"],
+        default_args={"owner": "sluice"},
+        params={CHOICE: choice_param(CHOICE, among=list(chosen_tables))},
+        auto_register=False,
+    ) as dag:
+        choose = _choose_tables(list(chosen_tables))
+        for namespace, members in _by_namespace(chosen_tables).items():
+            with TaskGroup(namespace):
+                for table in members:
+                    choose >> SparkJobOperator(
+                        task_id=table.name.partition(".")[2],
+                        command=command(table.name),
+                        owner=table.declaration.owner,
+                        doc_md=table.declaration.description,
+                        retries=retries,
+                        retry_delay=timedelta(minutes=1),
+                        inlets=[table_asset(table.name)],
+                    )
+    return dag
+
+
+def _choose_tables(tables: list[str]) -> Any:
+    @task.branch(task_id=CHOOSE_TASK)
+    def choose_tables(params: Mapping[str, Any] | None = None) -> list[str]:
+        """The ids of the tasks to run: a task is called like its table."""
+        return chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)
+
+    return choose_tables()
+
+
+def _by_namespace(tables: Mapping[str, LoadedTable]) -> dict[str, list[LoadedTable]]:
+    groups: dict[str, list[LoadedTable]] = {}
+    for table in tables.values():
+        groups.setdefault(table.declaration.namespace, []).append(table)
+    return groups

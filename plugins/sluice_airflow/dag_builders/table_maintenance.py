@@ -1,0 +1,46 @@
+"""The DAG that keeps tables in order."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from sluice.declarations.loading import Declarations
+from sluice.declarations.tables import MaintenanceDeclaration
+from sluice.job_command import MaintainTable
+from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
+from sluice_airflow.operators.spark_job import LAUNCHED_BY
+
+DAG_ID = "table_maintenance"
+
+_DOCUMENT = """\
+# table_maintenance
+Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). One
+task for each table, all in the pool `spark`. A task that finds nothing to do says so and succeeds.
+
+## How to operate it
+- It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.
+- What was done, with the figures before and after: `sluice table status TABLE`.
+- Clearing a task is always safe: maintenance changes the layout of a table, never its rows, and writers go first.
+
+## What to do when it is red
+The end of the task's log names the step that was not done and why. Where writers always came in between, the next
+hour tries again by itself; otherwise repair the cause and clear the task.
+"""
+
+
+def table_maintenance_dag(declarations: Declarations) -> DAG:
+    """Build the DAG with a task for every table whose declaration asks for any maintenance."""
+    return table_jobs_dag(
+        DAG_ID,
+        description="Keeps every table in order: small files, manifests, snapshots",
+        document=_DOCUMENT,
+        cron="17 * * * *",
+        tables=[table for table in declarations.tables.values() if _asks(table.declaration.maintenance)],
+        command=lambda table: MaintainTable(table=table, launched_by=LAUNCHED_BY),
+        retries=1,
+    )
+
+
+def _asks(maintenance: MaintenanceDeclaration) -> bool:
+    steps = (maintenance.compaction, maintenance.manifest_rewrite, maintenance.expiry, maintenance.orphan_removal)
+    return any(step is not None for step in steps)

@@ -1,0 +1,1 @@
+"""The operators that Sluice adds to Airflow."""

@@ -1,0 +1,111 @@
+"""Watches a table for what continuous streams publish on it, and raises an asset event for it.
+
+The one trigger that DAG files import, because an asset names its watchers: what is heavy is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from sluice.observations.publications import PublicationNews
+
+VERSION = 1
+POLL_SECONDS = 10.0
+"""Between two looks, and so the least time between two events: what is published in between is announced together."""
+
+_WRITERS_SECONDS = 60.0
+"""How old the knowledge may be which streams write the table."""
+
+
+class PublicationTrigger(BaseEventTrigger):
+    """Fires for publications of continuous streams on a table, for ever.
+
+    Streams that run by a schedule are not watched: their own task raises the event when it ends. What was announced is
+    remembered in the ledger after Airflow has taken the event: a triggerer that dies in between tells it once more, and
+    nothing is lost while none runs.
+
+    Parameters
+    ----------
+    table: `<namespace>.<table>`.
+    poll_seconds: between two looks.
+    version: of these arguments.
+    """
+
+    def __init__(self, *, table: str, poll_seconds: float = POLL_SECONDS, version: int = VERSION) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        self.table = table
+        self.poll_seconds = poll_seconds
+        self.version = version
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The trigger's class, and the arguments that make it again."""
+        kind = type(self)
+        arguments = {"table": self.table, "poll_seconds": self.poll_seconds, "version": self.version}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicationTrigger) and self.serialize() == other.serialize()
+
+    def __hash__(self) -> int:
+        return hash((self.table, self.poll_seconds, self.version))
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look again and again; an absent ledger is waited for."""
+        from sluice.errors import LedgerError
+        from sluice.ledger.announcements import observe_news, record_announcement
+        from sluice_airflow.composition import load_deployment
+
+        ledger_url = load_deployment().ledger_url
+        writers: Mapping[str, str] = {}
+        loop = asyncio.get_running_loop()
+        known_until = loop.time()
+        is_away = False
+        while True:
+            if loop.time() >= known_until:
+                writers = await asyncio.to_thread(continuous_writers, self.table)
+                known_until = loop.time() + _WRITERS_SECONDS
+            try:
+                for stream, output in writers.items():
+                    news = await observe_news(ledger_url, table=self.table, stream=stream, output=output)
+                    if news is not None:
+                        yield TriggerEvent(payload_of(news))  # type: ignore[no-untyped-call]  # Airflow's own
+                        await record_announcement(ledger_url, news)
+                is_away = False
+            except LedgerError as error:
+                if not is_away:
+                    self.log.warning("Publications on %s cannot be watched: %s", self.table, error)
+                is_away = True
+            await asyncio.sleep(self.poll_seconds)
+
+
+def payload_of(news: PublicationNews) -> dict[str, Any]:
+    """What stands in the asset event's `extra`, under `payload`. A snapshot's id is text: it exceeds JSON's numbers."""
+    return {
+        "stream": news.newest.stream,
+        "publication_key": str(news.newest),
+        "batches": news.batches,
+        "rows": news.rows,
+        "snapshot_id": str(news.snapshot_id),
+        "watermark": None if news.watermark is None else news.watermark.isoformat(),
+    }
+
+
+def continuous_writers(table: str) -> dict[str, str]:
+    """The continuous streams that write a table, each with its output."""
+    from sluice.declarations.loading import load_declarations
+    from sluice.declarations.outputs import IcebergOutput
+    from sluice_airflow.composition import load_deployment
+
+    declarations = load_declarations(load_deployment().settings.pipelines)
+    return {
+        name: output
+        for name, stream in declarations.streams.items()
+        if stream.declaration.mode == "continuous"
+        for output, declared in stream.declaration.outputs.items()
+        if isinstance(declared.output, IcebergOutput) and declared.output.table == table
+    }

@@ -1,0 +1,52 @@
+"""The tables of `docs/guides/on-call.md`, made from the code: `python -m tests.architecture.on_call_guide`."""
+
+from __future__ import annotations
+
+from tests.architecture.source_modules import ROOT
+
+from sluice.decisions.failure_guide import GUIDE
+from sluice.decisions.restart_policy import POLICIES
+from sluice.observations.failures import FailureClass
+
+FILE = ROOT / "docs" / "guides" / "on-call.md"
+INTRODUCTION = """\
+# On call: a stream that failed
+
+A failure is told by its class and its reason, in the same words everywhere: the log and the state of the stream's task
+in Airflow, `sluice stream status` and `show` (`--json`: `failure`), and the ledger. Clearing the task is always safe.
+
+After the repair, unpause the stream's DAG, or without Airflow: `sluice stream start STREAM`. Both forget the failures
+of before and close the breaker. What happens by itself until then:
+
+| class | what Sluice does |
+|---|---|
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    classes = [f"| `{one}` | {_policy(one)} |" for one in FailureClass]
+    head = "\n".join(["", "| class | reason | it means that | what you do |", "|---|---|---|---|", ""])
+    order = list(FailureClass)
+    reasons = sorted(GUIDE, key=lambda reason: order.index(GUIDE[reason].failure_class))
+    rows = [
+        f"| `{GUIDE[reason].failure_class}` | `{reason}` | {GUIDE[reason].means} | "
+        f"{GUIDE[reason].next_step.format(stream='STREAM')} |"
+        for reason in reasons
+    ]
+    return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n"
+
+
+def _policy(failure_class: FailureClass) -> str:
+    policy = POLICIES[failure_class]
+    if policy.most_tries == 0:
+        return "It stops at once: another start would only repeat it."
+    times = f"{policy.tries_factor} times `restart.attempts`" if policy.tries_factor > 1 else "`restart.attempts`"
+    tries = f"at most {policy.most_tries}" if policy.most_tries is not None else times
+    wait = f" of {policy.delay_factor:.0f} times `first_delay`" if policy.delay_factor > 1 else " of `first_delay`"
+    return f"It starts again, {tries} in a row, after a wait{wait} that doubles up to `longest_delay`."
+
+
+if __name__ == "__main__":
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(render())

@@ -1,0 +1,29 @@
+"""The fixtures that every ring of tests may ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+pytest_plugins = [
+    "sluice_spark.testing",
+    "tests.fixtures.database",
+    "tests.fixtures.kinesis",
+    "tests.fixtures.ledger",
+    "tests.fixtures.publication",
+    "tests.fixtures.readme",
+    "tests.fixtures.stack",
+]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_the_persons_own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the stack that a person runs in this checkout, and its settings, out of every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(("SLUICE_", "AIRFLOW_")) and name != "SLUICE_JARS":
+                patch.delenv(name)
+        patch.setenv("SLUICE_DATA", str(tmp_path_factory.mktemp("no-stack")))
+        yield

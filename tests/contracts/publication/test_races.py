@@ -1,0 +1,15 @@
+"""Real processes that publish the same batches at the same time; `make drill` lets many more of them race."""
+
+from __future__ import annotations
+
+from tests.faults.publishing_races import run_races
+from tests.fixtures.publication import CatalogPlace
+
+ROUNDS = 6
+
+
+def test_of_racing_publishers_one_wins_each_batch(catalog_place: CatalogPlace) -> None:
+    report = run_races(catalog_place, name="the catalog", rounds=ROUNDS, publishers=3)
+    assert report.is_right, report
+    assert report.lost_races > 0
+    assert report.foreign_commits > 0

@@ -1,0 +1,114 @@
+"""`sluice table` against a real catalog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from sluice.cli.app import main
+
+if TYPE_CHECKING:
+    from tests.fixtures.stack import Stack
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test knows."""
+    return f"n{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def pipelines(services_environment: Stack, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two declared tables, and a stream with a quarantine between them."""
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
+    for table in ("flights", "delays"):
+        (tmp_path / f"{namespace}.{table}.table.yaml").write_text(
+            f"table: {namespace}.{table}\ndescription: {table}\nowner: me\ncolumns:\n  - {{name: id, type: int}}\n"
+        )
+    (tmp_path / "rows.py").write_text("def rows(flights):\n    pass\n")
+    (tmp_path / f"{namespace}_s.stream.yaml").write_text(
+        f"stream: {namespace}_s\ndescription: d\nowner: me\nmode: continuous\ntrigger: {{processing_time: 1 second}}\n"
+        f"inputs:\n  flights:\n    stream:\n      iceberg: {{table: {namespace}.flights}}\n"
+        f"transformation: {{python: rows.py:rows}}\n"
+        f"outputs:\n  delays:\n    iceberg: {{table: {namespace}.delays}}\nquarantine: true\n"
+    )
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    """Run `sluice table` and return its exit code."""
+    with pytest.raises(SystemExit) as leaving:
+        main(["table", *words])
+    code = leaving.value.code
+    return code if isinstance(code, int) else 0
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command that succeeds prints as JSON."""
+    assert run(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def states(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The state of every declared table."""
+    return {table["table"]: table["state"] for table in answer(capsys, "list")}
+
+
+def test_a_dry_run_prints_the_plan_and_the_run_carries_it_out(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"{namespace}.delays", f"{namespace}.flights", f"quarantine.{namespace}_s"]
+    assert states(capsys) == dict.fromkeys(names, "not created")
+    planned = answer(capsys, "create", "--dry-run")
+    assert states(capsys) == dict.fromkeys(names, "not created")
+    done = answer(capsys, "create")
+    assert done["tables"] == [table | {"exists": True} for table in planned["tables"]]
+    assert [table["table"] for table in done["tables"]] == names
+    assert states(capsys) == dict.fromkeys(names, "as declared")
+    assert all(table["changes"] == [] for table in answer(capsys, "create")["tables"])
+
+
+def test_one_refused_table_does_not_stop_the_others(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("create") == 0
+    for table, column in (("delays", "{name: id, type: string}"), ("flights", "{name: id, type: long}")):
+        file = pipelines / f"{namespace}.{table}.table.yaml"
+        file.write_text(file.read_text().replace("{name: id, type: int}", column))
+    capsys.readouterr()
+    assert run("create") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{namespace}.delays: refused. The table {namespace}.delays cannot become as it is declared: the column id "
+        "would change from int to string, and not every value fits. Correct the declaration, or declare a table of "
+        "another name.",
+        f"{namespace}.flights: widen the column id from int to long",
+        f"quarantine.{namespace}_s: as declared",
+    ]
+
+
+def test_a_broken_declaration_is_told_after_the_sound_ones_are_done(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pipelines / "broken.table.yaml").write_text("table: broken\n")
+    assert run("create") == 2
+    printed = capsys.readouterr()
+    assert f"{namespace}.flights: create the table with 1 columns" in printed.out
+    assert "broken.table.yaml:1: " in printed.err
+    assert run("create", f"{namespace}.flights") == 0
+
+
+def test_a_table_is_shown_with_its_writers_and_readers(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = answer(capsys, "show", f"{namespace}.flights")
+    assert shown["state"] == "not created"
+    assert shown["read_by"] == [f"{namespace}_s"]
+    assert shown["written_by"] == []
+    assert run("show", f"quarantine.{namespace}_s") == 0
+    assert "refused_at" in capsys.readouterr().out
+    assert run("show", f"{namespace}.flihgts") == 2
+    assert f"Did you mean `{namespace}.flights`?" in capsys.readouterr().err

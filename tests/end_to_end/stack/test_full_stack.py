@@ -1,0 +1,174 @@
+"""The whole stack, Airflow included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import psutil
+import psycopg
+import pytest
+from tests.contracts.stack.traces import assert_nothing_is_left, processes_of
+from tests.fixtures.stack import Stack, stack_in
+
+AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+FOUNDATION = ("postgres", "seaweedfs", "kafka")
+SERVICES = (*FOUNDATION, *AIRFLOW)
+
+IDLE_PSS_BYTES = 3 * 1024**3
+"""What the idle stack may take of the 10 GB that all of the demo may take."""
+
+
+class AirflowUi:
+    """Airflow over HTTP, as a browser or a program meets it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._url = stack.environment()["AIRFLOW__API__BASE_URL"]
+        self._password = json.loads((stack.data / "airflow" / "passwords.json").read_text())["admin"]
+
+    def call(self, path: str, body: object = None, *, token: str = "") -> tuple[int, Any]:
+        """A request: the status of the answer and its content."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urlopen(Request(self._url + path, data=data, headers=headers), timeout=30) as answer:  # noqa: S310
+                content = answer.read()
+                return answer.status, json.loads(content) if content[:1] in b"{[" else content
+        except HTTPError as error:
+            with error:
+                return error.code, None
+
+    def log_in(self, password: str | None = None) -> tuple[int, Any]:
+        """Ask for a token with the user's password."""
+        return self.call("/auth/token", {"username": "admin", "password": password or self._password})
+
+    def token(self) -> str:
+        """A token."""
+        return str(self.log_in()[1]["access_token"])
+
+
+@pytest.fixture
+def airflow(full_stack: Stack) -> AirflowUi:
+    """Airflow of the shared stack."""
+    return AirflowUi(full_stack)
+
+
+def test_every_service_is_healthy(full_stack: Stack) -> None:
+    seen = full_stack.status()
+
+    assert set(seen) == set(SERVICES)
+    assert [name for name, service in seen.items() if not (service["running"] and service["healthy"])] == []
+
+
+@pytest.mark.parametrize("path", ["/api/v2/dags", "/api/v2/pools", "/api/v2/connections", "/ui/config"])
+def test_nobody_sees_anything_without_logging_in(airflow: AirflowUi, path: str) -> None:
+    assert airflow.call(path)[0] == 401
+
+
+def test_the_login_takes_the_generated_password_only(airflow: AirflowUi) -> None:
+    assert airflow.call("/auth/login")[0] == 200
+    assert airflow.log_in("admin")[0] == 401
+    assert airflow.log_in()[0] == 201
+
+
+def test_the_start_page_leads_to_the_ui(airflow: AirflowUi) -> None:
+    status, page = airflow.call("/")
+
+    assert status == 200
+    assert b"<title>" in page
+
+
+def test_no_token_without_a_password(airflow: AirflowUi) -> None:
+    """SimpleAuthManager hands out tokens to everybody when all are admins; here nobody is."""
+    assert airflow.call("/auth/token")[0] == 403
+
+
+def test_the_pool_of_spark_jobs(airflow: AirflowUi) -> None:
+    status, pool = airflow.call("/api/v2/pools/spark", token=airflow.token())
+
+    assert (status, pool["slots"], pool["include_deferred"]) == (200, 1, False)
+
+
+def test_airflow_itself_says_that_it_is_healthy(airflow: AirflowUi) -> None:
+    _, health = airflow.call("/api/v2/monitor/health")
+
+    assert {name: part["status"] for name, part in health.items()} == {
+        "metadatabase": "healthy",
+        "scheduler": "healthy",
+        "triggerer": "healthy",
+        "dag_processor": "healthy",
+    }
+
+
+def test_everything_listens_on_loopback_only(full_stack: Stack) -> None:
+    listening = {
+        connection.laddr.ip
+        for process in processes_of(full_stack)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+    assert listening == {"127.0.0.1"}
+
+
+def test_each_role_sees_its_own_database_only(full_stack: Stack) -> None:
+    url = full_stack.environment()["SLUICE_LEDGER_URL"].replace("+psycopg", "")
+
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(url.replace("//sluice:", "//sluice:wrong"))
+
+    assert row == ("sluice", False)
+
+
+def test_the_idle_stack_fits_on_a_laptop(full_stack: Stack) -> None:
+    pss_bytes = sum(process.memory_full_info().pss for process in processes_of(full_stack))
+
+    assert pss_bytes < IDLE_PSS_BYTES
+
+
+@pytest.mark.parametrize("victim", ["kafka", *AIRFLOW])
+def test_up_brings_back_what_was_killed(full_stack: Stack, victim: str) -> None:
+    before = full_stack.status()
+    os.kill(before[victim]["pid"], signal.SIGKILL)
+    _await(lambda: victim not in {process_name(full_stack, process) for process in processes_of(full_stack)})
+
+    broken = full_stack.status()
+    full_stack.up()
+    after = full_stack.status()
+
+    assert [name for name, service in broken.items() if not service["running"]] == [victim]
+    assert all(service["healthy"] for service in after.values())
+    assert [name for name in SERVICES if after[name]["pid"] != before[name]["pid"]] == [victim]
+
+
+def process_name(stack: Stack, process: psutil.Process) -> str:
+    """The service whose first process this is."""
+    records = [json.loads(path.read_text()) for path in (stack.data / "run").glob("*.json")]
+    return next((record["service"] for record in records if record["pid"] == process.pid), "")
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_down_after_everything_was_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with stack_in(tmp_path_factory.mktemp("killed") / "data") as stack:
+        stack.up((*FOUNDATION, "airflow-scheduler"))  # the scheduler is the one with workers
+        for service in stack.status().values():
+            os.kill(service["pid"], signal.SIGKILL)
+
+        result = stack.run("down")
+
+        assert result.exit_code == 0, result.errors
+        assert_nothing_is_left(stack)

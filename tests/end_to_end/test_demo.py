@@ -1,0 +1,164 @@
+"""The demo as a person runs it: interrupted, gone on with, stopped, repeated, and caught when a row is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.contracts.stack.traces import assert_nothing_is_left, processes_of
+from tests.fixtures.stack import CommandResult, Stack, stack_in
+
+from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
+from sluice.demo.comparison import require_truth
+from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.proof import prove
+from sluice.errors import DemonstrationError, VerificationError
+from sluice.lakehouse.catalog import open_catalog
+from sluice.ledger.connection import open_ledger
+from sluice.settings import KafkaConnection
+from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+
+pytestmark = pytest.mark.timeout(
+    2400
+)  # three demos and two starts of the whole platform, on a machine that may be busy
+
+_DEMO_SECONDS = 1200
+_SOME_BUT_NOT_ALL_SENT = re.compile(r"Drivers start: [1-9]\d* of [\d,]+ records sent")
+
+
+def _demo(stack: Stack, *words: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "sluice.cli.app", "demo", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, env=stack.shell(), stdout=pipe, stderr=pipe, text=True)  # noqa: S603  # our own
+
+
+def _report(stack: Stack, *words: str) -> dict[str, Any]:
+    with _demo(stack, *words, "--json") as process:
+        output, errors = process.communicate(timeout=_DEMO_SECONDS)
+    assert process.returncode == 0, errors
+    report: dict[str, Any] = json.loads(output)
+    return report
+
+
+def _interrupt_while_sending(stack: Stack) -> CommandResult:
+    """Begin a replay that takes long enough, and press Ctrl-C when some of it has been sent."""
+    with _demo(stack, "--days", "2", "--pace", "1") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if _SOME_BUT_NOT_ALL_SENT.search(line):
+                process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+    return CommandResult(exit_code=process.returncode, output="".join(seen), errors=errors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demos:
+    """What the demos on one stack said, in the order in which they ran."""
+
+    stack: Stack
+    interrupted: CommandResult
+    processes_after_interruption: int
+    completed: dict[str, Any]
+    repeated: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demos]:
+    """Three demos on one stack: one that is interrupted, one that goes on, and, after a stop, one of the next days."""
+    with stack_in(tmp_path_factory.mktemp("demo") / "data") as stack:
+        interrupted = _interrupt_while_sending(stack)
+        processes = len(processes_of(stack))
+        completed = _report(stack, "--days", "2", "--pace", "0")
+        assert stack.run("down").exit_code == 0
+        assert_nothing_is_left(stack)
+        repeated = _report(stack, "--days", "2")
+        yield Demos(
+            stack=stack,
+            interrupted=interrupted,
+            processes_after_interruption=processes,
+            completed=completed,
+            repeated=repeated,
+        )
+
+
+def test_ctrl_c_leaves_the_stack_running_and_says_how_to_stop_it(demos: Demos) -> None:
+    assert demos.interrupted.exit_code == 130, demos.interrupted.errors
+    assert "Interrupted. The stack still runs: `sluice stack down` stops it" in demos.interrupted.output
+    assert demos.processes_after_interruption > 0
+
+
+def test_an_interrupted_replay_is_completed_and_nothing_is_sent_twice(demos: Demos) -> None:
+    assert demos.completed["verified"] is True
+    assert demos.completed["days"] == "2013-01-01 to 2013-01-02"
+    assert demos.completed["sent_records"] == 1_820
+    assert [check["name"] for check in demos.completed["checks"] if not check["is_true"]] == []
+
+
+def test_a_repeat_on_a_stopped_stack_goes_on_with_the_next_days(demos: Demos) -> None:
+    assert demos.repeated["verified"] is True
+    assert demos.repeated["days"] == "2013-01-03 to 2013-01-04"
+    assert demos.repeated["sent_records"] > demos.completed["sent_records"]
+
+
+def test_the_rows_add_up(demos: Demos) -> None:
+    balance = demos.repeated["balance"]
+    assert balance["bronze"] == demos.repeated["sent_records"]
+    assert balance["bronze"] == sum(balance[part] for part in ("silver", "refused", "late", "duplicate"))
+    assert all(balance[part] > 0 for part in balance)
+
+
+def test_maintenance_and_quality_ran_through_airflow(demos: Demos) -> None:
+    tables = {table["table"]: table for table in demos.repeated["tables"]}
+    assert tables["bronze.flights"]["files_after"] <= tables["bronze.flights"]["files_before"]
+    assert tables["silver.flights"]["quality"] == "passed"
+    assert demos.repeated["where"]["airflow_url"].startswith("http://127.0.0.1:")
+
+
+def test_a_damaged_table_fails_the_verification(demos: Demos) -> None:
+    settings = demos.stack.settings()
+    kafka = settings.connections["flights_kafka"]
+    assert isinstance(kafka, KafkaConnection)
+    with patch.dict(os.environ, demos.stack.environment()):
+        open_catalog(settings).load_table("silver.flights").delete("carrier = 'HA'")
+        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+            proof = prove(
+                settings=settings, ledger=ledger, topic=FlightsTopic(bootstrap_servers=kafka.bootstrap_servers)
+            )
+    with pytest.raises(VerificationError, match=r"silver\.flights: it is not true") as caught:
+        require_truth(proof.checks)
+    assert "carrier=HA" in str(caught.value)
+    assert "balance: it is not true" in str(caught.value)
+
+
+def test_a_failed_dag_run_is_told_with_the_end_of_its_log(demos: Demos) -> None:
+    (demos.stack.data / "checkpoints" / "bronze_weather" / "1" / "metadata").write_text('{"id":"another"}')
+    environment = demos.stack.environment()
+    access = AirflowAccess(
+        url=environment["AIRFLOW__API__BASE_URL"],
+        user=AIRFLOW_USER,
+        password=read_credentials(demos.stack.data / "credentials.json").airflow_admin_password,
+    )
+    with open_airflow_api(access, stopped=Event()) as airflow:
+        run = airflow.trigger("checkpoint_health", conf={})
+        with pytest.raises(DemonstrationError, match="of the DAG checkpoint_health failed") as caught:
+            airflow.await_success(run, deadline_seconds=300)
+    assert "Failed tasks: check. The end of the log of check:" in str(caught.value)
+    assert "bronze_weather" in str(caught.value)
+
+
+def test_stopping_leaves_nothing(demos: Demos) -> None:
+    assert demos.stack.run("down").exit_code == 0
+    assert_nothing_is_left(demos.stack)

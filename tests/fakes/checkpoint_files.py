@@ -1,0 +1,31 @@
+"""A checkpoint folder in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sluice.observations.checkpoints import FileObservation
+
+WRITTEN_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCheckpointFiles:
+    """The files of a checkpoint, by path; all were written at `WRITTEN_AT`."""
+
+    texts: Mapping[str, str]
+    location: str = "memory://checkpoint"
+
+    def list_files(self, folder: str = "") -> Sequence[FileObservation]:
+        """Every file below `folder`."""
+        return [
+            FileObservation(path=path, size_bytes=len(text.encode()), modified_at=WRITTEN_AT)
+            for path, text in sorted(self.texts.items())
+            if not folder or path.startswith(f"{folder}/")
+        ]
+
+    def read_text(self, path: str) -> str | None:
+        """The text of one file, unset when it does not exist."""
+        return self.texts.get(path)

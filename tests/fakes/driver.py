@@ -1,0 +1,93 @@
+"""A driver without Spark, quick to start: it beats, records batches, obeys wishes, and fails when it is told to.
+
+A real process with the real command line of `spark-submit` and the real ledger, so that everything around a driver is
+tested for real. How it behaves stands in the file `<FAKE_DRIVERS>/<subject>.json`; without one it works well. The
+subject is the stream or the table that the job is about.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sluice.decisions.compatibility import fingerprint_of
+from sluice.declarations.loading import load_declarations
+from sluice.errors import LedgerUnreachableError
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.runs import beat, record_end
+from sluice.observations.batches import BatchObservation, PublicationKey
+from sluice.observations.runs import DesiredState, RunState
+
+BEHAVIOURS_VARIABLE = "FAKE_DRIVERS"
+_BEAT_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How a fake driver ends. fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail."""
+
+    fails_with: str = ""
+
+
+def tell_drivers(folder: Path, subject: str, behaviour: Behaviour) -> None:
+    """Say how the next drivers of a stream or a table are to behave."""
+    (folder / f"{subject}.json").write_text(json.dumps(asdict(behaviour)))
+
+
+def main(argv: Sequence[str]) -> None:
+    """Do as the job of this command line would."""
+    arguments = dict(word.removeprefix("--").split("=", 1) for word in argv if word.startswith("--") and "=" in word)
+    subject = arguments.get("stream") or arguments["table"]
+    print(f"fake driver of {subject}: {' '.join(argv)}", flush=True)  # noqa: T201  # the driver's log
+    behaviour = _behaviour_of(subject)
+    if behaviour.fails_with:
+        sys.stderr.write(f"sluice: failed: {behaviour.fails_with}\n")
+        sys.exit(1)
+    if "run-id" in arguments:
+        with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
+            _run_stream(ledger, subject, arguments["run-id"])
+
+
+def _behaviour_of(subject: str) -> Behaviour:
+    told = Path(os.environ[BEHAVIOURS_VARIABLE], f"{subject}.json")
+    return Behaviour(**json.loads(told.read_text())) if told.exists() else Behaviour()
+
+
+def _run_stream(ledger: Ledger, stream: str, run_id: str) -> None:
+    asked_to_end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
+    generation = current_generation(ledger, stream, checkpoints_root=os.environ["SLUICE_CHECKPOINTS"]).generation
+    declared = load_declarations(Path(os.environ["SLUICE_PIPELINES"]), only=stream).stream(stream).declaration
+    record_fingerprint(ledger, stream, generation, fingerprint_of(declared, state_operators=()))
+    batch = 0
+    while not asked_to_end.wait(_BEAT_SECONDS):
+        try:
+            if beat(ledger, run_id).wanted is DesiredState.STOPPED:
+                break
+            record_batch(ledger, _batch(PublicationKey(stream=stream, generation=generation, batch=batch), run_id))
+        except LedgerUnreachableError as error:
+            print(f"goes on without the ledger: {error}", flush=True)  # noqa: T201  # the driver's log
+            continue
+        batch += 1
+    record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="stopped as wished")
+
+
+def _batch(key: PublicationKey, run_id: str) -> BatchObservation:
+    return BatchObservation(
+        key=key,
+        run_id=run_id,
+        started_at=datetime.now(UTC),
+        duration_ms=1,
+        input_rows=1,
+        published_rows={"main": 1},
+        snapshot_ids={"main": key.batch + 1},
+    )

@@ -1,0 +1,84 @@
+"""A stream's real driver that gets a signal at a named place, the n-th time a batch passes it.
+
+    python -m tests.faults.dying_driver --stream NAME --point staged --occurrence 2 --signal SIGKILL
+
+The settings come from the environment, as for any driver. Before the signal it says the place on its standard output.
+SIGKILL ends the driver with its JVM; SIGSTOP stops both until somebody lets them go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from sluice.crash_points import CrashPoint, Reached
+from sluice.declarations.loading import load_declarations
+from sluice.declarations.streams import EngineDeclaration
+from sluice.engine import launch_conf
+from sluice.launching.processes import identity_of
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.runs import admit_run, record_process
+from sluice.settings import Settings, load_settings
+from sluice_spark import delivery
+from sluice_spark.job import recorded_end, run_job
+from sluice_spark.supervised_run import SupervisedRun
+
+
+def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
+    """Sends the driver's whole process group a signal when a place is passed for the n-th time, from 1 on."""
+    passed = 0
+    lock = threading.Lock()  # the ledger's thread passes places too
+
+    def reached(here: CrashPoint) -> None:
+        nonlocal passed
+        with lock:
+            passed += here is point
+            is_now = here is point and passed == occurrence
+        if is_now:
+            sys.stdout.write(f"reached {point}\n")
+            sys.stdout.flush()
+            os.killpg(os.getpgrp(), number)
+
+    return reached
+
+
+def submit_arguments(settings: Settings) -> str:
+    """What PySpark starts its JVM with when a driver is started by Python itself."""
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
+    return shlex.join([*words, "pyspark-shell"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stream until the signal, or to its end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--point", type=CrashPoint, required=True)
+    parser.add_argument("--occurrence", type=int, default=1)
+    parser.add_argument("--signal", default="SIGKILL")
+    options = parser.parse_args(arguments)
+    settings = load_settings()
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+    reached = signal_at(options.point, occurrence=options.occurrence, number=signal.Signals[options.signal])
+    return run_job(lambda: _work(settings, options.stream, reached))
+
+
+def _work(settings: Settings, name: str, reached: Reached) -> None:
+    stream = load_declarations(settings.pipelines, only=name).stream(name)
+    delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        mode, digest = stream.declaration.mode, stream.digest
+        run = admit_run(ledger, stream=name, mode=mode, declaration_digest=digest, launched_by="a fault")
+        run = record_process(ledger, run.run_id, identity_of(os.getpid()), None)
+        with recorded_end(ledger, run.run_id) as say_reason:
+            work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, reached=reached)
+            say_reason(work.work())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

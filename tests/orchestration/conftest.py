@@ -1,0 +1,48 @@
+"""One real Airflow for all tests of this ring. Every test has streams and tables of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
+from sqlalchemy.engine import URL
+from tests.fixtures.airflow import RunningAirflow, running_airflow
+from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
+
+IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 1 second, longest_delay: 2 seconds}}\n"
+"""A restart policy for tests: one quick restart, then a person is asked."""
+
+STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "stopped", "left_alone",
+           "paused", "marked", "marked_well", "edited", "edited_badly", "controlled", "outliving", "dying_too",
+           "announced")  # fmt: skip
+QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory, postgres_url: URL) -> Iterator[RunningAirflow]:
+    """A real Airflow whose Spark jobs are fake drivers."""
+    folder = tmp_path_factory.mktemp("orchestration")
+    pipelines = folder / "pipelines"
+    pipelines.mkdir()
+    _declare(pipelines)
+    with running_airflow(folder, postgres_url, pipelines=pipelines) as running:
+        yield running
+
+
+def _declare(pipelines: Path) -> None:
+    for table in ("bronze.flights", "gold.first", "gold.second", "gold.third"):
+        write_table(pipelines, table, more=QUALITY)
+    for stream in STREAMS:
+        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=IMPATIENT)
+    write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
+    write_incremental_stream(
+        pipelines, "by_table", schedule="{tables: [gold.first]}", reads="gold.first", writes="gold.second"
+    )
+    write_incremental_stream(
+        pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
+    )
+    broken = write_continuous_stream(pipelines, "broken_one")
+    broken.write_text(broken.read_text() + "colour: green\n")

@@ -1,0 +1,84 @@
+"""Increments, maintenance, quality and broken declarations in a real Airflow; the Spark jobs are fakes."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fixtures.airflow import RunningAirflow
+
+from sluice.ledger.checkpoints import newest_checkpoint_check
+from sluice.ledger.generations import current_generation, record_query_id
+
+
+def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
+    """The state in which a run ends."""
+
+    def state() -> str:
+        return str(airflow.get(f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    airflow.wait(lambda: state() in ("success", "failed"), within_seconds=400, what=state)
+    return state()
+
+
+def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflow: RunningAirflow) -> None:
+    airflow.unpause("by_table")
+    airflow.unpause("by_clock")
+    run = airflow.trigger("by_clock")
+    assert _ended(airflow, "by_clock", run) == "success"
+    assert "--stream=by_clock" in airflow.log("by_clock", "run", run)
+    airflow.wait(lambda: bool(airflow.runs("by_table")), within_seconds=180)
+    (follower,) = airflow.runs("by_table")
+    assert follower["run_type"] == "asset_triggered"
+    assert _ended(airflow, "by_table", follower["dag_run_id"]) == "success"
+
+
+def test_only_the_chosen_table_is_maintained(airflow: RunningAirflow) -> None:
+    airflow.unpause("table_maintenance")
+    run = airflow.trigger("table_maintenance", tables=["gold.first"])
+    assert _ended(airflow, "table_maintenance", run) == "success"
+    states = airflow.tasks("table_maintenance", run)
+    assert [task for task, state in states.items() if state == "success"] == ["choose_tables", "gold.first"]
+    assert "--table=gold.first" in airflow.log("table_maintenance", "gold.first", run)
+
+
+def test_a_table_that_does_not_exist_cannot_be_chosen(airflow: RunningAirflow) -> None:
+    airflow.unpause("table_maintenance")
+    with pytest.raises(AssertionError, match=r"gold\.absent"):
+        airflow.trigger("table_maintenance", tables=["gold.absent"])
+
+
+def test_bad_data_is_red_with_the_reason_and_is_not_tried_again(airflow: RunningAirflow) -> None:
+    reason = "Table gold.second: expect_column_values_to_not_be_null(id) does not hold. Report: /reports/gold.html"
+    tell_drivers(airflow.behaviours, "gold.second", Behaviour(fails_with=f"UnhealthyError: {reason}"))
+    airflow.unpause("data_quality")
+    run = airflow.trigger("data_quality", tables=["gold.second"])
+    assert _ended(airflow, "data_quality", run) == "failed"
+    assert airflow.task("data_quality", "gold.second", run)["try_number"] == 1
+    assert reason in airflow.log("data_quality", "gold.second", run)
+
+
+def test_a_lost_checkpoint_is_red_and_named(airflow: RunningAirflow) -> None:
+    generation = current_generation(
+        airflow.ledger, "left_alone", checkpoints_root=airflow.environment["SLUICE_CHECKPOINTS"]
+    )
+    record_query_id(airflow.ledger, "left_alone", generation.generation, "a-query-that-once-ran")
+    airflow.unpause("checkpoint_health")
+    run = airflow.trigger("checkpoint_health", streams=["left_alone"])
+    assert _ended(airflow, "checkpoint_health", run) == "failed"
+    log = airflow.log("checkpoint_health", "check", run)
+    assert "Checkpoint of left_alone, generation 1: exists: nothing lies in" in log
+    check = newest_checkpoint_check(airflow.ledger, "left_alone")
+    assert check is not None
+    assert not check.healthy
+
+
+def test_a_broken_declaration_is_a_red_dag_that_tells_file_and_line(airflow: RunningAirflow) -> None:
+    dag_id = "broken__broken_one.stream"
+    airflow.unpause(dag_id)
+    line = len((airflow.pipelines / "broken_one.stream.yaml").read_text().splitlines())
+    place = f"{airflow.pipelines}/broken_one.stream.yaml:{line}"
+    assert place in airflow.get(f"dags/{dag_id}/details")["doc_md"]
+    run = airflow.trigger(dag_id)
+    assert _ended(airflow, dag_id, run) == "failed"
+    assert place in airflow.log(dag_id, "problem", run)
+    assert airflow.get("importErrors")["total_entries"] == 0

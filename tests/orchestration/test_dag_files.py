@@ -1,0 +1,168 @@
+"""DAG files as Airflow reads them: quickly, with nothing heavy, without network or database, each alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
+
+from sluice.declarations.streams import PLATFORM_DAGS
+from sluice.settings import project_root
+
+DAGS = project_root() / "dags"
+DAG_FILES = sorted(file.name for file in DAGS.glob("*.py"))
+PIPELINES = project_root() / "include" / "pipelines"
+_WANTED = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
+"""How Airflow tells a DAG file which DAG the task to be run belongs to; `get_parsing_context` reads it."""
+
+SECONDS_BEYOND_AIRFLOW = 1.0
+SECONDS_FOR_A_THOUSAND = 3.0
+"""Both of processor time, which another busy process on the machine does not change."""
+
+HEAVY = ("pyspark", "py4j", "pyiceberg", "pyarrow", "pandas", "great_expectations", "psycopg", "psycopg2", "boto3",
+         "confluent_kafka", "sluice.ledger", "sluice.lakehouse", "sluice.stack")  # fmt: skip
+
+PARSE = """\
+import importlib.util, json, os, socket, sys, time
+
+import airflow.sdk
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.serialization.serialized_objects import DagSerialization
+
+def refuse(*_, **__):
+    raise AssertionError("a DAG file asks for the network")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+
+def parse(dag_file, environment):
+    os.environ.update(environment)
+    before = set(sys.modules)
+    began = time.process_time()
+    specification = importlib.util.spec_from_file_location("dag_file", dag_file)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    parsed = time.process_time()
+    dags = [dag for dag in vars(module).values() if isinstance(dag, airflow.sdk.DAG)]
+    for dag in dags:
+        json.dumps(DagSerialization.to_dict(dag))
+    serialised = time.process_time()
+    return {"dags": [dag.dag_id for dag in dags], "modules": sorted(set(sys.modules) - before),
+            "parse_seconds": parsed - began, "serialise_seconds": serialised - parsed}
+
+for dag_file, environment in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        print(json.dumps(parse(dag_file, environment)), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+"""Reads DAG files, each in a process of its own that has imported Airflow and nothing else."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What came of reading a DAG file. modules: what was imported beyond Airflow and its Spark provider."""
+
+    dags: list[str]
+    modules: list[str]
+    parse_seconds: float
+    serialise_seconds: float
+
+
+def _parse(*requests: tuple[str, Path, str | None]) -> list[Parsed]:
+    """Read DAG files without the settings of a deployment: name, folder of declarations, the one wanted DAG."""
+    unset = ("SLUICE_", "AIRFLOW__", "_AIRFLOW")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
+    asked = [
+        (str(DAGS / name), {"SLUICE_PIPELINES": str(pipelines)} | ({_WANTED: dag_id} if dag_id else {}))
+        for name, pipelines, dag_id in requests
+    ]
+    command = [sys.executable, "-c", PARSE, json.dumps(asked)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)  # noqa: S603  # ours
+    answers = [line for line in done.stdout.splitlines() if line.startswith('{"dags"')]
+    assert len(answers) == len(requests), done.stderr
+    return [Parsed(**json.loads(answer)) for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def declared() -> dict[str, Parsed]:
+    """Every DAG file, read with the declarations of this project."""
+    return dict(zip(DAG_FILES, _parse(*((name, PIPELINES, None) for name in DAG_FILES)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A thousand declared streams."""
+    folder = tmp_path_factory.mktemp("thousand")
+    write_table(folder, "bronze.flights")
+    for number in range(1000):
+        write_table(folder, f"silver.t{number}")
+        write_continuous_stream(folder, f"stream_{number:04}", writes=f"silver.t{number}")
+    return folder
+
+
+@pytest.mark.parametrize("dag_file", DAG_FILES)
+def test_a_dag_file_is_quick_and_imports_nothing_heavy(declared: dict[str, Parsed], dag_file: str) -> None:
+    parsed = declared[dag_file]
+    assert [module for module in parsed.modules if module.startswith(HEAVY)] == []
+    assert parsed.parse_seconds < SECONDS_BEYOND_AIRFLOW, parsed.parse_seconds
+
+
+def test_every_declared_stream_has_its_dag_and_the_platform_its_own(declared: dict[str, Parsed]) -> None:
+    streams = [file.name.removesuffix(".stream.yaml") for file in PIPELINES.rglob("*.stream.yaml")]
+    found = [dag for parsed in declared.values() for dag in parsed.dags]
+    assert sorted(found) == sorted([*streams, *PLATFORM_DAGS])
+
+
+def test_before_a_task_runs_only_its_own_dag_is_built(tmp_path: Path) -> None:
+    for table in ("bronze.flights", "silver.flights"):
+        write_table(tmp_path, table)
+    for stream in ("one", "two"):
+        write_table(tmp_path, f"silver.{stream}")
+        write_continuous_stream(tmp_path, stream, writes=f"silver.{stream}")
+    write_incremental_stream(tmp_path, "three", schedule="{cron: '@daily'}")
+    parsed = _parse(
+        ("streams.py", tmp_path, None), ("streams.py", tmp_path, "two"), ("increments.py", tmp_path, "three")
+    )
+    assert [seen.dags for seen in parsed] == [["one", "two"], ["two"], ["three"]]
+
+
+def test_a_broken_file_hides_no_valid_stream(tmp_path: Path) -> None:
+    for table in ("bronze.flights", "silver.flights", "silver.other"):
+        write_table(tmp_path, table)
+    write_continuous_stream(tmp_path, "sound")
+    write_continuous_stream(tmp_path, "unsound", writes="silver.other").write_text("stream: [unclosed\n")
+    (tmp_path / "gold.flights.table.yaml").write_bytes(b"\xff\xfe not text")
+    parsed = _parse(
+        ("streams.py", tmp_path, None),
+        ("table_maintenance.py", tmp_path, None),
+        ("broken_declarations.py", tmp_path, None),
+        ("broken_declarations.py", tmp_path, "broken__unsound.stream"),
+    )
+    assert [seen.dags for seen in parsed] == [
+        ["sound"],
+        ["table_maintenance"],
+        ["broken__gold.flights.table", "broken__unsound.stream"],
+        ["broken__unsound.stream"],
+    ]
+
+
+def test_a_thousand_streams_parse_and_serialise_in_time(thousand: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Three times, and the best counts: also processor time grows when others share the processor's caches and cores.
+    *every, one = _parse(*[("streams.py", thousand, None)] * 3, ("streams.py", thousand, "stream_0500"))
+    best = min(every, key=lambda parsed: parsed.parse_seconds + parsed.serialise_seconds)
+    assert len(best.dags) == 1000
+    assert one.dags == ["stream_0500"]
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n1000 streams: parsed in {best.parse_seconds:.2f} s, serialised in {best.serialise_seconds:.2f} s; "
+            f"one of them before its task runs: {one.parse_seconds:.2f} s\n"
+        )
+    assert best.parse_seconds + best.serialise_seconds <= SECONDS_FOR_A_THOUSAND
+    assert one.parse_seconds < SECONDS_BEYOND_AIRFLOW

@@ -1,0 +1,111 @@
+"""What a person does in Airflow, and what becomes of the stream: pause, mark, edit, the form of `stream_control`."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.sample_declarations import write_continuous_stream
+from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
+
+from sluice.ledger.runs import find_run, recent_runs
+from sluice.ledger.wishes import find_wish
+from sluice.observations.runs import DesiredState, RunState
+from sluice.observations.wishes import HoldCause
+
+RECONCILER = "stream_reconciler"
+
+
+def _reconciled(airflow: RunningAirflow) -> str:
+    """Let the reconciler look now instead of at the next minute; its log."""
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{RECONCILER}").is_success, within_seconds=DEADLINE_SECONDS)
+    run = airflow.trigger(RECONCILER)
+    airflow.await_task(RECONCILER, "reconcile", "success", run_id=run)
+    return airflow.log(RECONCILER, "reconcile", run)
+
+
+def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
+    airflow: RunningAirflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, dag_run = started(airflow, "paused")
+    paused_at = time.monotonic()
+    airflow.patch("dags/paused", {"is_paused": True})
+    ended = await_ended(airflow, "paused")
+    drained_seconds = time.monotonic() - paused_at
+    with capsys.disabled():
+        sys.stdout.write(f"\na paused stream was drained after {drained_seconds:.0f} s\n")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    assert find_wish(airflow.ledger, "paused").hold is HoldCause.PAUSED
+    airflow.wait(lambda: not lives(run), within_seconds=DEADLINE_SECONDS)
+    unpaused_at = time.monotonic()
+    airflow.unpause("paused")
+    again = await_running(airflow, "paused", after=run)
+    with capsys.disabled():
+        sys.stdout.write(f"the unpaused stream ran again after {time.monotonic() - unpaused_at:.0f} s\n")
+    assert again.token == run.token + 1
+    airflow.await_task("paused", TASK, "deferred", run_id=dag_run)
+    assert find_wish(airflow.ledger, "paused").wanted is DesiredState.RUNNING
+
+
+def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_is_unpaused(
+    airflow: RunningAirflow,
+) -> None:
+    run, dag_run = started(airflow, "marked")
+    airflow.mark("marked", TASK, dag_run, "failed")
+    ended = await_ended(airflow, "marked")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    airflow.wait(lambda: airflow.is_paused("marked"), within_seconds=DEADLINE_SECONDS)
+    _reconciled(airflow)
+    assert find_wish(airflow.ledger, "marked").hold is HoldCause.PAUSED
+    airflow.unpause("marked")
+    assert await_running(airflow, "marked", after=run).token == run.token + 1
+
+
+def test_marking_the_task_successful_stops_the_stream_until_a_task_of_it_is_cleared(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "marked_well")
+    airflow.mark("marked_well", TASK, dag_run, "success")
+    ended = await_ended(airflow, "marked_well")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    airflow.wait(lambda: len(airflow.runs("marked_well")) == 2, within_seconds=DEADLINE_SECONDS)
+    airflow.await_task("marked_well", TASK, "deferred")
+    assert len(recent_runs(airflow.ledger, "marked_well", limit=9)) == 1, "the next run of the DAG waits"
+    airflow.clear("marked_well", TASK, airflow.runs("marked_well")[-1]["dag_run_id"])
+    assert await_running(airflow, "marked_well", after=run).token == run.token + 1
+
+
+def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_the_reason(
+    airflow: RunningAirflow,
+) -> None:
+    followed, _ = started(airflow, "edited")
+    refused, _ = started(airflow, "edited_badly")
+    write_continuous_stream(airflow.pipelines, "edited", writes="silver.edited", more="engine: {driver_memory: 600m}\n")
+    write_continuous_stream(airflow.pipelines, "edited_badly", reads="gold.first", writes="silver.edited_badly")
+    log = _reconciled(airflow)
+    again = await_running(airflow, "edited", after=followed)
+    ended = find_run(airflow.ledger, followed.run_id)
+    assert (ended.state, ended.reason) == (RunState.FINISHED, "stopped as wished")
+    assert ended.end_asked_because == "its declaration has changed"
+    assert again.declaration_digest != followed.declaration_digest
+    assert "input rows was `iceberg table=bronze.flights` and is now `iceberg table=gold.first`" in log
+    assert "reason=change_refused" in log
+    assert lives(refused)
+    assert find_run(airflow.ledger, refused.run_id).is_live
+
+
+def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAirflow) -> None:
+    run, _ = started(airflow, "controlled")
+    dag_run = airflow.trigger("stream_control", stream="controlled", verb="stop", dry_run=True)
+    airflow.await_task("stream_control", "carry_out", "success", run_id=dag_run)
+    assert f"for run {run.run_id}, which finishes its batch" in airflow.log("stream_control", "plan", dag_run)
+    assert find_wish(airflow.ledger, "controlled").wished_at is None
+    dag_run = airflow.trigger("stream_control", stream="controlled", verb="restart", dry_run=False)
+    airflow.await_task("stream_control", "carry_out", "success", run_id=dag_run)
+    again = await_running(airflow, "controlled", after=run)
+    assert again.token == run.token + 1
+    assert str(find_run(airflow.ledger, run.run_id).end_asked_because).startswith(
+        "restarted by airflow: stream_control"
+    )
+    with pytest.raises(AssertionError, match="explode"):
+        airflow.trigger("stream_control", stream="controlled", verb="explode", dry_run=False)

@@ -1,0 +1,112 @@
+"""A continuous stream in a real Airflow: launched, adopted, restarted, given up, stopped; never two drivers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime
+
+from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_running, lives, started
+
+from sluice.decisions.failure_guide import failure_of, next_step
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.runs import newest_run, recent_runs
+from sluice.ledger.wishes import wish
+from sluice.observations.failures import FailureReason
+from sluice.observations.runs import DesiredState, RunState
+from sluice_airflow.operators.telling import TOLD_KEY
+
+
+def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/launched").is_success, within_seconds=DEADLINE_SECONDS)
+    unpaused_at = datetime.now(UTC)
+    run, _ = started(airflow, "launched")
+    due_at = datetime.fromisoformat(airflow.runs("launched")[0]["run_after"])
+    assert due_at < unpaused_at, "its time had come already: it did not wait for the next minute"
+    assert run.launched_by.startswith("airflow: launched, scheduled__")
+    assert run.process is not None
+    assert os.getsid(run.process.pid) not in {os.getsid(0), 0}
+    batch = newest_batch(airflow.ledger, "launched")
+    airflow.wait(lambda: newest_batch(airflow.ledger, "launched") != batch, within_seconds=DEADLINE_SECONDS)
+    pool = airflow.get("pools/default_pool")
+    assert (pool["running_slots"], pool["queued_slots"]) == (0, 0)
+
+
+def test_clearing_the_task_adopts_the_driver_that_lives(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "cleared")
+    airflow.clear("cleared", TASK, dag_run)
+    airflow.wait(lambda: airflow.task("cleared", TASK, dag_run)["try_number"] == 2, within_seconds=DEADLINE_SECONDS)
+    airflow.await_task("cleared", TASK, "deferred", run_id=dag_run)
+    assert recent_runs(airflow.ledger, "cleared", limit=9) == (newest_run(airflow.ledger, "cleared"),)
+    assert await_running(airflow, "cleared").process == run.process
+    assert lives(run)
+
+
+def test_a_run_that_is_triggered_by_hand_starts_no_second_driver(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "triggered_twice")
+    second = airflow.trigger("triggered_twice")
+    airflow.await_task("triggered_twice", TASK, "deferred", run_id=dag_run)
+    assert airflow.task("triggered_twice", TASK, second)["state"] is None, "it waits in the queue"
+    assert [seen.run_id for seen in recent_runs(airflow.ledger, "triggered_twice", limit=9)] == [run.run_id]
+    assert lives(run)
+
+
+def test_a_killed_driver_is_started_again_by_the_same_task(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "killed")
+    assert run.process is not None
+    os.kill(run.process.pid, signal.SIGKILL)
+    airflow.wait(lambda: newest_run(airflow.ledger, "killed") != run, within_seconds=DEADLINE_SECONDS)
+    airflow.wait(lambda: len(recent_runs(airflow.ledger, "killed", limit=9)) == 2, within_seconds=DEADLINE_SECONDS)
+    again = await_running(airflow, "killed")
+    first = recent_runs(airflow.ledger, "killed", limit=9)[1]
+    assert (first.run_id, first.state, first.reason) == (run.run_id, RunState.FAILED, "killed by SIGKILL")
+    assert (again.launched_at - first.ended_at).total_seconds() >= 0.75  # type: ignore[operator]  # it has ended
+    airflow.await_task("killed", TASK, "deferred", run_id=dag_run)
+    assert len(airflow.runs("killed")) == 1
+
+
+def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausing_asks_again(
+    airflow: RunningAirflow,
+) -> None:
+    tell_drivers(airflow.behaviours, "given_up", Behaviour(fails_with="CheckpointError: The checkpoint is damaged."))
+    airflow.unpause("given_up")
+    airflow.wait(lambda: bool(airflow.runs("given_up")), within_seconds=DEADLINE_SECONDS)
+    dag_run = airflow.runs("given_up")[0]["dag_run_id"]
+    task = airflow.await_task("given_up", TASK, "failed", run_id=dag_run)
+    airflow.wait(lambda: airflow.is_paused("given_up"), within_seconds=DEADLINE_SECONDS)
+    (run,) = recent_runs(airflow.ledger, "given_up", limit=9)  # another start would only have repeated it
+    assert (run.state, run.failure) == (RunState.FAILED, failure_of(FailureReason.CHECKPOINT_DAMAGED))
+    log = airflow.log("given_up", TASK, dag_run, task["try_number"])
+    told_to_airflow = airflow.get(f"dags/given_up/dagRuns/{dag_run}/taskInstances/{TASK}/state-store/{TOLD_KEY}")
+    for word in (
+        "restart_would_not_help",
+        "checkpoint: checkpoint_damaged",
+        next_step(FailureReason.CHECKPOINT_DAMAGED, stream="given_up"),
+    ):
+        assert word in log
+        assert word in str(told_to_airflow["value"]["explanation"]) or word == told_to_airflow["value"]["reason"]
+    for word in (
+        "CheckpointError: The checkpoint is damaged.",
+        "`sluice stream start given_up`",
+        "unpause it: that asks for the stream again",
+    ):
+        assert word in log
+    assert len(airflow.runs("given_up")) == 1
+    tell_drivers(airflow.behaviours, "given_up", Behaviour())
+    airflow.unpause("given_up")
+    assert await_running(airflow, "given_up").state is RunState.RUNNING
+
+
+def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_wish(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "stopped")
+    wish(airflow.ledger, "stopped", DesiredState.STOPPED, wished_by="a test")
+    airflow.await_task("stopped", TASK, "success", run_id=dag_run)
+    ended = recent_runs(airflow.ledger, "stopped", limit=1)[0]
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    airflow.wait(lambda: len(airflow.runs("stopped")) == 2, within_seconds=DEADLINE_SECONDS)
+    airflow.await_task("stopped", TASK, "deferred")
+    assert len(recent_runs(airflow.ledger, "stopped", limit=9)) == 1
+    wish(airflow.ledger, "stopped", DesiredState.RUNNING, wished_by="a test")
+    assert await_running(airflow, "stopped").run_id != run.run_id

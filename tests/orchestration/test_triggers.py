@@ -1,0 +1,238 @@
+"""The triggers beside a real ledger, without Airflow around them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from tests.fixtures.deployment import deployment_environment
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.runs import admit_run, beat, record_end
+from sluice.ledger.wishes import find_wish, wish
+from sluice.observations.runs import DesiredState, RunObservation, RunState
+from sluice.observations.wishes import HoldCause
+from sluice_airflow.triggers import ledger_trigger, marking
+from sluice_airflow.triggers.stream_trigger import StreamTrigger
+from sluice_airflow.triggers.wish_trigger import WishTrigger
+
+POLL_SECONDS = 0.05
+SOON_SECONDS = 5.0
+A_WHILE_SECONDS = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _deployment(tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings by which triggers find the ledger of the test."""
+    for name, value in deployment_environment(tmp_path, pipelines=tmp_path, ledger_url=ledger_url).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> RunObservation:
+    """A run whose driver was heard a moment ago."""
+    run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
+    beat(ledger, run.run_id)
+    return run
+
+
+def _beside(run: RunObservation, *, patience_seconds: float = 60) -> StreamTrigger:
+    return StreamTrigger(
+        stream=run.stream, run_id=run.run_id, patience_seconds=patience_seconds, poll_seconds=POLL_SECONDS
+    )
+
+
+async def _fires(trigger: BaseTrigger) -> dict[str, Any]:
+    """What the trigger tells."""
+    events: list[TriggerEvent] = [event async for event in trigger.run()]
+    assert len(events) == 1
+    payload: dict[str, Any] = events[0].payload
+    return payload
+
+
+def _watched(trigger: BaseTrigger, then: Callable[[], object]) -> dict[str, Any]:
+    """What the trigger tells after something happened, having been silent before."""
+
+    async def watch() -> dict[str, Any]:
+        task = asyncio.create_task(_fires(trigger))
+        await asyncio.sleep(A_WHILE_SECONDS)
+        assert not task.done()
+        await asyncio.to_thread(then)
+        return await asyncio.wait_for(task, SOON_SECONDS)
+
+    return asyncio.run(watch())
+
+
+def _in_loop(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    async def wait() -> dict[str, Any]:
+        return await asyncio.wait_for(work, SOON_SECONDS)
+
+    return asyncio.run(wait())
+
+
+def test_it_is_silent_beside_a_live_run_and_fires_when_the_run_ends(ledger: Ledger, run: RunObservation) -> None:
+    def end() -> None:
+        record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="boom")
+
+    assert _watched(_beside(run), end) == {"seen": f"run {run.run_id} failed"}
+
+
+def test_an_odd_run_is_left_alone_as_long_as_its_supervisor_is_patient(ledger: Ledger, run: RunObservation) -> None:
+    wish(ledger, run.stream, DesiredState.STOPPED)  # asked to stop, it is odd until it ends
+    patience_seconds = 1.0
+    began = time.monotonic()
+    told = _in_loop(_fires(_beside(run, patience_seconds=patience_seconds)))
+    assert told == {"seen": f"run {run.run_id} running"}
+    assert time.monotonic() - began >= patience_seconds
+
+
+def test_it_runs_twice_without_harm_and_tells_the_same(ledger: Ledger, run: RunObservation) -> None:
+    record_end(ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="gone")
+
+    async def both() -> dict[str, Any]:
+        one, other = await asyncio.gather(_fires(_beside(run)), _fires(_beside(run)))
+        assert one == other
+        return one
+
+    assert _in_loop(both()) == {"seen": f"run {run.run_id} lost"}
+
+
+def test_its_cancellation_reaches_the_triggerer_and_touches_no_run(ledger: Ledger, run: RunObservation) -> None:
+    async def cancel() -> None:
+        task = asyncio.create_task(_fires(_beside(run)))
+        await asyncio.sleep(A_WHILE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped"])
+def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
+    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    """Airflow calls `on_kill` also for a cleared task, and for a trigger that moves to another triggerer."""
+
+    async def state_of(_: object) -> str | None:
+        return state
+
+    monkeypatch.setattr(marking, "_state_of", state_of)
+    trigger = _beside(run)
+    trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
+    asyncio.run(trigger.on_kill())
+    is_marked = state in {"failed", "success", "skipped"}
+    assert find_wish(ledger, run.stream).hold is (HoldCause.MARKED if is_marked else None)
+    assert beat(ledger, run.run_id).wanted is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
+
+
+def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
+    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer = asyncio.Event()
+
+    async def late_state(_: object) -> str:
+        await may_answer.wait()
+        return "success"
+
+    monkeypatch.setattr(marking, "_state_of", late_state)
+    trigger = _beside(run)
+    trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
+
+    async def kill_impatiently() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(trigger.on_kill(), timeout=0.1)
+        assert find_wish(ledger, run.stream).hold is None
+        may_answer.set()
+        await asyncio.wait_for(asyncio.gather(*ledger_trigger._going_on), SOON_SECONDS)
+
+    asyncio.run(kill_impatiently())
+    assert find_wish(ledger, run.stream).hold is HoldCause.MARKED
+
+
+def test_a_trigger_that_only_shuts_down_kills_nothing() -> None:
+    for trigger in (StreamTrigger, WishTrigger):
+        assert trigger.cleanup == BaseTrigger.cleanup
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        StreamTrigger(stream="flights", run_id="a-run", patience_seconds=30.0, poll_seconds=2.0),
+        WishTrigger(stream="flights", wished_at="2026-01-01T00:00:00+00:00", due_seconds=5.0, poll_seconds=2.0),
+        WishTrigger(stream="flights", wished_at=None, due_seconds=None, poll_seconds=2.0),
+    ],
+)
+def test_its_arguments_are_small_and_make_it_again(trigger: BaseTrigger) -> None:
+    path, arguments = trigger.serialize()
+    stored = json.dumps(arguments)
+    assert len(stored) < 200
+    assert path == f"{type(trigger).__module__}.{type(trigger).__qualname__}"
+    assert type(trigger)(**json.loads(stored)).serialize() == (path, arguments)
+
+
+def test_an_absent_ledger_is_borne_for_a_while_told_once_and_then_handed_to_the_task(
+    run: RunObservation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_LEDGER_URL", "postgresql+psycopg://sluice@127.0.0.1:1/absent")
+    monkeypatch.setattr(ledger_trigger, "BEARABLE_OUTAGE_SECONDS", A_WHILE_SECONDS)
+    began = time.monotonic()
+    told = _in_loop(_fires(_beside(run)))
+    assert told == {"seen": "the ledger is away"}
+    assert time.monotonic() - began >= A_WHILE_SECONDS
+    assert capsys.readouterr().out.count("Stream flights cannot be watched and is left alone: The ledger at 127.") == 1
+
+
+def test_a_stopped_stream_is_waited_for_until_it_is_wished_again(ledger: Ledger) -> None:
+    wish(ledger, "flights", DesiredState.STOPPED)
+    known = find_wish(ledger, "flights").wished_at
+    assert known is not None
+    trigger = WishTrigger(stream="flights", wished_at=known.isoformat(), due_seconds=None, poll_seconds=POLL_SECONDS)
+    told = _watched(trigger, lambda: wish(ledger, "flights", DesiredState.RUNNING))
+    assert told == {"seen": "stream flights is to be running"}
+
+
+def test_a_start_that_is_due_is_told_without_a_wish() -> None:
+    trigger = WishTrigger(stream="flights", wished_at=None, due_seconds=A_WHILE_SECONDS, poll_seconds=POLL_SECONDS)
+    assert _in_loop(_fires(trigger)) == {"seen": "0 seconds are over"}
+
+
+def test_two_hundred_triggers_leave_the_loop_free(
+    ledger: Ledger, run: RunObservation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        admit_run(ledger, stream=f"flights_{number}", mode="continuous", declaration_digest="d", launched_by="a test")
+        for number in range(199)
+    ]
+
+    async def late_seconds() -> list[float]:
+        tasks = [asyncio.create_task(_fires(_beside(one))) for one in (run, *runs)]
+        # The quietest of three windows: a busy machine makes single long pauses, a blocking poll makes them in each.
+        windows = [await _late_seconds() for _ in range(3)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return min(windows, key=max)
+
+    late = sorted(asyncio.run(late_seconds()))
+    with capsys.disabled():
+        print(f"\n200 triggers: the loop is late by {1000 * late[-1]:.0f} ms at worst")  # noqa: T201  # a measurement
+    assert late[-1] < 0.2
+
+
+async def _late_seconds() -> list[float]:
+    """How late the loop came back, each time in about two seconds."""
+    late = []
+    for _ in range(40):
+        asleep = time.monotonic()
+        await asyncio.sleep(POLL_SECONDS)
+        late.append(time.monotonic() - asleep - POLL_SECONDS)
+    return late

@@ -1,0 +1,82 @@
+"""Real Spark on a real catalog, object store, Kafka and ledger: one set of services and one session for the ring."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.stack import SERVICES, Stack, stack_in
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.streams import EngineDeclaration, StateDeclaration
+from sluice.engine import launch_conf
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import Settings
+from sluice_spark.session import open_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark's `collect()` leaves its socket to the garbage collector, which is no fault of a test here."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Services of this ring's own: the demo's tables are made here, and other rings make them too."""
+    with stack_in(tmp_path_factory.mktemp("spark-ring") / "data") as stack:
+        stack.up(SERVICES)
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def settings(services: Stack) -> Settings:
+    """The settings of the ring's services."""
+    return services.settings()
+
+
+@pytest.fixture(scope="session")
+def spark(settings: Settings) -> Iterator[SparkSession]:
+    """The ring's one Spark session, opened as a job opens it."""
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the machine's own Python has no pandas, and says only "crashed"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    session = open_session(settings, name="tests", state=StateDeclaration(), with_delta=True)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def sluice_settings(settings: Settings) -> Settings:
+    """The test kit for users works with the ring's services."""
+    return settings
+
+
+@pytest.fixture(scope="session")
+def sluice_spark(spark: SparkSession) -> SparkSession:
+    """The test kit for users works in the ring's session."""
+    return spark
+
+
+@pytest.fixture
+def ring_ledger(settings: Settings) -> Iterator[Ledger]:
+    """The ledger of the ring's services; shared, so streams have names of their own."""
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def workshop(spark: SparkSession, settings: Settings, ring_ledger: Ledger, tmp_path: Path) -> Workshop:
+    """A folder, a namespace and checkpoints of the test's own."""
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    own = settings.model_copy(update={"pipelines": pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()})
+    return Workshop(spark=spark, settings=own, ledger=ring_ledger, namespace=f"n{uuid4().hex[:12]}")

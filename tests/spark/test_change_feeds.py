@@ -1,0 +1,139 @@
+"""A change feed is merged: rows come, change and go, the newest change of a key counts, and none of it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from pyspark.sql import functions as fn
+from tests.fixtures.streams_of_tables import dying_at, reading, writing
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+from sluice.errors import DeliveryError
+from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
+from sluice_spark.stopping import StopReason, StopRequest
+
+COLUMNS = {"order": "long", "at": "long", "word": "string"}  # a column named like a word of SQL, knowingly
+Change = tuple[int, int | None, str | None, str | None]
+
+
+@pytest.fixture
+def stream_name(workshop: Workshop) -> str:
+    """A stream that no other test has: the ledger is shared."""
+    return f"s{workshop.namespace}"
+
+
+def declare(workshop: Workshop, name: str, *, source: dict[str, Any] | None = None, **output: Any) -> None:
+    """A stream that brings a table up to date with a feed; continuous when `source` is given: the reader's options."""
+    feed = workshop.declare_table("source", {**COLUMNS, "op": "string"})
+    target = workshop.declare_table("target", COLUMNS)
+    read = reading(feed)
+    how: dict[str, Any] = {}
+    if source is not None:
+        read["records"]["stream"]["iceberg"] |= source
+        how = {"mode": "continuous", "trigger": {"processing_time": "10 milliseconds"}}
+    merge = {"mode": "merge", "keys": ["order"], "operation_column": "op", "ordering_column": "at"}
+    sql = "SELECT `order`, at, word, op FROM records"
+    workshop.declare_stream(name, sql=sql, inputs=read, outputs=writing(target, **merge | output), **how)
+
+
+def feed(workshop: Workshop, changes: Sequence[Change]) -> None:
+    """Changes arrive: key, ordering, content, operation."""
+    names = ("order", "at", "word", "op")
+    workshop.append("source", [dict(zip(names, change, strict=True)) for change in changes])
+
+
+def rows(workshop: Workshop) -> list[tuple[Any, ...]]:
+    """What the target holds."""
+    return [tuple(row.values()) for row in workshop.rows("target")]
+
+
+def test_rows_come_change_and_go_and_a_late_change_changes_nothing(workshop: Workshop, stream_name: str) -> None:
+    declare(workshop, stream_name)
+    feed(workshop, [(1, 5, "a", "c"), (2, 5, "b", "r"), (3, 5, "c", "u"), (4, 5, "d", "c"), (4, 6, None, "d")])
+    workshop.run(stream_name)
+    assert rows(workshop) == [(1, 5, "a"), (2, 5, "b"), (3, 5, "c")]
+
+    feed(
+        workshop, [(1, 8, "newest", "u"), (1, 7, None, "d"), (2, 6, None, "d"), (3, None, None, "d"), (9, 1, None, "d")]
+    )
+    workshop.run(stream_name)
+    assert rows(workshop) == [(1, 8, "newest"), (3, 5, "c")]
+
+    feed(workshop, [(1, 7, "late", "u"), (3, 4, None, "d"), (8, 1, None, "d")])  # nothing of it has an effect
+    (batch,) = workshop.run(stream_name).batches
+    assert rows(workshop) == [(1, 8, "newest"), (3, 5, "c")]
+    assert (batch.key.batch, batch.published_rows) == (2, {"copies": 3})
+
+    feed(workshop, [(1, 9, None, "d")])
+    workshop.run(stream_name)  # the mark went past the batch that changed nothing
+    assert rows(workshop) == [(3, 5, "c")]
+    assert workshop.table("target").schema().column_names == list(COLUMNS)
+    staging = workshop.table(f"staging.{stream_name}__copies").schema().column_names
+    assert staging == [*COLUMNS, OPERATION_COLUMN]
+
+
+def test_without_the_guard_a_late_change_would_win(workshop: Workshop, stream_name: str) -> None:
+    declare(workshop, stream_name)
+    feed(workshop, [(1, 5, "new", "c")])
+    workshop.run(stream_name)
+    feed(workshop, [(1, 4, "late", "u")])
+
+    with patch("sluice_spark.merging._is_newer", return_value=fn.lit(True)):
+        workshop.run(stream_name)
+
+    assert rows(workshop) == [(1, 4, "late")]
+
+
+def test_what_is_staged_keeps_its_meaning_for_the_driver_that_recovers_it(workshop: Workshop, stream_name: str) -> None:
+    """The first driver dies with a batch staged; the next one has another declaration of what operations are called."""
+    declare(workshop, stream_name, operations={"insert": ["I"], "update": ["U"], "delete": ["D"]})
+    feed(workshop, [(1, 1, "a", "I"), (2, 1, "b", "I")])
+    workshop.run(stream_name)
+    feed(workshop, [(1, 2, None, "D"), (2, 2, "changed", "U")])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream_name, reached=dying_at(CrashPoint.STAGED))
+    assert rows(workshop) == [(1, 1, "a"), (2, 1, "b")]
+    declare(workshop, stream_name)
+
+    workshop.run(stream_name)
+    assert rows(workshop) == [(2, 2, "changed")]
+
+    workshop.forget_last_commit(stream_name)
+    workshop.run(stream_name)
+    assert rows(workshop) == [(2, 2, "changed")]
+
+
+@pytest.mark.parametrize("operation", ["x", None])
+def test_an_unknown_operation_stops_the_batch_by_name(
+    workshop: Workshop, stream_name: str, operation: str | None
+) -> None:
+    declare(workshop, stream_name)
+    feed(workshop, [(1, 1, "a", "c"), (2, 1, "b", operation)])
+
+    found = f"unknown operation {operation or 'null'} in the column op; known are c, r, u, d"
+    with pytest.raises(DeliveryError, match=f"{workshop.table_name('target')}: {found}"):
+        workshop.run(stream_name)
+
+    assert rows(workshop) == []
+
+
+def test_the_newest_change_of_a_group_counts_whichever_batch_brought_it(workshop: Workshop, stream_name: str) -> None:
+    declare(workshop, stream_name, source={"max_files_per_batch": 1}, publish_every="1 hour")
+    feed(workshop, [(1, 9, "newest", "c"), (2, 1, "b", "c"), (3, 1, "c", "c")])
+    feed(workshop, [(1, 8, None, "d"), (2, 2, None, "d"), (3, 1, "later", "u")])
+    feed(workshop, [(1, 7, "old", "u")])
+    stop, staged = StopRequest(), list[CrashPoint]()
+
+    def reached(here: CrashPoint) -> None:
+        staged.extend([here] if here is CrashPoint.STAGED else [])
+        if len(staged) == 3:
+            stop.make(StopReason.WISHED)
+
+    result = workshop.run(stream_name, stop=stop, reached=reached)
+
+    assert rows(workshop) == [(1, 9, "newest"), (3, 1, "later")]
+    assert len({batch.snapshot_ids["copies"] for batch in result.batches}) == 1

@@ -1,0 +1,64 @@
+"""Real drivers are killed at named places; whatever was done by then, every batch is in its table once.
+
+The places and ways that are not here are in the table of `make drill`.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tests.fixtures.crash_scenarios import Scenario, Way
+from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+
+SLICE = (
+    Scenario(way=Way.APPEND, point=CrashPoint.STAGED),
+    Scenario(way=Way.GROUPED, point=CrashPoint.CHECKED),
+    Scenario(way=Way.REPLACE, point=CrashPoint.PUBLISHED),
+    Scenario(way=Way.MERGE, point=CrashPoint.MERGED),
+    Scenario(way=Way.TWO, point=CrashPoint.FIRST_OUTPUT_STAGED),
+    Scenario(way=Way.TWO, point=CrashPoint.FIRST_OUTPUT_PUBLISHED),
+)
+
+
+@pytest.mark.parametrize("scenario", SLICE, ids=lambda scenario: f"{scenario.way}, {scenario.point}")
+def test_no_batch_is_lost_or_doubled(scenario: Scenario, workshop: Workshop, services: Stack) -> None:
+    stream = f"s{workshop.namespace}"
+    scenario.declare(workshop, stream)
+
+    scenario.crash_and_recover(workshop, services.environment(), stream)
+
+    assert workshop.rows("target") == scenario.expected()
+    if scenario.way is Way.TWO:
+        words = sorted(row["word"] for row in workshop.rows("words"))
+        assert words == sorted(row["word"] for row in scenario.expected())
+
+
+@pytest.mark.parametrize("way", [Way.APPEND, Way.MERGE], ids=str)
+def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(
+    way: Way, workshop: Workshop, services: Stack
+) -> None:
+    scenario, stream = Scenario(way=way, point=CrashPoint.CHECKED), f"s{workshop.namespace}"
+    scenario.declare(workshop, stream)
+    stopped = faulty_driver(
+        workshop,
+        services.environment(),
+        stream,
+        point=scenario.point,
+        occurrence=scenario.occurrence,
+        number=signal.SIGSTOP,
+    )
+
+    with stopped as driver:
+        driver.await_place()
+        declare_lost(workshop, stream)  # everybody believes it dead
+        scenario.finish(workshop, stream)
+        driver.go_on()
+        end = driver.last_words()
+
+    assert workshop.rows("target") == scenario.expected()
+    assert end.startswith(("1: sluice: failed: StaleTokenError: ", "1: sluice: failed: LeaseLostError: ")), end

@@ -1,0 +1,284 @@
+"""Batches become visible once: after a crash between any two steps, in one table and in several."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from tests.fixtures.streams_of_tables import (
+    COLUMNS,
+    all_of_them,
+    blind_to_what_is_there,
+    dying_at,
+    reading,
+    writing,
+)
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+from sluice.errors import CheckpointError, DeliveryError, DivergedError, SchemaError
+from sluice.lakehouse.publication.marks import read_mark
+from sluice.ledger.batches import recent_batches, record_batch, totals
+from sluice.ledger.runs import newest_run
+from sluice.observations.runs import RunState
+from sluice_spark.stopping import StopReason
+
+
+@pytest.fixture
+def copying(workshop: Workshop, stream_name: str) -> Workshop:
+    """A stream that appends what it reads."""
+    source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
+    workshop.declare_stream(
+        stream_name, sql="SELECT id, word FROM records", inputs=reading(source), outputs=writing(target)
+    )
+    return workshop
+
+
+@pytest.fixture
+def stream_name(workshop: Workshop) -> str:
+    """A stream that no other test has: the ledger is shared."""
+    return f"s{workshop.namespace}"
+
+
+def test_a_batch_is_appended_and_recorded(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}])
+
+    result = copying.run(stream_name)
+
+    assert copying.rows("target") == [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
+    assert result.reason is StopReason.EXHAUSTED
+    (batch,) = result.batches
+    head = copying.table("target").current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary["sluice.publication-key"] == f"{stream_name}:1:0"
+    assert head.summary["sluice.run-id"] == batch.run_id
+    assert batch.snapshot_ids == {"copies": head.snapshot_id}
+    assert (batch.input_rows, batch.published_rows, batch.refused_rows) == (2, {"copies": 2}, 0)
+    assert batch.start_offsets == {"records": None}
+    assert batch.end_offsets["records"]["snapshot_id"] == copying.table("source").metadata.current_snapshot_id
+    run = newest_run(copying.ledger, stream_name)
+    assert run is not None
+    assert (run.state, run.exit_code, run.reason) == (RunState.FINISHED, 0, "everything that was there is processed")
+
+
+def test_the_next_run_reads_only_what_is_new(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    copying.append("source", [{"id": 2, "word": "two"}])
+
+    second = copying.run(stream_name)
+
+    assert [batch.key.batch for batch in second.batches] == [1]
+    assert [row["id"] for row in copying.rows("target")] == [1, 2]
+
+
+def test_a_batch_that_was_written_and_not_noted_is_not_written_again(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    copying.forget_last_commit(stream_name)
+    copying.append("source", [{"id": 2, "word": "two"}])
+
+    again = copying.run(stream_name)
+
+    assert [row["id"] for row in copying.rows("target")] == [1, 2]
+    assert [(batch.key.batch, batch.published_rows) for batch in again.batches] == [
+        (0, {"copies": 1}),
+        (1, {"copies": 1}),
+    ]
+
+
+def test_a_batch_that_is_staged_again_meets_the_mark(copying: Workshop, stream_name: str) -> None:
+    """A driver that does not find what was staged: cleared, or staged by a driver that is still at work."""
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    copying.forget_last_commit(stream_name)
+
+    with blind_to_what_is_there():
+        copying.run(stream_name)
+
+    assert [row["id"] for row in copying.rows("target")] == [1]
+
+
+def test_without_the_mark_it_would_be_written_twice(copying: Workshop, stream_name: str) -> None:
+    """The guard is taken out: were this to pass without it, the test above would show nothing."""
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    copying.forget_last_commit(stream_name)
+
+    with (
+        blind_to_what_is_there(),
+        patch("sluice.lakehouse.publication.publishing.batches_to_publish", side_effect=all_of_them),
+    ):
+        copying.run(stream_name)
+
+    assert [row["id"] for row in copying.rows("target")] == [1, 1]
+
+
+def test_a_checkpoint_older_than_the_table_is_refused(copying: Workshop, stream_name: str) -> None:
+    for number in (1, 2):
+        copying.append("source", [{"id": number, "word": "x"}])
+        copying.run(stream_name)
+    copying.forget_last_commit(stream_name)
+    for file in (copying.checkpoint(stream_name) / "offsets").glob("*1*"):
+        file.unlink()
+    copying.append("source", [{"id": 3, "word": "x"}])
+
+    with pytest.raises(DivergedError, match=f"already holds another batch {stream_name}:1:1: its end offsets differ"):
+        copying.run(stream_name)
+
+    assert [row["id"] for row in copying.rows("target")] == [1, 2]
+    run = newest_run(copying.ledger, stream_name)
+    assert run is not None
+    assert (run.state, run.exit_code) == (RunState.FAILED, 1)
+    assert run.reason is not None
+    assert run.reason.startswith("DivergedError: ")
+
+
+TWO_OUTPUTS = """
+    from pyspark.sql import functions as fn
+
+    def transform(records):
+        refused = records.where("id < 0")
+        return {
+            "copies": records.where("id >= 0"),
+            "words": records.where("id >= 0").select("word"),
+            "quarantine": refused.select(
+                fn.lit("negative id").alias("reason"),
+                fn.to_json(fn.struct("id")).alias("position"),
+                fn.col("word").alias("payload"),
+            ),
+        }
+"""
+
+
+@pytest.fixture
+def dividing(workshop: Workshop, stream_name: str) -> Workshop:
+    """A stream of two outputs that refuses some rows."""
+    source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
+    words = workshop.declare_table("words", {"word": "string"})
+    workshop.declare_stream(
+        stream_name,
+        python=TWO_OUTPUTS,
+        inputs=reading(source),
+        outputs={**writing(target), "words": {"iceberg": {"table": words}}},
+        quarantine=True,
+    )
+    return workshop
+
+
+def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop, stream_name: str) -> None:
+    dividing.append("source", [{"id": 1, "word": "one"}, {"id": -7, "word": "minus seven"}, {"id": 2, "word": None}])
+
+    (batch,) = dividing.run(stream_name).batches
+
+    assert dividing.rows("target") == [{"id": 1, "word": "one"}, {"id": 2, "word": None}]
+    assert dividing.rows("words") == [{"word": "one"}, {"word": None}]
+    (refused,) = dividing.rows(f"quarantine.{stream_name}")
+    assert refused.pop("refused_at") is not None
+    assert refused == {
+        "stream": stream_name,
+        "generation": 1,
+        "batch": 0,
+        "reason": "negative id",
+        "position": '{"id":-7}',
+        "payload": "minus seven",
+    }
+    assert (batch.input_rows, batch.published_rows, batch.refused_rows) == (3, {"copies": 2, "words": 2}, 1)
+    assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
+
+
+def test_an_output_without_rows_moves_its_mark_and_gets_none(dividing: Workshop, stream_name: str) -> None:
+    dividing.append("source", [{"id": -1, "word": "no"}])
+
+    (batch,) = dividing.run(stream_name).batches
+
+    assert dividing.rows("target") == []
+    mark = read_mark(dividing.table("target"), stream=stream_name, output="copies")
+    assert mark is not None
+    assert (mark.generation, mark.batch) == (1, 0)
+    assert (batch.published_rows, batch.refused_rows) == ({"copies": 0, "words": 0}, 1)
+    assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
+
+
+def test_after_a_crash_between_two_outputs_only_the_missing_ones_are_written(
+    dividing: Workshop, stream_name: str
+) -> None:
+    dividing.append("source", [{"id": 1, "word": "one"}, {"id": -1, "word": "no"}])
+    with pytest.raises(OSError, match="dies here"):
+        dividing.run(stream_name, reached=dying_at(CrashPoint.FIRST_OUTPUT_PUBLISHED))
+    assert len(dividing.rows("target")) == 1
+    assert dividing.rows("words") == []
+
+    dividing.run(stream_name)
+
+    assert dividing.rows("target") == [{"id": 1, "word": "one"}]
+    assert dividing.rows("words") == [{"word": "one"}]
+    assert len(dividing.rows(f"quarantine.{stream_name}")) == 1
+
+
+def test_a_missing_required_value_is_told_with_batch_and_table(workshop: Workshop, stream_name: str) -> None:
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS, required=["id"])
+    workshop.declare_stream(
+        stream_name, sql="SELECT id, word FROM records", inputs=reading(source), outputs=writing(target)
+    )
+    workshop.append("source", [{"id": None, "word": "nobody"}])
+
+    with pytest.raises(DeliveryError, match=rf"Batch {stream_name}:1:0 .* {target}: .*NULL value .* non-nullable"):
+        workshop.run(stream_name)
+
+    assert workshop.rows("target") == []
+
+
+def test_an_output_that_does_not_fit_its_table_is_refused_with_every_difference(
+    workshop: Workshop, stream_name: str
+) -> None:
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", {"id": "int", "word": "string", "size": "long"})
+    workshop.declare_stream(
+        stream_name, sql="SELECT id, word AS wort FROM records", inputs=reading(source), outputs=writing(target)
+    )
+
+    with pytest.raises(SchemaError) as refusal:
+        workshop.run(stream_name)
+
+    assert refusal.value.message == (
+        f"The output copies of stream {stream_name} does not fit the table {target}: id: declared int, got bigint; "
+        "word: declared string, got nothing; size: declared bigint, got nothing; wort: declared nothing, got string."
+    )
+
+
+def test_a_checkpoint_that_lost_its_metadata_is_refused(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    (copying.checkpoint(stream_name) / "metadata").unlink()
+
+    with pytest.raises(CheckpointError, match=r"is registered for query .* and has no metadata"):
+        copying.run(stream_name)
+
+    assert len(copying.rows("target")) == 1
+
+
+def test_a_checkpoint_of_another_query_is_refused(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [{"id": 1, "word": "one"}])
+    copying.run(stream_name)
+    metadata = copying.checkpoint(stream_name) / "metadata"
+    (metadata.parent / ".metadata.crc").unlink()
+    metadata.write_text('{"id":"00000000-0000-0000-0000-000000000000"}')
+
+    with pytest.raises(CheckpointError, match=r"is registered for query .*, got 00000000-0000"):
+        copying.run(stream_name)
+
+
+def test_batches_of_all_runs_add_up_in_the_ledger(dividing: Workshop, stream_name: str) -> None:
+    for number in (1, 2):
+        dividing.append("source", [{"id": number, "word": "x"}, {"id": -number, "word": "y"}])
+        for batch in dividing.run(stream_name).batches:
+            record_batch(dividing.ledger, batch)
+
+    summed = totals(dividing.ledger, stream_name)
+
+    assert (summed.batches, summed.input_rows, summed.refused_rows) == (2, 4, 2)
+    assert summed.published_rows == {"copies": 2, "words": 2}
+    assert len(recent_batches(dividing.ledger, stream_name, limit=10)) == 2

@@ -1,0 +1,202 @@
+"""Files of every format are read as declared, from local disk and from S3."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pytest
+from botocore.config import Config
+from pyarrow import csv, orc, parquet
+from pyspark.sql import DataFrame, SparkSession
+from tenacity import Retrying, stop_after_delay, wait_fixed
+from tests.fixtures.streaming import drained, open_declared, running
+
+from sluice.settings import FilesConnection, Settings
+
+COLUMNS = [{"name": "origin", "type": "string"}, {"name": "temp", "type": "double"}]
+WEATHER = pa.table({"origin": ["EWR", "JFK"], "temp": [39.5, None], "unknown": [1, 2]})
+READ: list[dict[str, Any]] = [{"origin": "EWR", "temp": 39.5}, {"origin": "JFK", "temp": None}]
+
+
+def at(settings: Settings, folder: Path) -> Settings:
+    """The settings with a connection `here` to a local folder."""
+    here = FilesConnection(kind="files", root=folder.as_uri())
+    return settings.model_copy(update={"connections": {**settings.connections, "here": here}})
+
+
+def by_origin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in a known order."""
+    return sorted(rows, key=lambda row: str(row["origin"]))
+
+
+def write_weather(spark: SparkSession, folder: Path, kind: str) -> None:
+    """The weather in a file of a format; json and csv have no column too many or know its name."""
+    file = folder / "a"
+    match kind:
+        case "json":
+            file.write_text('{"origin": "EWR", "temp": 39.5, "unknown": 1}\n{"origin": "JFK"}\n')
+        case "csv":  # here columns have places and no names
+            csv.write_csv(WEATHER.drop_columns("unknown"), file)
+        case "parquet":
+            parquet.write_table(WEATHER, file)
+        case "orc":
+            orc.write_table(WEATHER, file)
+        case "avro":
+            written = folder.with_name("written")
+            spark.createDataFrame(WEATHER.to_pandas()).selectExpr("origin", "nullif(temp, 'NaN') temp").coalesce(
+                1
+            ).write.format("avro").save(str(written))
+            next(written.glob("*.avro")).rename(folder / "a.avro")
+        case "text":
+            file.write_text("EWR\nJFK\n")
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet", "orc", "avro", "text"])
+def test_every_format_is_read_as_a_stream_and_as_a_static_input(
+    spark: SparkSession, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    folder = tmp_path / "in" / "weather"
+    folder.mkdir(parents=True)
+    write_weather(spark, folder, kind)
+    source: dict[str, Any] = {"connection": "here", "path": "weather", "format": kind}
+    expected: list[dict[str, Any]] = READ
+    if kind == "text":
+        expected = [{"value": "EWR"}, {"value": "JFK"}]
+    else:
+        source["columns"] = COLUMNS
+    here = at(settings, tmp_path / "in")
+
+    arriving = drained(spark, open_declared(spark, here, stream={"files": source}), tmp_path)
+    looked_up = open_declared(spark, here, static={"files": source}).collect()
+
+    assert sorted(arriving, key=str) == expected
+    assert sorted((row.asDict() for row in looked_up), key=str) == expected
+
+
+def test_a_row_tells_its_file(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    write_weather(spark, tmp_path, "json")
+    source = {"connection": "here", "format": "json", "columns": COLUMNS}
+    rows = open_declared(spark, at(settings, tmp_path), stream={"files": source})
+
+    assert {row["file_name"] for row in drained(spark, rows.select("_metadata.file_name"), tmp_path / "c")} == {"a"}
+
+
+def test_a_damaged_file_stops_the_stream(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"temp": "warm"}\n')
+    source = {"connection": "here", "format": "json", "columns": [{"name": "temp", "type": "double"}]}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE.*/in/a\.json"):
+        drained(spark, rows, tmp_path)
+
+
+def test_a_required_value_that_is_absent_stops_the_stream_even_when_nobody_asks_for_the_column(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_weather(spark, folder, "json")
+    columns = [COLUMNS[0], {**COLUMNS[1], "required": True}]
+    source = {"connection": "here", "format": "json", "columns": columns}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    with pytest.raises(Exception, match=r"A row has no value for temp in file:.*/in/a"):
+        drained(spark, rows.select("origin"), tmp_path)
+    (folder / "a").write_text('{"origin": "EWR", "temp": 1}\n')
+    assert drained(spark, rows, tmp_path) == [{"origin": "EWR", "temp": 1.0}]
+
+
+def test_a_folder_that_does_not_exist_yet_is_an_empty_input(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    source = {"connection": "here", "path": "later/weather", "format": "json", "columns": COLUMNS}
+    rows = open_declared(spark, at(settings, tmp_path / "in"), stream={"files": source})
+
+    with running(spark, rows, tmp_path) as query:
+        assert query.rows() == []
+        (tmp_path / "in" / "later" / "weather").mkdir(parents=True)
+        write_weather(spark, tmp_path / "in" / "later" / "weather", "json")
+        assert by_origin(query.rows()) == READ
+
+
+def test_batches_have_so_many_files_the_newest_first(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text(str(number))
+        set_age(folder / f"{number}.txt", seconds=100 - number)
+    batches: list[list[str]] = []
+
+    def note(batch: DataFrame, number: int) -> None:
+        batches.append([row.value for row in batch.collect()])
+
+    source = {"connection": "here", "format": "text", "max_files_per_batch": 2}
+    for newest_first in (False, True):
+        limited = {**source, "latest_first": newest_first}
+        rows = open_declared(spark, at(settings, folder), stream={"files": limited})
+        writer = rows.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / str(newest_first)))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    assert [sorted(batch) for batch in batches] == [["0", "1"], ["2"], ["1", "2"], ["0"]]
+
+
+def set_age(file: Path, *, seconds: float) -> None:
+    """Let a file be so old."""
+    then = time.time() - seconds
+    os.utime(file, (then, then))
+
+
+@pytest.mark.parametrize("afterwards", ["archive", "delete"])
+def test_a_file_that_was_read_is_put_away(
+    spark: SparkSession, settings: Settings, tmp_path: Path, afterwards: str
+) -> None:
+    folder = tmp_path / "in" / "weather"
+    folder.mkdir(parents=True)
+    source = {"connection": "here", "path": "weather", "format": "text", "afterwards": afterwards}
+    if afterwards == "archive":
+        source["archive_path"] = "archive"
+    for number in range(2):
+        (folder / f"{number}.txt").write_text(str(number))
+        rows = open_declared(spark, at(settings, tmp_path / "in"), stream={"files": source})
+        assert drained(spark, rows, tmp_path, checkpoint="c") == [{"value": str(number)}]
+
+    for attempt in Retrying(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True):
+        with attempt:
+            assert [file.name for file in folder.iterdir() if not file.name.startswith(".")] == ["1.txt"]
+    archived = [file.name for file in (tmp_path / "in" / "archive").rglob("0.txt")]
+    assert archived == (["0.txt"] if afterwards == "archive" else [])
+
+
+def test_files_lie_on_s3_too(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    store = settings.object_store
+    assert store.access_key_id is not None
+    assert store.secret_access_key is not None
+    client = boto3.client(
+        "s3",
+        endpoint_url=store.endpoint,
+        region_name=store.region,
+        aws_access_key_id=store.access_key_id.get_secret_value(),
+        aws_secret_access_key=store.secret_access_key.get_secret_value(),
+        config=Config(request_checksum_calculation="when_required", response_checksum_validation="when_required"),
+    )
+    path = f"files_source/{tmp_path.name}"
+    source = {"connection": "landing", "path": path, "format": "json", "columns": COLUMNS, "afterwards": "delete"}
+    rows = open_declared(spark, settings, stream={"files": source})
+
+    with running(spark, rows, tmp_path) as query:
+        assert query.rows() == []
+        client.put_object(Bucket="landing", Key=f"{path}/a.json", Body=b'{"origin": "EWR", "temp": 39.5}\n')
+        assert query.rows() == READ[:1]
+        client.put_object(Bucket="landing", Key=f"{path}/b.json", Body=b'{"origin": "JFK"}\n')
+        assert by_origin(query.rows()) == READ
+        for attempt in Retrying(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True):
+            with attempt:
+                left = client.list_objects_v2(Bucket="landing", Prefix=path)
+                assert [entry["Key"] for entry in left["Contents"]] == [f"{path}/b.json"]

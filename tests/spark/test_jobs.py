@@ -1,0 +1,365 @@
+"""The demo's streams as real drivers under `spark-submit`: from Kafka to gold, killed and stopped on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pyiceberg.catalog import Catalog
+from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
+from tests.fixtures.stack import Stack
+
+from sluice.declarations.loading import Declarations, load_declarations
+from sluice.declarations.quarantine import all_tables
+from sluice.demo.flights_data import FIRST_DAY, Flight, Span, flights_of, read_weather
+from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.reference_data import write_reference_data
+from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
+from sluice.demo.replayer import replay
+from sluice.demo.weather_files import drop_weather, open_landing_folder
+from sluice.job_command import RunIncrement
+from sluice.lakehouse.catalog import open_catalog
+from sluice.lakehouse.tables import create_or_evolve_table
+from sluice.launching.processes import identity_of
+from sluice.ledger.batches import recent_batches, totals
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
+from sluice.ledger.wishes import wish
+from sluice.observations.runs import DesiredState, ProcessIdentity, RunState
+from sluice.settings import KafkaConnection, Settings
+
+SPAN = Span(first_day=FIRST_DAY, days=3)
+BATCH_LINE = re.compile(r" INFO batch (\d+): ")
+CONTINUOUS = ("bronze_flights", "silver_flights", "gold_delays_by_carrier_hour")
+PATIENCE_SECONDS = 300.0
+IN_STORE = "s3a://landing/checkpoints"
+
+
+@pytest.fixture(scope="module")
+def declarations(settings: Settings) -> Declarations:
+    """The demo's declarations, as they are in the repository."""
+    loaded = load_declarations(settings.pipelines)
+    loaded.require_valid()
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def catalog(settings: Settings, declarations: Declarations) -> Catalog:
+    """The catalog with the demo's tables, and what flights are joined with."""
+    catalog = open_catalog(settings)
+    for declaration in all_tables(declarations).values():
+        create_or_evolve_table(catalog, declaration)
+    write_reference_data(catalog)
+    return catalog
+
+
+@pytest.fixture(scope="module")
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    """The ledger that the drivers write."""
+    with open_ledger(settings.ledger_url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def topic(settings: Settings) -> FlightsTopic:
+    """The topic of the flights."""
+    connection = settings.connections["flights_kafka"]
+    assert isinstance(connection, KafkaConnection)
+    topic = FlightsTopic(bootstrap_servers=connection.bootstrap_servers)
+    topic.create()
+    return topic
+
+
+@pytest.fixture(scope="module")
+def plan() -> ReplayPlan:
+    """What is sent."""
+    return plan_replay(flights_of(SPAN), span=SPAN, seed=7)
+
+
+@pytest.fixture(scope="module")
+def jobs(services: Stack, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """Starts drivers of this module."""
+    with jobs_in(settings, services.environment(), tmp_path_factory.mktemp("jobs")) as started:
+        yield started
+
+
+def send(records: tuple[PlannedRecord, ...], topic: FlightsTopic) -> None:
+    """Send records as fast as Kafka takes them."""
+    arguments = {"plan_name": "test", "hours_per_second": None, "report": lambda _: None, "is_stopped": lambda: False}
+    assert replay(records, topic=topic, **arguments) == len(records)  # type: ignore[arg-type]  # a dict of named ones
+
+
+def row_count(catalog: Catalog, table: str) -> int:
+    """The rows of a table, as its newest snapshot tells them."""
+    snapshot = catalog.load_table(table).current_snapshot()
+    return 0 if snapshot is None or snapshot.summary is None else int(snapshot.summary["total-records"] or 0)
+
+
+def rows(catalog: Catalog, table: str) -> pl.DataFrame:
+    """The rows of a table, read without Spark."""
+    return pl.DataFrame(catalog.load_table(table).scan().to_arrow())
+
+
+def expected_gold(flights: list[Flight]) -> pl.DataFrame:
+    """Gold as Polars computes it from the package's own data."""
+    known = pl.DataFrame(
+        [
+            {
+                "carrier": flight.carrier,
+                "window_start": flight.departure.replace(minute=0, second=0),
+                "is_cancelled": flight.dep_time is None,
+                "dep_delay": flight.dep_delay,
+            }
+            for flight in flights
+        ]
+    )
+    return (
+        known.group_by("carrier", "window_start")
+        .agg(
+            pl.len().cast(pl.Int64).alias("flights"),
+            pl.col("is_cancelled").sum().cast(pl.Int64).alias("cancelled"),
+            (pl.col("dep_delay") >= 15).sum().cast(pl.Int64).alias("delayed"),
+            pl.col("dep_delay").sum().cast(pl.Int64).alias("total_dep_delay_minutes"),
+        )
+        .sort("carrier", "window_start")
+    )
+
+
+def secrets_of(services: Stack) -> list[str]:
+    """Everything secret in the environment of the stack."""
+    words = ("SECRET", "PASSWORD", "CREDENTIAL", "ACCESS_KEY", "LEDGER_URL")
+    found = [value for name, value in services.environment().items() if any(word in name for word in words)]
+    assert len(found) >= 4
+    return found
+
+
+@pytest.fixture(scope="module")
+def chain(
+    jobs: Jobs, catalog: Catalog, ledger: Ledger, topic: FlightsTopic, plan: ReplayPlan, declarations: Declarations
+) -> dict[str, Job]:
+    """The three continuous streams after they have worked through everything; silver's driver was killed once, and its
+    state lies in the object store.
+    """
+    place = {"silver_flights": {"SLUICE_CHECKPOINTS": IN_STORE}}
+    drivers = {name: jobs.start_stream(declarations.stream(name), ledger, **place.get(name, {})) for name in CONTINUOUS}
+    half = len(plan.on_time) // 2
+    send(plan.on_time[:half], topic)
+    wait_until(lambda: row_count(catalog, "silver.flights") > 0, within_seconds=PATIENCE_SECONDS)
+    killed = drivers["silver_flights"]
+    killed.kill()
+    assert killed.run is not None
+    record_end(ledger, killed.run.run_id, state=RunState.LOST, exit_code=None, reason="killed by a test")
+    send(plan.on_time[half:], topic)
+    drivers["silver_flights"] = jobs.start_stream(
+        declarations.stream("silver_flights"), ledger, **place["silver_flights"]
+    )
+    flights = sum(record.kind is RecordKind.FLIGHT for record in plan.on_time)
+    wait_until(lambda: row_count(catalog, "silver.flights") >= flights, within_seconds=PATIENCE_SECONDS)
+    newest = max(flight.departure for flight in flights_of(SPAN))
+    wait_until(lambda: has_watermark_near(ledger, newest), within_seconds=PATIENCE_SECONDS)
+    send(plan.late_set, topic)
+    late = len(plan.late_set)
+    wait_until(
+        lambda: totals(ledger, "silver_flights").late_rows >= late and gold_flights(catalog) >= flights,
+        within_seconds=PATIENCE_SECONDS,
+    )
+    return drivers
+
+
+def has_watermark_near(ledger: Ledger, newest: datetime) -> bool:
+    """Whether silver's watermark stands where the newest departure puts it."""
+    (batch, *_) = recent_batches(ledger, "silver_flights", limit=1)
+    return batch.watermark is not None and batch.watermark >= newest - timedelta(hours=6, minutes=1)
+
+
+def gold_flights(catalog: Catalog) -> int:
+    """The flights that gold has counted."""
+    return int(rows(catalog, "gold.delays_by_carrier_hour")["flights"].sum())
+
+
+def test_every_record_is_in_bronze_once(chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan) -> None:
+    bronze = rows(catalog, "bronze.flights")
+
+    assert bronze.height == len(plan.records)
+    assert bronze.select("topic", "partition", "offset").is_unique().all()
+    for (_,), part in bronze.group_by("partition"):
+        assert sorted(part["offset"]) == list(range(part.height))
+
+
+def test_every_flight_is_in_silver_once_though_its_driver_was_killed(
+    chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan
+) -> None:
+    silver = rows(catalog, "silver.flights")
+    sent = {record.flight.identity for record in plan.on_time if record.kind is RecordKind.FLIGHT}
+
+    found = [
+        f"{row['time_hour'].astimezone(UTC):%Y-%m-%dT%HZ}/{row['carrier']}/{row['flight']}"
+        for row in silver.iter_rows(named=True)
+    ]
+    assert len(found) == len(set(found))
+    assert set(found) == sent
+    assert silver["airline"].null_count() == 0
+
+
+def test_malformed_records_are_in_the_quarantine_once(
+    chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan
+) -> None:
+    refused = rows(catalog, "quarantine.silver_flights")
+
+    assert refused.height == sum(plan.counts[kind] for kind in MALFORMED_KINDS)
+    assert refused["position"].is_unique().all()
+
+
+def test_gold_equals_what_polars_computes(chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan) -> None:
+    on_time = [record.flight for record in plan.on_time if record.kind is RecordKind.FLIGHT]
+    expected = expected_gold(on_time)
+
+    gold = rows(catalog, "gold.delays_by_carrier_hour").sort("carrier", "window_start").select(expected.columns)
+
+    assert gold.with_columns(pl.col("window_start").dt.convert_time_zone("UTC")).equals(
+        expected.with_columns(pl.col("window_start").dt.convert_time_zone("UTC"))
+    )
+
+
+def test_the_late_set_is_counted_as_late(chain: dict[str, Job], ledger: Ledger, plan: ReplayPlan) -> None:
+    assert totals(ledger, "silver_flights").late_rows == len(plan.late_set) > 0
+
+
+def test_a_driver_tells_each_batch_in_one_line_and_little_else(chain: dict[str, Job]) -> None:
+    """Beside the batches: the JVM's word on its modules, the run, the parts of the state, and what took very long."""
+    for name, job in chain.items():
+        lines = job.log.read_text(encoding="utf-8").splitlines()
+        batches = [told[1] for line in lines if (told := BATCH_LINE.search(line))]
+        others = [line for line in lines if not BATCH_LINE.search(line)]
+        assert len(batches) >= 2
+        assert len(set(batches)) == len(batches)
+        assert len(others) <= 12, (name, "\n".join(others))
+        assert sum(" WARN " in line for line in others) <= 3, (name, "\n".join(others))
+        assert not any("[Stage" in line for line in lines)
+
+
+def test_no_secret_is_an_argument_or_in_a_log(chain: dict[str, Job], services: Stack) -> None:
+    secrets = secrets_of(services)
+    for job in chain.values():
+        arguments = job.arguments()
+        assert f"--run-id={job.run.run_id}" in arguments if job.run is not None else False
+        for secret in secrets:
+            assert not any(secret in text for text in (*arguments, job.log.read_text()))
+
+
+def test_drivers_stop_when_it_is_wished_and_when_they_are_told(
+    chain: dict[str, Job], ledger: Ledger, declarations: Declarations
+) -> None:
+    bronze, silver, gold = (chain[name] for name in CONTINUOUS)
+    os.kill(bronze.process.pid, signal.SIGTERM)  # the JVM, which is all that others see of a driver
+    silver.python().send_signal(signal.SIGTERM)
+    wish(ledger, "gold_delays_by_carrier_hour", DesiredState.STOPPED, wished_by="a test")
+
+    assert [job.wait() for job in (bronze, silver, gold)] == [0, 0, 0]
+
+    ended = [find_run(ledger, job.run.run_id) for job in (bronze, silver, gold) if job.run is not None]
+    assert [(run.state, run.exit_code, run.reason) for run in ended] == [
+        (RunState.FINISHED, 0, "stopped by a signal"),
+        (RunState.FINISHED, 0, "stopped by a signal"),
+        (RunState.FINISHED, 0, "stopped as wished"),
+    ]
+    for name, job in chain.items():
+        lines = job.log.read_text().splitlines()
+        told = [line for line in lines if BATCH_LINE.search(line)]
+        assert job.run is not None
+        recorded = [batch for batch in recent_batches(ledger, name, limit=10_000) if batch.run_id == job.run.run_id]
+        assert len(told) == len(recorded) > 0
+        assert not [line for line in lines if " ERROR " in line or "Traceback" in line]
+
+
+def test_increments_bring_the_weather_beside_the_delays(
+    chain: dict[str, Job], jobs: Jobs, catalog: Catalog, ledger: Ledger, settings: Settings, declarations: Declarations
+) -> None:
+    """Their checkpoints lie in the object store here."""
+    days = drop_weather(open_landing_folder(settings), ends_at=SPAN.ends_at)
+    assert len(days) > 0
+    for name in ("bronze_weather", "gold_delays_by_weather"):
+        job = jobs.start(
+            RunIncrement(stream=name, launched_by="a test"), declarations.stream(name), SLUICE_CHECKPOINTS=IN_STORE
+        )
+        assert job.wait(PATIENCE_SECONDS) == 0, job.log.read_text()
+
+    weather = read_weather()
+    hours = pl.DataFrame(weather).filter(pl.col("time_hour").dt.date().is_in(days)).height
+    assert row_count(catalog, "bronze.weather") == hours
+    gold = rows(catalog, "gold.delays_by_weather")
+    assert gold.height == hours
+    assert gold.select("origin", "time_hour").is_unique().all()
+    silver = rows(catalog, "silver.flights").with_columns(pl.col("time_hour").dt.convert_time_zone("UTC"))
+    beside = silver.filter(pl.col("time_hour").dt.date().is_in(days)).join(
+        gold.with_columns(pl.col("time_hour").dt.convert_time_zone("UTC")), on=["origin", "time_hour"], how="semi"
+    )
+    assert gold["flights"].sum() == beside.height > 0
+    assert gold["delayed"].sum() == (beside["dep_delay"] >= 15).sum()
+    for name in ("bronze_weather", "gold_delays_by_weather"):
+        run = newest_run(ledger, name)
+        assert run is not None
+        assert (run.state, run.exit_code) == (RunState.FINISHED, 0)
+        assert run.process is not None
+        assert totals(ledger, name).input_rows == hours
+
+
+def test_an_increment_without_anything_new_is_no_batch(
+    chain: dict[str, Job], jobs: Jobs, ledger: Ledger, declarations: Declarations
+) -> None:
+    before = totals(ledger, "bronze_weather").batches
+    job = jobs.start(
+        RunIncrement(stream="bronze_weather", launched_by="a test"),
+        declarations.stream("bronze_weather"),
+        SLUICE_CHECKPOINTS=IN_STORE,
+    )
+
+    assert job.wait() == 0
+    assert totals(ledger, "bronze_weather").batches == before
+
+
+def test_an_increment_beside_a_live_run_fails_and_says_which(
+    jobs: Jobs, catalog: Catalog, ledger: Ledger, declarations: Declarations
+) -> None:
+    stream = declarations.stream("bronze_weather")
+    live = admit_run(
+        ledger, stream=stream.name, mode="incremental", declaration_digest=stream.digest, launched_by="another"
+    )
+    record_process(ledger, live.run_id, identity_of(os.getpid()), None)
+    try:
+        job = jobs.start(RunIncrement(stream=stream.name, launched_by="a test"), stream)
+        assert job.wait() == 1
+    finally:
+        record_end(ledger, live.run_id, state=RunState.FINISHED, exit_code=0, reason="the test is over")
+    last = [line for line in job.log.read_text().splitlines() if line.startswith("sluice: ")][-1]
+    assert last.startswith(f"sluice: failed: RunAlreadyLiveError: Stream bronze_weather has a live run: {live.run_id}")
+
+
+def test_an_increment_takes_the_place_of_a_run_whose_driver_is_gone(
+    jobs: Jobs, catalog: Catalog, ledger: Ledger, declarations: Declarations
+) -> None:
+    stream = declarations.stream("bronze_weather")
+    lost = admit_run(
+        ledger, stream=stream.name, mode="incremental", declaration_digest=stream.digest, launched_by="another"
+    )
+    here = identity_of(os.getpid())
+    gone = ProcessIdentity(host=here.host, pid=2**22 - 1, started_at_seconds=here.started_at_seconds)
+    record_process(ledger, lost.run_id, gone, Path("nowhere.log"))
+
+    job = jobs.start(
+        RunIncrement(stream=stream.name, launched_by="a test"),
+        stream,
+        SLUICE_CHECKPOINTS=IN_STORE,
+    )
+
+    assert job.wait() == 0, job.log.read_text()
+    assert (find_run(ledger, lost.run_id).state, find_run(ledger, lost.run_id).reason) == (
+        RunState.LOST,
+        "its driver is gone",
+    )

@@ -1,0 +1,355 @@
+"""Tables are kept in order beside their streams: no row is lost, no reader left behind, nothing written twice."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import LedgerError
+from sluice.job_command import MaintainTable
+from sluice.lakehouse.inspection import observe_table
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import database_time
+from sluice.ledger.maintenance import newest_maintenance
+from sluice.ledger.sole_maintainer import sole_maintainer
+from sluice.observations.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice_spark.maintenance_run import maintain_table
+from sluice_spark.table_content import changed_content, rewrites_since
+
+COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
+NO_COMPACTION: Mapping[str, Any] = {"compaction": None}
+EXPIRE_ALL: Mapping[str, Any] = {"expiry": {"older_than": "1 millisecond", "retain_last": 1}}
+NO_EXPIRY: Mapping[str, Any] = {"expiry": None}
+PATIENT = {"commit.retry.num-retries": "20"}
+"""As a table that a stream writes is declared: a commit is tried again while others come first."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
+
+
+def declare(workshop: Workshop, table: str, *, properties: Mapping[str, str] | None = None, **maintenance: Any) -> str:
+    """Declare and create a table with a maintenance policy; its full name."""
+    name = workshop.table_name(table)
+    columns = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    declared = {"table": name, "description": table, "owner": "me", "columns": columns, "maintenance": maintenance}
+    declared["properties"] = dict(properties or {})
+    (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
+    workshop.create_tables()
+    return name
+
+
+def append(workshop: Workshop, table: str, first: int, last: int) -> None:
+    """Append a row, and with it a file and a snapshot, for every number from `first` up to `last`."""
+    for number in range(first, last):
+        workshop.append(table, [{"id": number, "word": f"word {number}"}])
+
+
+def maintain(workshop: Workshop, table: str) -> MaintenanceObservation:
+    """Maintain a table as the job does."""
+    command = MaintainTable(table=table, launched_by="a test")
+    return maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
+
+
+def run_stream(workshop: Workshop, stream: str) -> None:
+    """Run a stream over what is there, and record its batches as its driver does."""
+    for batch in workshop.run(stream).batches:
+        record_batch(workshop.ledger, batch)
+
+
+def expire_like_anybody(workshop: Workshop, table: str) -> None:
+    """Expire everything but the newest snapshot, as somebody does who knows of no reader."""
+    now = database_time(workshop.ledger)
+    statement = (
+        "CALL lakehouse.system.expire_snapshots(table => {table}, older_than => TIMESTAMP {now}, retain_last => 1)"
+    )
+    workshop.spark.sql(statement, table=f"lakehouse.{table}", now=now.isoformat()).collect()
+
+
+def step(run: MaintenanceObservation, wanted: MaintenanceStep) -> StepObservation:
+    """One step of a run."""
+    return next(done for done in run.operations if done.step is wanted)
+
+
+def ids(workshop: Workshop, table: str) -> list[int]:
+    """The ids in a table, read without Spark."""
+    return [row["id"] for row in workshop.rows(table)]
+
+
+def unneeded() -> SparkSession:
+    """Instead of a session, where none may be opened."""
+    raise AssertionError("a Spark session was opened")
+
+
+@pytest.fixture
+def copying(workshop: Workshop) -> tuple[Workshop, str, str, str]:
+    """A stream that appends what it reads: the workshop, the stream, its source and its target."""
+    stream = f"s{workshop.namespace}"
+    source = declare(workshop, "source", **NO_COMPACTION, **EXPIRE_ALL)
+    target = declare(workshop, "target", **NO_COMPACTION, **EXPIRE_ALL)
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, word FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+    )
+    return workshop, stream, source, target
+
+
+def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> None:
+    table = declare(workshop, "rows", **COMPACTION, manifest_rewrite={"min_manifests": 5}, **EXPIRE_ALL)
+    append(workshop, table, 0, 12)
+    before = workshop.rows(table)
+
+    run = maintain(workshop, table)
+
+    assert workshop.rows(table) == before
+    assert (run.files_before, run.files_after) == (12, 1)
+    assert (run.rows_before, run.rows_after) == (12, 12)
+    assert (run.snapshots_before, run.snapshots_after) == (12, 2)  # what the two rewrites became
+    assert run.manifests_after < run.manifests_before
+    compaction = step(run, MaintenanceStep.REWRITE_DATA_FILES)
+    assert compaction.outcome is StepOutcome.DONE
+    assert compaction.result == {
+        "rewritten_data_files_count": 12,
+        "added_data_files_count": 1,
+        "rewritten_bytes_count": run.bytes_before,
+        "failed_data_files_count": 0,
+        "removed_delete_files_count": 0,
+        "rewrites_verified": 1,
+        "rows_hashed": True,
+    }
+    assert step(run, MaintenanceStep.EXPIRE_SNAPSHOTS).result["deleted_data_files_count"] == 12
+    recorded = newest_maintenance(workshop.ledger, table)
+    assert recorded is not None
+    assert recorded.operations == run.operations
+    assert (recorded.success, recorded.launched_by) == (True, "a test")
+
+
+def test_what_is_in_order_needs_no_spark(workshop: Workshop) -> None:
+    table = declare(workshop, "rows", **COMPACTION)
+    append(workshop, table, 0, 2)
+
+    command = MaintainTable(table=table, launched_by="a test")
+    run = maintain_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+
+    assert run.success
+    assert {done.outcome for done in run.operations} == {StepOutcome.SKIPPED}
+
+
+def test_a_table_without_a_snapshot_is_left_alone(workshop: Workshop) -> None:
+    table = declare(workshop, "rows", **COMPACTION)
+
+    command = MaintainTable(table=table, launched_by="a test")
+    run = maintain_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+
+    assert (run.success, run.snapshot_before, run.snapshot_after) == (True, None, None)
+
+
+def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str, str]) -> None:
+    workshop, stream, source, target = copying
+    append(workshop, source, 0, 3)
+    run_stream(workshop, stream)
+    append(workshop, source, 3, 5)
+    run_stream(workshop, stream)
+    append(workshop, source, 5, 12)
+
+    run = maintain(workshop, source)
+
+    assert step(run, MaintenanceStep.EXPIRE_SNAPSHOTS).outcome is StepOutcome.DONE
+    assert run.snapshots_after < run.snapshots_before
+    assert f"sluice_pin__{stream}__records__position" in workshop.table(source).refs()
+    run_stream(workshop, stream)
+    append(workshop, source, 12, 14)
+    run_stream(workshop, stream)
+    assert ids(workshop, target) == list(range(14))
+
+
+def test_without_the_pins_the_paused_reader_would_be_lost(copying: tuple[Workshop, str, str, str]) -> None:
+    """The counterpart: the same story with an expiry that knows of no reader. It shows what the pins are for."""
+    workshop, stream, source, _ = copying
+    append(workshop, source, 0, 3)
+    run_stream(workshop, stream)
+    append(workshop, source, 3, 10)
+
+    expire_like_anybody(workshop, source)
+
+    with pytest.raises(PySparkException, match="expired or removed"):
+        run_stream(workshop, stream)
+
+
+def test_a_tag_on_the_position_alone_would_not_be_enough(copying: tuple[Workshop, str, str, str]) -> None:
+    """A reader walks over every snapshot after its position, so all of them stay, and not only the tagged one."""
+    workshop, stream, source, _ = copying
+    append(workshop, source, 0, 3)
+    run_stream(workshop, stream)
+    append(workshop, source, 3, 4)
+    run_stream(workshop, stream)
+    position = workshop.table(source).metadata.current_snapshot_id
+    assert position is not None
+    append(workshop, source, 4, 10)
+    workshop.table(source).manage_snapshots().create_tag(position, "position").commit()
+
+    expire_like_anybody(workshop, source)
+
+    with pytest.raises(PySparkException, match="Cannot find snapshot after"):
+        run_stream(workshop, stream)
+
+
+def test_expiry_waits_for_a_reader_that_has_not_started(copying: tuple[Workshop, str, str, str]) -> None:
+    workshop, stream, source, target = copying
+    append(workshop, source, 0, 6)
+
+    run = maintain(workshop, source)
+
+    expiry = step(run, MaintenanceStep.EXPIRE_SNAPSHOTS)
+    assert (expiry.outcome, expiry.reason) == (StepOutcome.SKIPPED, "reader_not_started")
+    assert run.success
+    run_stream(workshop, stream)
+    assert ids(workshop, target) == list(range(6))
+
+
+def test_expiry_is_refused_while_a_reader_cannot_be_told(copying: tuple[Workshop, str, str, str]) -> None:
+    workshop, stream, source, _ = copying
+    append(workshop, source, 0, 6)
+    run_stream(workshop, stream)
+    append(workshop, source, 6, 9)
+    (workshop.checkpoint(stream) / "sources" / "0" / "offsets" / "0").unlink()
+
+    run = maintain(workshop, source)
+
+    expiry = step(run, MaintenanceStep.EXPIRE_SNAPSHOTS)
+    assert (expiry.outcome, expiry.reason) == (StepOutcome.REFUSED, "reader_unknown")
+    assert stream in expiry.explanation
+    assert not run.success
+    assert run.snapshots_after == run.snapshots_before
+
+
+@pytest.mark.parametrize("expires", ["the platform", "a stranger"])
+def test_a_batch_that_was_not_noted_is_known_by_its_mark(copying: tuple[Workshop, str, str, str], expires: str) -> None:
+    """The stream is idle on a table that others write: expiry cuts the history short of its newest batch."""
+    workshop, stream, source, target = copying
+    append(workshop, source, 0, 2)
+    run_stream(workshop, stream)
+    append(workshop, target, 100, 106)
+    workshop.forget_last_commit(stream)
+
+    if expires == "the platform":
+        run = maintain(workshop, target)
+        assert step(run, MaintenanceStep.EXPIRE_SNAPSHOTS).outcome is StepOutcome.DONE
+    else:
+        expire_like_anybody(workshop, target)
+
+    run_stream(workshop, stream)
+    assert ids(workshop, target) == [0, 1, *range(100, 106)]
+
+
+@contextmanager
+def writer_beside(write: Callable[[int], None], *, pause_seconds: float = 0) -> Iterator[list[int]]:
+    """Another writer that works until the block ends; the numbers it has written."""
+    stop, written = threading.Event(), list[int]()
+
+    def work() -> None:
+        number = 1000
+        while not stop.wait(pause_seconds):
+            write(number)
+            written.append(number)
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        thread.join()
+
+
+def await_more(written: list[int], *, files: int) -> None:
+    """Wait until the writer has left so many more files: with fewer there is nothing to compact."""
+    wanted = len(written) + files
+    patiently = retry(retry=retry_if_result(operator.not_), wait=wait_fixed(0.05), stop=stop_after_delay(60))
+    patiently(lambda: len(written) >= wanted)()
+
+
+def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop) -> None:
+    table = declare(workshop, "rows", properties=PATIENT, **COMPACTION, **NO_EXPIRY)
+    append(workshop, table, 0, 12)
+
+    with writer_beside(lambda number: append(workshop, table, number, number + 1), pause_seconds=0.2) as written:
+        runs = [maintain(workshop, table)]
+        await_more(written, files=COMPACTION["compaction"]["min_input_files"])
+        runs.append(maintain(workshop, table))
+
+    assert [step(run, MaintenanceStep.REWRITE_DATA_FILES).outcome for run in runs] == [StepOutcome.DONE] * 2
+    assert written
+    assert ids(workshop, table) == [*range(12), *written]
+
+
+def test_a_compaction_gives_way_to_a_writer_that_always_comes_first(workshop: Workshop) -> None:
+    """The writer replaces one file after the other, so something that the compaction has read is always gone."""
+    table = declare(workshop, "rows", **COMPACTION, **NO_EXPIRY)
+    append(workshop, table, 0, 30)
+
+    def replace_one(number: int) -> None:
+        row = {"id": number % 30, "word": f"written {number}"}
+        opened = workshop.table(table)
+        with suppress(CommitFailedException, ValidationException):  # here the compaction came first
+            opened.overwrite(pa.Table.from_pylist([row], schema=opened.schema().as_arrow()), f"id = {number % 30}")
+
+    with writer_beside(replace_one):
+        run = maintain(workshop, table)
+
+    compaction = step(run, MaintenanceStep.REWRITE_DATA_FILES)
+    assert (compaction.outcome, compaction.reason, compaction.attempts) == (StepOutcome.YIELDED, "writers_won", 3)
+    assert not run.success
+    assert ids(workshop, table) == list(range(30))
+
+
+def test_a_rewrite_that_changed_rows_would_be_noticed(workshop: Workshop) -> None:
+    """From one snapshot to the next a row was added: as the result of a rewrite that would be a gain from nowhere."""
+    table = declare(workshop, "rows")
+    append(workshop, table, 0, 2)
+    first, second = (snapshot.snapshot_id for snapshot in workshop.table(table).snapshots())
+    name = f"`lakehouse`.`{workshop.namespace}`.`rows`"
+
+    told = changed_content(workshop.spark, name, ((first, second),), is_hashed=True)
+
+    assert told.startswith(f"snapshot {second} holds Content(rows=2,")
+    assert changed_content(workshop.spark, name, ((second, second),), is_hashed=True) == ""
+
+
+def test_rewrites_are_told_from_what_others_commit(workshop: Workshop) -> None:
+    table = declare(workshop, "rows", **COMPACTION, **NO_EXPIRY)
+    append(workshop, table, 0, 6)
+    head = workshop.table(table).metadata.current_snapshot_id
+    maintain(workshop, table)
+    append(workshop, table, 6, 7)
+
+    now = database_time(workshop.ledger)
+    seen = observe_table(workshop.table(table), name=table, small_file_bytes=1, now=now)
+
+    assert rewrites_since(seen, head) == ((head, seen.snapshots[-2].snapshot_id),)
+
+
+def test_a_table_has_one_maintenance_run_at_a_time(workshop: Workshop) -> None:
+    table = declare(workshop, "rows")
+
+    with (
+        sole_maintainer(workshop.ledger, table),
+        pytest.raises(LedgerError, match="is under maintenance already"),
+    ):
+        maintain(workshop, table)
+
+    assert maintain(workshop, table).success

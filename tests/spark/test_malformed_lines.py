@@ -1,0 +1,70 @@
+"""Lines that fit become rows; a malformed one is in the quarantine with its file, its text and the reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.fixtures.workshop import Workshop
+
+from sluice.settings import FilesConnection
+
+COLUMNS = [
+    {"name": "id", "type": "long", "required": True},
+    {"name": "word", "type": "string"},
+    {"name": "number", "type": "int"},
+]
+CONTENTS = {
+    "json": (
+        b'{"id": 1, "word": "one"}\n\n{"id": 2, "number": "x"}\n{\n{"word": "nameless", "more": 1}\n\xff\xfe\n'
+        b'{"id": 3, "number": 3}\n',
+        {
+            '{"id": 2, "number": "x"}': "the line does not fit the declared columns",
+            "{": "the line does not fit the declared columns",
+            '{"word": "nameless", "more": 1}': "the line lacks id",
+            "0xFFFE": "the line is no UTF-8 text",
+        },
+    ),
+    "csv": (
+        b"id,word,number\n1,one,\n2,two,x\n9\n,nameless,5\n3,,3\n",
+        {
+            "2,two,x": "the line does not fit the declared columns",
+            "9": "the line does not fit the declared columns",
+            ",nameless,5": "the line lacks id",
+        },
+    ),
+}
+"""What a file holds by its format, and which of its lines are refused for which reason."""
+
+
+@pytest.mark.parametrize("form", list(CONTENTS))
+def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
+    workshop: Workshop, tmp_path: Path, form: str
+) -> None:
+    content, malformed = CONTENTS[form]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"lines.{form}").write_bytes(content)
+    folder = FilesConnection(kind="files", root=f"file://{tmp_path}")
+    connections = {**workshop.settings.connections, "folder": folder}
+    workshop = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+    stream = f"m{uuid4().hex[:12]}"
+    table = workshop.declare_table(stream, {"id": "long", "word": "string"})
+    source = {"connection": "folder", "path": "in", "format": form, "columns": COLUMNS, "on_malformed": "quarantine"}
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, word FROM lines",  # not `number`: what is not asked for must be sound all the same
+        inputs={"lines": {"stream": {"files": source}}},
+        outputs={"main": {"iceberg": {"table": table}}},
+        quarantine=True,
+    )
+
+    batches = workshop.run(stream).batches
+
+    assert workshop.rows(stream) == [{"id": 1, "word": "one"}, {"id": 3, "word": None}]
+    refused = workshop.rows(f"quarantine.{stream}")
+    assert {row["payload"]: row["reason"] for row in refused} == malformed
+    assert {json.loads(row["position"])["file"].rsplit("/", 1)[1] for row in refused} == {f"lines.{form}"}
+    assert sum(batch.refused_rows for batch in batches) == len(refused) == len(malformed)

@@ -1,0 +1,226 @@
+"""Merged batches become visible once, in the order of their keys, and leave the newest row of each key."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from pyiceberg.table.snapshots import Snapshot
+from tests.fixtures.streams_of_tables import COLUMNS, all_of_them, blind_to_what_is_there, reading, writing
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+from sluice.errors import DeliveryError, StaleTokenError, StarvedError
+from sluice.lakehouse.catalog import open_catalog
+from sluice.lakehouse.publication.committing import RacePolicy
+from sluice.lakehouse.publication.mark_moves import take_over
+from sluice.lakehouse.publication.staging import load_staging_table, staged_batches
+from sluice.lakehouse.publication.standing import load_standing
+from sluice_spark.merging import FencedMerge
+from sluice_spark.sinks.iceberg import IcebergTarget
+
+
+@pytest.fixture
+def stream_name(workshop: Workshop) -> str:
+    """A stream that no other test has: the ledger is shared."""
+    return f"s{workshop.namespace}"
+
+
+@pytest.fixture
+def merging(workshop: Workshop, stream_name: str) -> Workshop:
+    """A stream that keeps the newest row of each key."""
+    columns = {"order": "long", "at": "long", "word": "string"}  # a column named like a word of SQL, knowingly
+    source, target = workshop.declare_table("source", columns), workshop.declare_table("target", columns)
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT `order`, at, word FROM records",
+        inputs=reading(source),
+        outputs=writing(target, mode="merge", keys=["order"], ordering_column="at"),
+    )
+    return workshop
+
+
+def test_a_merge_keeps_the_newest_row_of_each_key(merging: Workshop, stream_name: str) -> None:
+    merging.append("source", [{"order": 1, "at": 1, "word": "a"}, {"order": 2, "at": 1, "word": "b"}])
+    merging.run(stream_name)
+    merging.append(
+        "source",
+        [
+            {"order": 2, "at": 3, "word": "newest"},
+            {"order": 2, "at": 2, "word": "newer"},
+            {"order": 3, "at": None, "word": "unordered"},
+            {"order": 3, "at": 0, "word": "ordered"},
+        ],
+    )
+
+    (batch,) = merging.run(stream_name).batches
+
+    assert merging.rows("target") == [
+        {"order": 1, "at": 1, "word": "a"},
+        {"order": 2, "at": 3, "word": "newest"},
+        {"order": 3, "at": 0, "word": "ordered"},
+    ]
+    (merge,) = [
+        snapshot
+        for snapshot in merging.table("target").snapshots()
+        if snapshot.snapshot_id == batch.snapshot_ids["copies"]
+    ]
+    assert merge.summary is not None
+    assert merge.summary["sluice.publication-key"] == f"{stream_name}:1:1"
+    assert batch.published_rows == {"copies": 4}
+
+
+def is_merge(snapshot: Snapshot) -> bool:
+    """Whether a snapshot made a batch visible; the others moved a mark."""
+    return snapshot.summary is not None and "sluice.publication-key" in snapshot.summary.additional_properties
+
+
+def test_a_merge_that_is_run_again_changes_nothing(merging: Workshop, stream_name: str) -> None:
+    merging.append("source", [{"order": 1, "at": 5, "word": "x"}, {"order": 1, "at": 5, "word": "y"}])
+    merging.run(stream_name)
+    before = merging.rows("target")
+    merging.forget_last_commit(stream_name)
+
+    merging.run(stream_name)
+
+    assert merging.rows("target") == before
+    assert len(before) == 1
+    merges = [snapshot for snapshot in merging.table("target").snapshots() if is_merge(snapshot)]
+    assert len(merges) == 1
+
+
+def test_rows_that_tie_in_a_merge_end_in_the_same_row_without_the_mark(merging: Workshop, stream_name: str) -> None:
+    """The merge itself is re-runnable: the same batch leaves the same rows, whichever way it was split into tasks."""
+    merging.append("source", [{"order": 1, "at": 5, "word": word} for word in ("x", "y", "z")])
+    merging.run(stream_name)
+    before = merging.rows("target")
+    merging.forget_last_commit(stream_name)
+
+    with blind_to_what_is_there(), patch("sluice_spark.merging.batches_to_publish", side_effect=all_of_them):
+        merging.run(stream_name)
+
+    assert merging.rows("target") == before
+
+
+def test_two_rows_of_a_key_are_refused_when_nothing_orders_them(workshop: Workshop, stream_name: str) -> None:
+    source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT id, word FROM records",
+        inputs=reading(source),
+        outputs=writing(target, mode="merge", keys=["id"]),
+    )
+    workshop.append("source", [{"id": 8, "word": "a"}, {"id": 8, "word": "b"}])
+
+    with pytest.raises(DeliveryError, match=f"{target}: two rows of a batch have the key 8"):
+        workshop.run(stream_name)
+
+    assert workshop.rows("target") == []
+
+
+@pytest.fixture
+def by_region(workshop: Workshop, stream_name: str) -> Workshop:
+    """A stream that merges into a table of regions, each a partition and part of the key; batch 0 is merged."""
+    columns = {"id": "long", "region": "string", "word": "string"}
+    source = workshop.declare_table("source", columns)
+    target = workshop.declare_table("target", columns, partitioning=[{"column": "region"}])
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT id, region, word FROM records",
+        inputs=reading(source),
+        outputs=writing(target, mode="merge", keys=["id", "region"]),
+    )
+    workshop.append("source", [{"id": 1, "region": "here", "word": "old"}])
+    workshop.run(stream_name)
+    workshop.append("source", [{"id": 1, "region": "here", "word": "new"}])
+    return workshop
+
+
+class Rival:
+    """Another writer who adds rows right after the mark was checked, so often. places: how often it was checked."""
+
+    def __init__(self, workshop: Workshop, region: str, *, times: int = 1) -> None:
+        self.workshop, self.region, self.times = workshop, region, times
+        self.places = 0
+
+    def __call__(self, here: CrashPoint) -> None:
+        if here is CrashPoint.CHECKED:
+            self.places += 1
+            if self.places <= self.times:
+                row = {"id": 90 + self.places, "region": self.region, "word": "theirs"}
+                self.workshop.append("target", [row])
+
+
+def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_done_again(
+    by_region: Workshop, stream_name: str
+) -> None:
+    rival = Rival(by_region, "here", times=2)
+
+    by_region.run(stream_name, reached=rival)
+
+    assert rival.places == 3
+    assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [
+        (1, "new"),
+        (91, "theirs"),
+        (92, "theirs"),
+    ]
+
+
+def test_rows_that_others_add_elsewhere_do_not_disturb_a_merge(by_region: Workshop, stream_name: str) -> None:
+    rival = Rival(by_region, "there")
+
+    by_region.run(stream_name, reached=rival)
+
+    assert rival.places == 1
+    assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new"), (91, "theirs")]
+
+
+def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, stream_name: str) -> None:
+    """A driver checks and stops there; the next one takes over, merges this batch and the next; the first goes on."""
+    names = IcebergTarget(
+        stream=stream_name,
+        output="copies",
+        declared=by_region.stream(stream_name).declaration.outputs["copies"].iceberg or pytest.fail("no table"),
+        catalog=by_region.settings.catalog.name,
+    )
+
+    def overtaken(here: CrashPoint) -> None:
+        if here is CrashPoint.CHECKED:
+            catalog = open_catalog(by_region.settings)
+            token = load_standing(catalog, names.names).position(names.names).token + 1
+            take_over(catalog, names.names, token=token)
+            batches = staged_batches(load_staging_table(catalog, names.names), stream=stream_name, output="copies")
+            newer = FencedMerge(spark=by_region.spark, catalog=catalog, token=token)
+            newer.publish(names, [batch for batch in batches if batch.summary.key.batch == 1])
+            by_region.spark.sql(f"UPDATE {names.identifier} SET word = 'newest' WHERE id = 1")  # noqa: S608  # it is quoted
+
+    with pytest.raises(StaleTokenError, match="a newer run has taken the stream over"):
+        by_region.run(stream_name, reached=overtaken)
+
+    assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "newest")]
+
+
+def test_without_the_fence_the_older_driver_would_win(by_region: Workshop, stream_name: str) -> None:
+    """The guard is taken out: the MERGE looks at the table anew after the check, as any session's would."""
+
+    def looking_anew(merge: FencedMerge, *arguments: Any) -> None:
+        for table in ("source", "target"):
+            merge._fenced_session().sql(
+                f"REFRESH TABLE {by_region.settings.catalog.name}.{by_region.table_name(table)}"
+            )
+        plain(merge, *arguments)
+
+    plain, rival = FencedMerge._merge, Rival(by_region, "here")
+    with patch.object(FencedMerge, "_merge", looking_anew):
+        by_region.run(stream_name, reached=rival)
+
+    assert rival.places == 1  # the rows that came after the check refused nothing
+
+
+def test_a_table_that_never_rests_starves_a_merge(by_region: Workshop, stream_name: str) -> None:
+    rival = Rival(by_region, "here", times=100)
+    impatient = patch("sluice_spark.merging.MERGE_RACES", RacePolicy(attempts=2, longest_wait_seconds=0.1))
+
+    with impatient, pytest.raises(StarvedError, match=f"Batch {stream_name}:1:1 was refused 2 times"):
+        by_region.run(stream_name, reached=rival)

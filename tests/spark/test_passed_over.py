@@ -1,0 +1,143 @@
+"""What a stream leaves behind by declaration is counted in its batches, to the row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.workshop import Workshop
+
+from sluice.settings import KafkaConnection
+
+COPY = "def transform(rows):\n    return rows.selectExpr('CAST(string(value) AS long) id')\n"
+
+
+class Topic:
+    """A topic of two partitions that loses records."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        servers = workshop.settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
+        configuration: dict[str, Any] = {"bootstrap.servers": servers, "log_level": 0}
+        self.name = f"t{uuid4().hex}"
+        self.admin, self.producer = AdminClient(configuration), Producer(configuration)
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result()
+
+    def send(self, *numbers: int) -> None:
+        """Add records, the even numbers to partition 0."""
+        for number in numbers:
+            self.producer.produce(self.name, value=str(number), partition=number % 2)
+        assert self.producer.flush(60) == 0
+
+    def forget(self, partition: int, before: int) -> None:
+        """Remove a partition's records before an offset, as retention does."""
+        for done in self.admin.delete_records([TopicPartition(self.name, partition, before)]).values():
+            done.result()
+
+
+def read_topic(workshop: Workshop, topic: Topic, stream: str, on_data_loss: str) -> None:
+    """Declare a stream from the topic into a table of its own."""
+    table = workshop.declare_table(stream, {"id": "long"})
+    source = {"connection": "flights_kafka", "topics": [topic.name], "on_data_loss": on_data_loss}
+    workshop.declare_stream(
+        stream,
+        python=COPY,
+        inputs={"rows": {"stream": {"kafka": source}}},
+        outputs={"main": {"iceberg": {"table": table}}},
+    )
+
+
+def ids(workshop: Workshop, table: str) -> list[int]:
+    """The numbers in a table."""
+    return [row["id"] for row in workshop.rows(table)]
+
+
+def test_records_that_were_gone_before_they_were_read_are_counted(workshop: Workshop) -> None:
+    topic = Topic(workshop)
+    counting, failing = f"c{uuid4().hex[:12]}", f"f{uuid4().hex[:12]}"
+    read_topic(workshop, topic, counting, "count")
+    read_topic(workshop, topic, failing, "fail")
+    topic.send(0, 1, 2, 3)
+    (first,) = workshop.run(counting).batches
+    workshop.run(failing)
+    assert first.passed_over == {}
+
+    topic.send(4, 5, 6, 8, 10)
+    topic.forget(0, before=4)  # 4 and 6 are gone; 5 of the other partition stays
+    (second,) = workshop.run(counting).batches
+
+    assert ids(workshop, counting) == [0, 1, 2, 3, 5, 8, 10]
+    assert second.passed_over == {"rows": {f"{topic.name}/0": 2}}
+    assert second.input_rows == 3
+    with pytest.raises(Exception, match="is out of range for partition"):
+        workshop.run(failing)
+
+
+@pytest.fixture
+def changed_table(workshop: Workshop) -> str:
+    """A table of two appended files, one of which was deleted whole and one written anew without a row; and a third."""
+    name = workshop.declare_table("source", {"id": "long", "word": "string"})
+    workshop.append("source", [{"id": 1, "word": "first"}])
+    workshop.append("source", [{"id": number, "word": "first"} for number in (2, 3)])
+    workshop.table("source").delete("id = 1")
+    workshop.table("source").delete("id = 2")
+    workshop.append("source", [{"id": 4, "word": "last"}])
+    return name
+
+
+def copy_table(workshop: Workshop, source: dict[str, Any]) -> str:
+    """Declare a stream that copies a table's ids into one of its own."""
+    stream = f"s{uuid4().hex[:12]}"
+    table = workshop.declare_table(stream, {"id": "long"})
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id FROM rows",
+        inputs={"rows": {"stream": {"iceberg": source}}},
+        outputs={"main": {"iceberg": {"table": table}}},
+    )
+    return stream
+
+
+def test_snapshots_that_are_left_out_are_counted(workshop: Workshop, changed_table: str) -> None:
+    skipping = copy_table(workshop, {"table": changed_table, "on_overwrite": "skip", "on_delete": "skip"})
+    changes = [
+        snapshot
+        for snapshot in workshop.table("source").snapshots()
+        if snapshot.summary is not None and snapshot.summary.operation.value != "append"
+    ]
+    counted = {
+        f"snapshot {snapshot.snapshot_id}": sum(
+            int(snapshot.summary.additional_properties.get(key, 0)) for key in ("added-records", "deleted-records")
+        )
+        for snapshot in changes
+        if snapshot.summary is not None
+    }
+
+    batches = workshop.run(skipping).batches
+
+    assert ids(workshop, skipping) == [1, 2, 3, 4]
+    assert sorted(counted.values()) == [1, 3]
+    found = {place: rows for batch in batches for place, rows in batch.passed_over.get("rows", {}).items()}
+    assert found == counted
+    for choice in ({}, {"on_overwrite": "skip"}, {"on_delete": "skip"}):
+        with pytest.raises(Exception, match=r"Cannot process (delete|overwrite) snapshot"):
+            workshop.run(copy_table(workshop, {"table": changed_table, **choice}))
+
+
+def test_a_reader_may_begin_at_a_time(workshop: Workshop) -> None:
+    name = workshop.declare_table("source", {"id": "long"})
+    workshop.append("source", [{"id": 1}])
+    between = datetime.now(UTC)
+    workshop.append("source", [{"id": 2}])
+    workshop.append("source", [{"id": 3}])
+    late = copy_table(workshop, {"table": name, "from_timestamp": between.isoformat(), "max_rows_per_batch": 1})
+
+    workshop.run(late)
+    workshop.append("source", [{"id": 4}])
+    workshop.run(late)
+
+    assert ids(workshop, late) == [2, 3, 4]

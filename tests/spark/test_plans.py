@@ -1,0 +1,149 @@
+"""Spark's own analysis refuses what only the plan tells; a preview shows what a transformation does to a few rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import DeclarationError
+from sluice_spark.plan_check import observe_plan
+from sluice_spark.preview import preview
+
+COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
+WATERMARK = {"column": "at", "delay": "10 minutes"}
+COUNTED = "SELECT word, count(*) AS n FROM records GROUP BY word"
+
+
+def at(minute: int) -> datetime:
+    """A time of the test's day."""
+    return datetime(2024, 1, 1, 12, minute, tzinfo=UTC)
+
+
+def declare(workshop: Workshop, name: str, *, watermark: bool = False, **parts: Any) -> None:
+    """Declare a stream that reads the words."""
+    source: dict[str, Any] = {"stream": {"iceberg": {"table": workshop.declare_table("words", COLUMNS)}}}
+    if watermark:
+        source["watermark"] = WATERMARK
+    workshop.declare_stream(name, inputs={"records": source}, **parts)
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode", "reason"),
+    [
+        (COUNTED, "append", "mode: append.* aggregations without watermark"),
+        ("SELECT word FROM records", "complete", "mode: complete.* for no streaming aggregations"),
+        (
+            "SELECT a.word FROM records a FULL JOIN records b ON a.id = b.id",
+            "append",
+            "Stream-stream FullOuter join",
+        ),
+        ("SELECT absent FROM records", "append", r"Spark refuses it: \[UNRESOLVED_COLUMN"),
+    ],
+)
+def test_what_spark_cannot_run_is_refused_with_its_place(workshop: Workshop, sql: str, mode: str, reason: str) -> None:
+    name = f"s{workshop.namespace}"
+    declare(workshop, name, sql=sql, outputs={"kept": {"memory": {"mode": mode}}})
+    file = workshop.folder / f"{name}.stream.yaml"
+
+    problem = observe_plan(workshop.spark, workshop.stream(name), workshop.settings).problem
+
+    assert problem is not None
+    assert problem.file == str(file)
+    assert problem.line is not None
+    assert "sql: " in file.read_text().splitlines()[problem.line - 1]
+    workshop.append("words", [{"id": 1, "word": "a", "at": at(0)}])
+    with pytest.raises(DeclarationError, match=rf"{file.name}:\d+: `transformation.sql`: .*{reason}"):
+        workshop.run(name)
+
+
+def test_a_plan_tells_inputs_operators_state_watermark_mode_and_trigger(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    sql = "SELECT window.start AS start, count(*) AS n FROM records WHERE id > 0 GROUP BY window(at, '5 minutes')"
+    declare(workshop, name, watermark=True, sql=sql, outputs={"kept": {"memory": {"mode": "update"}}})
+
+    plan = observe_plan(workshop.spark, workshop.stream(name), workshop.settings)
+
+    assert plan.problem is None
+    assert (plan.trigger, plan.output_mode, plan.state) == ("available_now", "update", "rocksdb, changelog")
+    assert plan.stateful == ("Aggregate",)
+    assert [(given.name, given.kind, given.is_stream, given.watermark) for given in plan.inputs] == [
+        ("records", "iceberg", True, "at, 600 seconds")
+    ]
+    words = [step.split()[0].lstrip("~") for _, step in plan.operators]
+    assert words[0] == "Aggregate"
+    assert {"Filter", "EventTimeWatermark"} <= set(words)
+    (output,) = plan.outputs
+    assert (output.place, dict(output.columns)) == ("the driver's memory", {"start": "timestamp", "n": "bigint"})
+
+
+def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    python = """
+        from pyspark.sql import functions as fn
+
+        def transform(records):
+            good = records.where("id > 0").dropDuplicatesWithinWatermark(["id"])
+            refused = records.where("id <= 0").select(
+                fn.lit("id is not positive").alias("reason"), fn.lit("{}").alias("position"),
+                fn.col("word").alias("payload"),
+            )
+            return {"good": good, "quarantine": refused}
+    """
+    target = workshop.declare_table("good", COLUMNS)
+    declare(
+        workshop, name, watermark=True, python=python, outputs={"good": {"iceberg": {"table": target}}}, quarantine=True
+    )
+    words = [(1, "a", 0), (1, "a", 40), (2, None, 1), (-1, "c", 2), (0, "d", 3)]
+    workshop.append("words", [{"id": id_, "word": word, "at": at(minute)} for id_, word, minute in words])
+
+    seen = preview(workshop.spark, workshop.stream(name), workshop.settings, sample=1000, shown=1)
+
+    assert [(given.name, given.kind, given.rows) for given in seen.inputs] == [("records", "iceberg", 5)]
+    (output,) = seen.outputs
+    assert (output.name, output.rows, len(output.first)) == ("good", 2, 1)
+    assert set(output.first[0]) == set(COLUMNS) == set(output.columns)
+    assert seen.refused == {"id is not positive": 2}
+    assert [sentence.split(";")[0] for sentence in seen.differences] == [
+        "A batch has no watermark: no row is late here, and windows are shown that the stream still keeps open.",
+        "Duplicates are dropped however far apart they are",
+        "State begins empty and sees the sample alone",
+    ]
+    assert workshop.rows("good") == []
+    assert not workshop.checkpoint(name).exists()
+
+    cut = preview(workshop.spark, workshop.stream(name), workshop.settings, sample=2, shown=1)
+    assert [given.rows for given in cut.inputs] == [2]
+    assert cut.differences[0] == "records: the first 2 rows only; there may be more."
+
+
+def test_the_commands_start_spark_and_print_json(workshop: Workshop, services: Stack) -> None:
+    good, bad = f"good{workshop.namespace}", f"bad{workshop.namespace}"
+    declare(workshop, good, sql="SELECT word FROM records", outputs={"shown": {"console": {}}})
+    declare(workshop, bad, sql=COUNTED, outputs={"shown": {"console": {}}})
+    workshop.append("words", [{"id": 1, "word": "a", "at": at(0)}])
+    environment = {**os.environ, **services.environment(), "SLUICE_PIPELINES": str(workshop.folder)}
+
+    def sluice(*words: str) -> tuple[int, Any]:
+        command = [sys.executable, "-m", "sluice.cli.app", *words]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # our own
+        assert ended.stdout, ended.stderr
+        return ended.returncode, json.loads(ended.stdout)
+
+    code, validated = sluice("validate", str(workshop.folder), "--plan", "--json")
+    problems = {plan["stream"]: plan["problem"] for plan in validated["plans"]}
+    assert code == 2
+    assert validated["valid"], "the declarations themselves are sound"
+    assert problems[good] is None
+    assert "without watermark" in problems[bad]["message"]
+
+    code, seen = sluice("preview", good, "--rows", "5", "--json")
+    assert code == 0
+    assert seen["outputs"] == [{"name": "shown", "columns": {"word": "string"}, "rows": 1, "first": [{"word": "a"}]}]

@@ -1,0 +1,169 @@
+"""Great Expectations on a committed snapshot: green, red, undecided, and where there is nothing to check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import UsageError
+from sluice.job_command import CheckQuality
+from sluice.ledger.quality import newest_quality
+from sluice.observations.quality import QualityObservation, QualityVerdict
+from sluice.upkeep.quality_pages import QualityPages
+from sluice_spark.quality_run import check_table
+
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+UNIQUE = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
+BETWEEN = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "min_value": 0, "max_value": 2}}
+ROWS = {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 1}}
+
+pytestmark = pytest.mark.filterwarnings(
+    # pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector.
+    "ignore:unclosed <socket:ResourceWarning",
+    # Great Expectations and what it imports warn of their own ways; in a job that goes to the log.
+    "ignore::DeprecationWarning",
+    "ignore::UserWarning",
+)
+
+
+def declare(workshop: Workshop, expectations: Sequence[Any]) -> str:
+    """Declare and create a table with expectations; its full name."""
+    name = workshop.table_name("rows")
+    columns = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    declared: dict[str, Any] = {"table": name, "description": "rows", "owner": "me", "columns": columns}
+    if expectations:
+        declared["quality"] = {"expectations": list(expectations)}
+    (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
+    workshop.create_tables()
+    return name
+
+
+def check(workshop: Workshop, table: str) -> QualityObservation:
+    """Check a table as the job does."""
+    command = CheckQuality(table=table, launched_by="a test")
+    return check_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
+
+
+def rows(*ids: int) -> list[dict[str, Any]]:
+    """Rows with these ids."""
+    return [{"id": number, "word": f"word {number}"} for number in ids]
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    folder = tmp_path / "working"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_all_expectations_hold(workshop: Workshop, working_folder: Path) -> None:
+    table = declare(workshop, [NOT_NULL, UNIQUE, BETWEEN, ROWS])
+    workshop.append(table, rows(0, 1, 2))
+
+    seen = check(workshop, table)
+
+    assert (seen.verdict, seen.expectations, seen.failed_expectations) == (QualityVerdict.PASSED, 4, ())
+    assert (seen.snapshot_id, seen.rows) == (workshop.table(table).metadata.current_snapshot_id, 3)
+    assert [found.expectation for found in seen.details] == [
+        declared["type"] for declared in (NOT_NULL, UNIQUE, BETWEEN, ROWS)
+    ]
+    recorded = newest_quality(workshop.ledger, table)
+    assert recorded is not None
+    assert (recorded.verdict, recorded.details) == (seen.verdict, seen.details)
+    assert list(working_folder.iterdir()) == []
+
+
+def test_the_pages_are_built(workshop: Workshop) -> None:
+    table = declare(workshop, [NOT_NULL])
+    workshop.append(table, rows(1))
+
+    seen = check(workshop, table)
+
+    pages = QualityPages(root=workshop.settings.reports)
+    assert seen.report == str(pages.page(table))
+    assert str(seen.snapshot_id) in pages.page(table).read_text()
+    assert table in pages.index.read_text()
+    data_docs = pages.data_docs(table, seen.checked_at)
+    assert (data_docs / "index.html").is_file()
+    assert [page for page in data_docs.rglob("*.html") if f"{table} at snapshot {seen.snapshot_id}" in page.read_text()]
+
+
+def test_an_expectation_that_does_not_hold_is_named_and_counted(workshop: Workshop) -> None:
+    table = declare(workshop, [NOT_NULL, UNIQUE, BETWEEN])
+    workshop.append(table, rows(1, 1, 7, *range(100, 200)))
+
+    seen = check(workshop, table)
+
+    assert seen.verdict is QualityVerdict.FAILED
+    assert seen.failed_expectations == (UNIQUE["type"], BETWEEN["type"])
+    between = seen.details[2]
+    assert (between.success, between.unexpected_rows) == (False, 101)
+    assert len(between.observed["samples"]) == 10
+    assert seen.report is not None
+    assert "101 unexpected" in Path(seen.report).read_text()
+
+
+def test_an_expectation_that_cannot_be_evaluated_is_another_news_than_bad_data(workshop: Workshop) -> None:
+    of_words = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "word", "min_value": 1}}
+    table = declare(workshop, [NOT_NULL, of_words])
+    workshop.append(table, rows(1))
+
+    seen = check(workshop, table)
+
+    assert (seen.verdict, seen.failed_expectations) == (QualityVerdict.UNDECIDED, (of_words["type"],))
+    assert seen.details[1].success is None
+    assert seen.details[1].problem
+
+
+def test_what_is_committed_later_is_not_looked_at(workshop: Workshop) -> None:
+    table = declare(workshop, [BETWEEN])
+    workshop.append(table, rows(1))
+
+    def commit_first() -> SparkSession:
+        workshop.append(table, rows(9))
+        return workshop.spark
+
+    command = CheckQuality(table=table, launched_by="a test")
+    seen = check_table(command, workshop.settings, workshop.ledger, open_session=commit_first)
+
+    assert (seen.verdict, seen.rows) == (QualityVerdict.PASSED, 1)
+    assert seen.snapshot_id != workshop.table(table).metadata.current_snapshot_id
+
+
+def test_an_empty_snapshot_is_checked_and_said(workshop: Workshop) -> None:
+    table = declare(workshop, [NOT_NULL, BETWEEN, ROWS])
+    workshop.append(table, rows(1))
+    workshop.table(table).delete("id = 1")
+
+    seen = check(workshop, table)
+
+    assert (seen.verdict, seen.rows, seen.failed_expectations) == (QualityVerdict.FAILED, 0, (ROWS["type"],))
+
+
+def test_a_table_without_a_snapshot_needs_no_spark(workshop: Workshop) -> None:
+    table = declare(workshop, [NOT_NULL])
+
+    def unneeded() -> SparkSession:
+        raise AssertionError("a Spark session was opened")
+
+    command = CheckQuality(table=table, launched_by="a test")
+    seen = check_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+
+    assert (seen.verdict, seen.snapshot_id) == (QualityVerdict.NOTHING_TO_CHECK, None)
+    assert seen.report is not None
+    assert "nothing to check" in Path(seen.report).read_text()
+
+
+def test_a_table_without_expectations_is_a_wrong_question(workshop: Workshop) -> None:
+    table = declare(workshop, [])
+
+    with pytest.raises(UsageError, match="declares no expectations"):
+        check(workshop, table)

@@ -1,0 +1,88 @@
+"""The session: what it is told of the deployment, and that unequal versions are found at once."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice.declarations.streams import StateDeclaration
+from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice_spark.session import catalog_conf, deployment_conf, engine_conf
+from sluice_spark.state import choose_shuffle_partitions
+from sluice_spark.versions import FoundVersions, find_mismatch
+
+FITTING = {
+    "Iceberg": "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
+    "Kafka source": "spark-sql-kafka-0-10_2.13-4.1.3.jar",
+    "Hadoop S3A": "hadoop-aws-3.4.2.jar",
+}
+
+
+def found(*, spark: str = "4.1.3", **jars: str) -> FoundVersions:
+    """What is on a class path, with some jars replaced."""
+    replaced = {name.replace("_", " "): jar for name, jar in jars.items()}
+    return FoundVersions(pyspark="4.1.3", spark=spark, hadoop="3.4.2", jars={**FITTING, **replaced})
+
+
+@pytest.mark.parametrize(
+    ("versions", "sentence"),
+    [
+        (found(), ""),
+        (found(spark="4.2.0"), "pyspark is 4.1.3 and the Spark it drives is 4.2.0."),
+        (
+            found(Iceberg="iceberg-spark-runtime-4.0_2.13-1.12.0.jar"),
+            "The Iceberg on the class path is iceberg-spark-runtime-4.0_2.13-1.12.0.jar; wanted is "
+            "iceberg-spark-runtime-4.1_, to fit Spark 4.1.3.",
+        ),
+        (
+            found(Kafka_source="spark-sql-kafka-0-10_2.13-4.1.2.jar"),
+            "The Kafka source on the class path is spark-sql-kafka-0-10_2.13-4.1.2.jar; wanted is -4.1.3.jar, to fit "
+            "Spark 4.1.3.",
+        ),
+        (
+            found(Hadoop_S3A=""),
+            "The class path holds no Hadoop S3A: org.apache.hadoop.fs.s3a.S3AFileSystem is missing.",
+        ),
+    ],
+)
+def test_unequal_versions_are_told(versions: FoundVersions, sentence: str) -> None:
+    assert find_mismatch(versions) == sentence
+
+
+def test_a_catalog_without_secrets_is_told_none() -> None:
+    catalog = CatalogSettings(name="lakehouse", uri="https://catalog", warehouse="s3://w")
+
+    assert catalog_conf(catalog, ObjectStoreSettings()) == {
+        "spark.sql.catalog.lakehouse": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lakehouse.type": "rest",
+        "spark.sql.catalog.lakehouse.uri": "https://catalog",
+        "spark.sql.catalog.lakehouse.warehouse": "s3://w",
+        "spark.sql.catalog.lakehouse.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "spark.sql.catalog.lakehouse.cache-enabled": "false",
+        "spark.sql.catalog.lakehouse.client.region": "us-east-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "manager"),
+    [
+        ("file:///data/checkpoints", "FileSystemBasedCheckpointFileManager"),
+        ("s3a://landing/checkpoints", "AbortableStreamBasedCheckpointFileManager"),
+        ("hdfs://name/checkpoints", ""),
+    ],
+)
+def test_checkpoints_are_written_as_their_place_asks_for(settings: Settings, checkpoints: str, manager: str) -> None:
+    conf = deployment_conf(settings.model_copy(update={"checkpoints": checkpoints}))
+    assert conf.get("spark.sql.streaming.checkpointFileManagerClass", "").rpartition(".")[2] == manager
+
+
+def test_the_declared_state_store_is_used() -> None:
+    conf = engine_conf(StateDeclaration(provider="hdfs"))
+    assert conf["spark.sql.streaming.stateStore.providerClass"].endswith("HDFSBackedStateStoreProvider")
+
+
+def test_a_session_is_set_for_the_machine_and_for_utc(spark: SparkSession) -> None:
+    choose_shuffle_partitions(spark, StateDeclaration())  # the ring's one session has been in other hands
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(spark.sparkContext.defaultParallelism)
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"

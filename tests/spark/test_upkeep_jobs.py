@@ -1,0 +1,89 @@
+"""The upkeep jobs as processes of their own, started the way a person and Airflow start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import yaml
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.streams import EngineDeclaration
+from sluice.engine import launch_conf
+from sluice.job_command import CheckQuality
+from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+
+JOB_SECONDS = 300
+
+
+@pytest.fixture
+def environment(services: Stack, workshop: Workshop) -> Mapping[str, str]:
+    """The environment of a process that works with the test's declarations."""
+    own = {"SLUICE_PIPELINES": str(workshop.folder), "SLUICE_REPORTS": str(workshop.folder.parent / "reports")}
+    return {**os.environ, **services.environment(), **own}
+
+
+def declare(workshop: Workshop, **parts: Any) -> str:
+    """Declare and create a table, and append six rows in six files; its full name."""
+    name = workshop.table_name("rows")
+    columns = [{"name": "id", "type": "long"}]
+    declared = {"table": name, "description": "rows", "owner": "me", "columns": columns, **parts}
+    (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
+    workshop.create_tables()
+    for number in range(6):
+        workshop.append(name, [{"id": number}])
+    return name
+
+
+def run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a process to its end."""
+    return subprocess.run(  # noqa: S603  # our own commands
+        words, env=dict(environment), capture_output=True, text=True, timeout=JOB_SECONDS, check=False
+    )
+
+
+def test_a_person_maintains_a_table(workshop: Workshop, environment: Mapping[str, str]) -> None:
+    table = declare(workshop, maintenance={"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}})
+    sluice = [sys.executable, "-m", "sluice.cli.app", "table"]
+
+    ended = run([*sluice, "maintain", table, "--json"], environment)
+
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert (document["files_before"], document["files_after"]) == (6, 1)
+    assert document["launched_by"] == "sluice table maintain"
+    assert [row["id"] for row in workshop.rows(table)] == list(range(6))
+    history = json.loads(run([*sluice, "history", table, "--json"], environment).stdout)
+    assert [past["snapshot_after"] for past in history["runs"]] == [document["snapshot_after"]]
+
+
+def test_a_quality_job_that_finds_bad_data_fails_with_the_reason(
+    workshop: Workshop, environment: Mapping[str, str]
+) -> None:
+    bounds = {"column": "id", "min_value": 0, "max_value": 3}
+    expectation = {"type": "expect_column_values_to_be_between", "kwargs": bounds}
+    table = declare(workshop, quality={"expectations": [expectation]})
+    settings = workshop.settings
+    command = spark_submit_command(
+        SparkConnection(),
+        CheckQuality(table=table, launched_by="a test"),
+        home=settings.home,
+        conf=launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True),
+        name="check",
+    )
+
+    ended = run(command, environment)
+
+    assert ended.returncode == 1
+    # spark-submit hands on both of a Python driver's streams as its own output.
+    reason = "sluice: failed: UnhealthyError: 1 of 1 expectations do not hold on 6 rows of snapshot"
+    assert ended.stdout.strip().splitlines()[-1].startswith(reason)
+    assert "The page about it: " in ended.stdout
+    page = workshop.folder.parent / "reports" / table / "index.html"
+    assert "2 unexpected" in page.read_text()

@@ -1,0 +1,17 @@
+"""Declarations in a folder of the test's own, and an Airflow that has no database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
+from tests.fixtures.sample_declarations import write_table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the tables that the sample streams read and write."""
+    for table in ("bronze.flights", "silver.flights"):
+        write_table(tmp_path, table)
+    return tmp_path

@@ -1,0 +1,81 @@
+"""The DAGs with a job for each table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk.exceptions import AirflowFailException
+from tests.fixtures.sample_declarations import write_table
+
+from sluice.declarations.loading import load_declarations
+from sluice_airflow.dag_builders.choices import chosen
+from sluice_airflow.dag_builders.data_quality import data_quality_dag
+from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag
+from sluice_airflow.operators.spark_job import SparkJobOperator
+
+QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
+NO_MAINTENANCE = "maintenance: {compaction: null, manifest_rewrite: null, expiry: null}\n"
+
+
+def _jobs(dag: DAG) -> dict[str, SparkJobOperator]:
+    return {task.task_id: task for task in dag.tasks if isinstance(task, SparkJobOperator)}
+
+
+def test_every_table_that_asks_for_it_is_maintained(tmp_path: Path) -> None:
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "reference.airlines", more=NO_MAINTENANCE)
+    jobs = _jobs(table_maintenance_dag(load_declarations(tmp_path)))
+    assert list(jobs) == ["bronze.flights"]
+    job = jobs["bronze.flights"]
+    assert (job.application, job.pool, job.owner) == ("jobs/maintain_table.py", "spark", "table-owner")
+    assert job.application_args == ["--table=bronze.flights", "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}"]
+
+
+def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "silver.flights", more=QUALITY)
+    jobs = _jobs(data_quality_dag(load_declarations(tmp_path)))
+    assert list(jobs) == ["silver.flights"]
+    job = jobs["silver.flights"]
+    assert job.application == "jobs/check_quality.py"
+    assert job.application_args == ["--table=silver.flights", "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}"]
+
+
+def test_the_form_offers_the_tables_and_refuses_others(tmp_path: Path) -> None:
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "silver.flights")
+    param = table_maintenance_dag(load_declarations(tmp_path)).params.get_param("tables")
+    assert param.value == []
+    assert param.schema["examples"] == ["bronze.flights", "silver.flights"]
+    assert param.schema["items"] == {"type": "string", "enum": ["bronze.flights", "silver.flights"]}
+
+
+def test_the_tables_that_were_not_chosen_take_no_slot(tmp_path: Path) -> None:
+    write_table(tmp_path, "bronze.flights")
+    dag = table_maintenance_dag(load_declarations(tmp_path))
+    assert dag.get_task("bronze.flights").upstream_task_ids == {"choose_tables"}
+    assert dag.get_task("choose_tables").pool == "default_pool"
+
+
+def test_unpausing_starts_no_run_of_all_tables(tmp_path: Path) -> None:
+    schedule = table_maintenance_dag(load_declarations(tmp_path)).schedule
+    assert schedule == CronTriggerTimetable("17 * * * *", timezone="UTC", run_immediately=timedelta(seconds=1))
+
+
+def test_without_tables_the_dag_is_there_and_empty(tmp_path: Path) -> None:
+    assert list(table_maintenance_dag(load_declarations(tmp_path)).task_dict) == ["choose_tables"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "result"), [([], ["a", "b"]), (["b"], ["b"]), (["b", "a"], ["a", "b"]), (["a", "a"], ["a"])]
+)
+def test_none_chosen_means_all(wanted: list[str], result: list[str]) -> None:
+    assert chosen("tables", wanted=wanted, among=["a", "b"]) == result
+
+
+def test_an_unknown_choice_fails_with_what_is_allowed() -> None:
+    with pytest.raises(AirflowFailException, match=r"^The parameter tables names c; allowed are a, b\.$"):
+        chosen("tables", wanted=["a", "c"], among=["a", "b"])

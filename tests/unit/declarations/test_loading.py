@@ -1,0 +1,162 @@
+"""Loading a folder: what is found, what a broken file does to the others, and how long it takes."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from dataclasses import FrozenInstanceError
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.declarations.loading import declared_name, load_declarations
+from sluice.errors import DeclarationError, UsageError
+
+if TYPE_CHECKING:
+    from tests.unit.declarations.conftest import Folder
+
+
+def test_a_sound_folder_loads_whole(sound: Folder) -> None:
+    declarations = sound.load()
+    assert declarations.problems == ()
+    assert set(declarations.streams) == {"silver_flights"}
+    assert set(declarations.tables) == {"bronze.flights", "reference.airlines", "silver.flights"}
+    stream = declarations.stream("silver_flights")
+    assert stream.file == sound.path / "silver_flights.stream.yaml"
+    assert stream.folder == sound.path
+    assert stream.transformation_file == sound.path / "transformations.py"
+    assert stream.declaration.tables_read == ("bronze.flights", "reference.airlines")
+    assert stream.declaration.tables_written == ("silver.flights",)
+    declarations.require_valid()
+
+
+def test_the_digest_covers_the_functions_of_outputs(folder: Folder) -> None:
+    folder.write("transformations.py", "def one(records): ...\n")
+    folder.write("telling.py", "def tell(rows, batch): ...\n")
+    folder.write(
+        "s.stream.yaml",
+        "stream: s\ndescription: x\nowner: me\nmode: continuous\ntrigger: {processing_time: 1 second}\n"
+        "inputs: {records: {stream: {rate: {}}}}\ntransformation: {python: transformations.py:one}\n"
+        "outputs: {told: {python: {function: telling.py:tell}}}\n",
+    )
+    before = folder.load().stream("s").digest
+    folder.write("telling.py", "def tell(rows, batch): print(rows)\n")
+    assert folder.load().stream("s").digest != before
+
+
+def test_the_digest_covers_the_declaration_and_its_transformation(sound: Folder) -> None:
+    stream = sound.load().stream("silver_flights")
+    parts = (stream.file.read_bytes(), stream.transformation_file.read_bytes())
+    assert stream.digest == hashlib.sha256(b"".join(parts)).hexdigest()
+    sound.write("transformations.py", stream.transformation_file.read_text() + "# changed\n")
+    assert sound.load().stream("silver_flights").digest != stream.digest
+
+
+@pytest.mark.parametrize("text", [b"", b"stream: [", b"\xff\xfe", b"stream: x", b"a" * (1024**2 + 1)])
+def test_a_broken_file_hides_no_other(sound: Folder, text: bytes) -> None:
+    broken = sound.write("deep/down/broken.stream.yaml", text)
+    declarations = sound.load()
+    assert set(declarations.streams) == {"silver_flights"}
+    assert set(declarations.broken) == {broken}
+    assert declared_name(broken) == "broken"
+    assert {problem.location.file for problem in declarations.broken[broken]} == {broken}
+    with pytest.raises(DeclarationError) as refusal:
+        declarations.require_valid()
+    assert refusal.value is declarations.problems[0]
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(sound: Folder) -> None:
+    (sound.path / "gone.table.yaml").symlink_to(sound.path / "nowhere")
+    assert sound.problems() == ["gone.table.yaml:1: the file cannot be read: No such file or directory."]
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem(folder: Folder) -> None:
+    (problem,) = load_declarations(folder.path / "none").problems
+    assert str(problem) == (
+        f"{folder.path / 'none'}:1: the folder cannot be read: No such file or directory. "
+        "Set SLUICE_PIPELINES to the folder of the declarations, or create it."
+    )
+
+
+@pytest.mark.parametrize("name", ["a.stream.yml", "a.table.yml", "a.streams.yaml", "a.tables.yaml"])
+def test_a_file_that_would_be_overlooked_is_a_problem(sound: Folder, name: str) -> None:
+    sound.write(name, "")
+    assert sound.problems() == [
+        f"{name}:1: a declaration's file ends in .stream.yaml or .table.yaml; under this name it would be overlooked. "
+        "Rename the file."
+    ]
+
+
+@pytest.mark.parametrize("name", [".hidden/a.stream.yaml", "__pycache__/a.stream.yaml", ".a.stream.yaml", "notes.yaml"])
+def test_hidden_and_foreign_files_are_left_out(sound: Folder, name: str) -> None:
+    sound.write(name, "- not a declaration")
+    assert sound.load().problems == ()
+
+
+def test_only_reads_one_stream_and_the_tables_it_names(sound: Folder) -> None:
+    sound.write("other.stream.yaml", "broken: [")
+    sound.write("bronze.other.table.yaml", "broken: [")
+    declarations = sound.load(only="silver_flights")
+    assert declarations.problems == ()
+    assert set(declarations.streams) == {"silver_flights"}
+    assert set(declarations.tables) == {"bronze.flights", "reference.airlines", "silver.flights"}
+
+
+def test_only_reads_one_table(sound: Folder) -> None:
+    declarations = sound.load(only="bronze.flights")
+    assert set(declarations.streams) == set()
+    assert set(declarations.tables) == {"bronze.flights"}
+
+
+def test_asking_for_what_is_not_declared_names_what_is(sound: Folder) -> None:
+    for declarations in (sound.load(), sound.load(only="silver_flight")):
+        with pytest.raises(UsageError) as refusal:
+            declarations.stream("silver_flight")
+        assert str(refusal.value) == (
+            f"No stream is called 'silver_flight' in {sound.path}; declared are: silver_flights. "
+            "Did you mean `silver_flights`?"
+        )
+    with pytest.raises(UsageError, match=r"No table is called 'gold\.x' .* bronze\.flights, reference\.airlines"):
+        sound.load().table("gold.x")
+
+
+def test_asking_for_a_broken_one_raises_its_problem(sound: Folder) -> None:
+    sound.write("broken.stream.yaml", "stream: broken\nstream: broken\n")
+    with pytest.raises(DeclarationError, match="written twice"):
+        sound.load().stream("broken")
+
+
+def test_what_was_loaded_is_frozen(sound: Folder) -> None:
+    declarations = sound.load()
+    with pytest.raises(FrozenInstanceError):
+        declarations.problems = ()  # type: ignore[misc]  # the refusal is the point
+    with pytest.raises(TypeError):
+        declarations.streams["x"] = declarations.stream("silver_flights")  # type: ignore[index]  # as above
+
+
+def test_loading_imports_neither_spark_nor_iceberg_nor_airflow(sound: Folder) -> None:
+    program = (
+        "import sys; from pathlib import Path; from sluice.declarations.loading import load_declarations; "
+        f"assert load_declarations(Path({str(sound.path)!r})).streams; "
+        "print({'pyspark', 'pyiceberg', 'airflow', 'great_expectations', 'sqlalchemy'} & set(sys.modules))"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own interpreter and text
+    assert finished.stdout.strip() == "set()"
+
+
+def test_a_thousand_files_load_within_the_time_of_a_dag_parse(sound: Folder) -> None:
+    stream = (sound.path / "silver_flights.stream.yaml").read_text()
+    table = (sound.path / "silver.flights.table.yaml").read_text()
+    for number in range(500):
+        own = stream.replace("silver_flights\n", f"s{number}\n", 1).replace("silver.flights", f"silver.s{number}")
+        sound.write(f"many/s{number}.stream.yaml", own)
+        sound.write(f"many/silver.s{number}.table.yaml", table.replace("silver.flights", f"silver.s{number}"))
+    sound.write("many/transformations.py", (sound.path / "transformations.py").read_text())
+    before = time.process_time()
+    declarations = sound.load()
+    seconds = time.process_time() - before
+    assert declarations.problems == ()
+    assert len(declarations.streams) == 501
+    assert seconds < 1.5, "processor time: 0.6 s where this was written"

