@@ -15,6 +15,11 @@ INTRODUCTION = """\
 A failure is told by its class and its reason, in the same words everywhere: the log and the state of the stream's task
 in Airflow, `sluice stream status` and `show` (`--json`: `failure`), and the ledger. Clearing the task is always safe.
 
+To be called, give the task a failure callback by Airflow's cluster policy, in `airflow_local_settings.py`: for every
+task with `task.task_type == "StreamOperator"` set `task.on_failure_callback`. The callback finds the words in
+`context["exception"]`: `stream`, `reason`, `failure_class`, `failure_reason` and `next_step`; `str()` of it is the
+whole sentence.
+
 After the repair, unpause the stream's DAG, or without Airflow: `sluice stream start STREAM`. Both forget the failures
 of before and close the breaker. What happens by itself until then:
 

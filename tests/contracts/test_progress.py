@@ -25,7 +25,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.progress import recent_looks
 from sluice.ledger.runs import beat, find_run
 from sluice.observations.batches import BatchObservation, PublicationKey
-from sluice.observations.runs import RunObservation
+from sluice.observations.runs import DesiredState, RunObservation
 from sluice.observing.source_heads import SourceHeads
 from sluice.ports import LaunchRequest
 from sluice.progress import BECAUSE_STALLED, watch_progress, writers_that_defer
@@ -206,3 +206,35 @@ def test_a_late_stream_defers_the_maintenance_of_its_table_when_it_is_declared_s
     bring_batch(ledger, run, topic, number=1, up_to=11)
     reconcile(supervisor, wanted, is_paused=False)
     assert writers_that_defer(ledger, declared, "bronze.flights") == ()
+
+
+def test_a_late_run_is_replaced_when_it_is_declared_so_and_the_next_one_is_given_its_time(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, topic: str
+) -> None:
+    launcher.ignores_requests = False
+    wanted = reading(topic, max_lag={"rows": 10, "action": "restart"}, restart={"stable_after": "10 minutes"})
+    run = started(supervisor, wanted, topic)
+    assert reconcile(supervisor, wanted, is_paused=False).alert == "It is late: 20 rows are unread, 10 are allowed."
+    assert find_run(ledger, run.run_id).end_asked_at is None, "it has not been up for `stable_after`"
+
+    let_time_pass(ledger, timedelta(minutes=11))
+    bring_batch(ledger, run, topic, number=1, up_to=12)
+    reconcile(supervisor, wanted, is_paused=False)
+    assert find_run(ledger, run.run_id).end_asked_because == "it is late"
+    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED, "the driver is told, and ends after its batch"
+    assert (launcher.kills, len(launcher.requests)) == ([], 1), "nothing starts beside it"
+
+    assert run.process is not None
+    launcher.end(run.process, exit_code=0)
+    again = supervise(supervisor, wanted)
+    assert (again.decision.action, again.decision.reason) == (
+        SupervisionAction.LAUNCH,
+        SupervisionReason.WANTED_AGAIN,
+    )
+    assert again.decision.failures == 0, "that end was asked for"
+    assert again.run is not None
+    assert again.run.token == run.token + 1
+    bring_batch(ledger, again.run, topic, number=2, up_to=13)
+    reconcile(supervisor, wanted, is_paused=False)
+    assert find_run(ledger, again.run.run_id).end_asked_at is None, "a young run is not replaced for being late"
+    assert len(launcher.requests) == 2

@@ -28,14 +28,18 @@ from sluice.observations.batches import BatchObservation, PublicationKey
 from sluice.observations.runs import DesiredState, RunState
 
 BEHAVIOURS_VARIABLE = "FAKE_DRIVERS"
-_BEAT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How a fake driver ends. fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail."""
+    """How a fake driver works and ends.
+
+    fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail.
+    beat_seconds: between two heartbeats, each of which brings a batch.
+    """
 
     fails_with: str = ""
+    beat_seconds: float = 0.2
 
 
 def tell_drivers(folder: Path, subject: str, behaviour: Behaviour) -> None:
@@ -54,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(1)
     if "run-id" in arguments:
         with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
-            _run_stream(ledger, subject, arguments["run-id"])
+            _run_stream(ledger, subject, arguments["run-id"], beat_seconds=behaviour.beat_seconds)
 
 
 def _behaviour_of(subject: str) -> Behaviour:
@@ -62,14 +66,14 @@ def _behaviour_of(subject: str) -> Behaviour:
     return Behaviour(**json.loads(told.read_text())) if told.exists() else Behaviour()
 
 
-def _run_stream(ledger: Ledger, stream: str, run_id: str) -> None:
+def _run_stream(ledger: Ledger, stream: str, run_id: str, *, beat_seconds: float) -> None:
     asked_to_end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
     generation = current_generation(ledger, stream, checkpoints_root=os.environ["SLUICE_CHECKPOINTS"]).generation
     declared = load_declarations(Path(os.environ["SLUICE_PIPELINES"]), only=stream).stream(stream).declaration
     record_fingerprint(ledger, stream, generation, fingerprint_of(declared, state_operators=()))
     batch = 0
-    while not asked_to_end.wait(_BEAT_SECONDS):
+    while not asked_to_end.wait(beat_seconds):
         try:
             if beat(ledger, run_id).wanted is DesiredState.STOPPED:
                 break

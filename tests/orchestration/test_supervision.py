@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from datetime import UTC, datetime
 
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
-from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_running, lives, started
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
 
 from sluice.decisions.failure_guide import failure_of, next_step
 from sluice.ledger.batches import newest_batch
@@ -32,6 +34,32 @@ def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow:
     airflow.wait(lambda: newest_batch(airflow.ledger, "launched") != batch, within_seconds=DEADLINE_SECONDS)
     pool = airflow.get("pools/default_pool")
     assert (pool["running_slots"], pool["queued_slots"]) == (0, 0)
+
+
+def test_twenty_streams_at_once_hold_no_slot_of_a_worker(airflow: RunningAirflow) -> None:
+    streams = [f"crowd_{number:02}" for number in range(20)]
+    for stream in streams:
+        tell_drivers(airflow.behaviours, stream, Behaviour(beat_seconds=2.0))
+        write_table(airflow.pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_continuous_stream(airflow.pipelines, stream, writes=f"silver.{stream}")
+    for stream in streams:
+        airflow.unpause(stream)
+    runs = [started(airflow, stream)[0] for stream in streams]
+    batches = {stream: newest_batch(airflow.ledger, stream) for stream in streams}
+    for _ in range(20):
+        assert airflow.holding_slots(streams) == []
+        assert airflow.get("pools/default_pool")["deferred_slots"] >= len(streams)
+        time.sleep(0.25)
+    assert [run.stream for run in runs if not lives(run)] == []
+    for stream in streams:
+        airflow.wait(
+            lambda one=stream: newest_batch(airflow.ledger, one) != batches[one],  # type: ignore[misc]
+            within_seconds=DEADLINE_SECONDS,
+        )
+    for stream in streams:  # Airflow runs nothing of a paused DAG: the rest of the ring is not slowed down
+        airflow.patch(f"dags/{stream}", {"is_paused": True})
+        wish(airflow.ledger, stream, DesiredState.STOPPED, wished_by="a test")
+    assert {await_ended(airflow, stream).state for stream in streams} == {RunState.FINISHED}
 
 
 def test_clearing_the_task_adopts_the_driver_that_lives(airflow: RunningAirflow) -> None:
@@ -93,6 +121,15 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
         "unpause it: that asks for the stream again",
     ):
         assert word in log
+    called = airflow.called("given_up")
+    assert (called["kind"], called["stream"]) == ("StreamGivenUpError", "given_up")
+    words = told_to_airflow["value"]
+    assert (words["reason"], words["failure_reason"]) == ("restart_would_not_help", "checkpoint_damaged")
+    assert words["next_step"] == next_step(FailureReason.CHECKPOINT_DAMAGED, stream="given_up")
+    for key in ("reason", "failure_reason", "next_step"):
+        assert called[key] == words[key]
+    assert called["sentence"] in log, "the callback, the state and the log say the same"
+    assert words["explanation"] in called["sentence"]
     assert len(airflow.runs("given_up")) == 1
     tell_drivers(airflow.behaviours, "given_up", Behaviour())
     airflow.unpause("given_up")

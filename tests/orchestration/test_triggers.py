@@ -134,6 +134,26 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     assert beat(ledger, run.run_id).wanted is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
 
 
+@pytest.mark.parametrize("guard", ["guarded", "unguarded"])
+def test_without_the_question_for_the_tasks_state_clearing_a_task_stops_its_stream(
+    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    async def state_of(_: object) -> None:
+        """A cleared task has no state."""
+
+    async def believes_whoever_calls(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(marking, "_state_of", state_of)
+    if guard == "unguarded":
+        monkeypatch.setattr(ledger_trigger, "is_marked", believes_whoever_calls)
+    trigger = _beside(run)
+    trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
+    asyncio.run(trigger.on_kill())
+    goes_on = guard == "guarded"
+    assert beat(ledger, run.run_id).wanted is (DesiredState.RUNNING if goes_on else DesiredState.STOPPED)
+
+
 def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
     ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
