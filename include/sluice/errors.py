@@ -12,6 +12,7 @@ SluiceError
 ├── RunAlreadyLiveError     a stream has a live run already; a LedgerError that knows the run
 ├── LeaseLostError          a driver may not publish any more: its lease is over
 ├── LaunchError             a driver cannot be started
+├── ClusterError            a cluster's API does not answer, or refuses; nothing is known then
 ├── LakehouseError          a table, the catalog or the object store refuses
 ├── DeliveryError           a batch cannot be made visible
 ├── SchemaError             the rows of an output do not fit their table; a DeliveryError that knows the differences
@@ -144,6 +145,20 @@ class LeaseLostError(SluiceError):
 
 class LaunchError(SluiceError):
     """A driver cannot be started."""
+
+
+class ClusterError(SluiceError):
+    """A cluster's API does not answer, or refuses. What it was asked about is unknown, and nothing follows from it.
+
+    Parameters
+    ----------
+    message: who was asked, and what came back.
+    status: the HTTP status of a refusal; unset when there was no answer.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, next_step: str = "") -> None:
+        super().__init__(message, next_step=next_step)
+        self.status = status
 
 
 class LakehouseError(SluiceError):

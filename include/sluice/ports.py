@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sluice.observations.runs import ProcessIdentity, ProcessState
+from sluice.observations.applications import ApplicationObservation, DriverTag
+from sluice.observations.runs import DriverExit, ProcessIdentity, ProcessState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """One driver to be started for a run that the ledger has admitted.
 
-    command: the argv; everybody on the machine sees it, so it holds nothing secret.
+    command: the argv; everybody on the machine sees it, so it holds nothing secret. For a cluster the application's
+        file and its arguments.
+    connection: the Spark connection of a cluster; unset for a driver of this host.
+    conf: for a cluster the settings of the application, which travel in a private file.
     environment: variables on top of those of the launching process; secrets travel here.
     log_file: where the driver's output goes.
     """
@@ -24,6 +28,8 @@ class LaunchRequest:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     log_file: Path
+    connection: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Launcher(Protocol):
@@ -45,6 +51,9 @@ class Launcher(Protocol):
     def observe(self, process: ProcessIdentity) -> ProcessState:
         """See whether a driver lives. UNKNOWN when this launcher cannot tell, for example from another host."""
 
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """How a driver that is gone has ended, where the launcher itself can tell; none when only the ledger can."""
+
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """End a driver that did not obey the ledger's wish: ask it, wait `grace_seconds`, then kill it.
 
@@ -55,4 +64,27 @@ class Launcher(Protocol):
         Raises
         ------
         LaunchError: when the driver survives even that.
+        """
+
+
+class Cluster(Protocol):
+    """The API of a cluster: what became of an application. `tests/contracts/test_clusters.py` says what adapters keep.
+
+    Nothing is remembered here: whoever asks, from wherever, finds the same application by its tag.
+    """
+
+    def find(self, tag: DriverTag) -> ApplicationObservation | None:
+        """The application with this very tag; none when the cluster knows no such one, or has forgotten it.
+
+        Raises
+        ------
+        ClusterError: when the cluster does not answer; then nothing is known.
+        """
+
+    def kill(self, application_id: str) -> None:
+        """Ask the cluster to end an application; nothing happens when it has ended.
+
+        Raises
+        ------
+        ClusterError: when the cluster does not answer, or refuses.
         """

@@ -1,16 +1,19 @@
-"""What every launcher keeps. The cases run on the fake and on the local launcher, with real small processes."""
+"""What every launcher keeps. The cases run on the fake, on the local launcher with real small processes, and on the
+cluster launcher with a cluster in memory; `tests/yarn` runs the very same on a real YARN."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.fakes.cluster import IGNORES_ITS_LEASE, FakeCluster, fake_conf
 from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 
 from sluice.errors import LaunchError
+from sluice.launching.cluster.launcher import ClusterLauncher
 from sluice.launching.local import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import admit_run, find_run, record_end
@@ -21,15 +24,51 @@ WORKS = ("sleep", "300")
 IGNORES_REQUESTS = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done")
 
 
-@pytest.fixture(params=["fake", "local"])
-def launcher(request: pytest.FixtureRequest, ledger: Ledger, ledger_url: str) -> Iterator[Launcher]:
+SOON_SECONDS = 120.0
+"""How long a driver may take to begin, or to be seen to have ended, wherever it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherCase:
+    """A launcher, and drivers for it.
+
+    works: a driver that does nothing for long and ends when it is to. ignores: one that only a kill ends; its log says
+        `ready` where it can be read here.
+    asked_exit_code: the exit code of the first when it was stopped; a cluster that ends one tells none.
+    """
+
+    launcher: Launcher
+    works: tuple[str, ...] = WORKS
+    ignores: tuple[str, ...] = IGNORES_REQUESTS
+    asked_exit_code: int | None = -15
+
+
+@pytest.fixture(params=["fake", "local", "cluster"])
+def case(request: pytest.FixtureRequest, ledger: Ledger, ledger_url: str) -> Iterator[LauncherCase]:
     """Each launcher in turn."""
     if request.param == "fake":
-        yield FakeLauncher(ledger)
-        return
-    local = LocalLauncher(ledger_url=ledger_url)
-    yield local
-    end_drivers(ledger)
+        yield LauncherCase(launcher=FakeLauncher(ledger))
+    elif request.param == "local":
+        yield LauncherCase(launcher=LocalLauncher(ledger_url=ledger_url))
+        end_drivers(ledger)
+    else:
+        cluster = FakeCluster(ledger)
+        launcher = ClusterLauncher(
+            connection="a_cluster",
+            ledger=ledger,
+            ledger_url=ledger_url,
+            cluster=cluster,
+            conf_for=fake_conf,
+            submit=cluster.submit,
+        )
+        ignores = ("driver.py", IGNORES_ITS_LEASE)
+        yield LauncherCase(launcher=launcher, works=("driver.py",), ignores=ignores, asked_exit_code=None)
+
+
+@pytest.fixture
+def launcher(case: LauncherCase) -> Launcher:
+    """The launcher of the case."""
+    return case.launcher
 
 
 @pytest.fixture
@@ -39,12 +78,12 @@ def run(ledger: Ledger) -> RunObservation:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., LaunchRequest]:
+def ask(case: LauncherCase, tmp_path: Path) -> Callable[..., LaunchRequest]:
     """Makes the request for a run."""
 
-    def make(run: RunObservation, command: tuple[str, ...] = WORKS) -> LaunchRequest:
+    def make(run: RunObservation, command: tuple[str, ...] | None = None) -> LaunchRequest:
         log_file = tmp_path / "logs" / f"{run.run_id}.log"
-        return LaunchRequest(run_id=run.run_id, stream=run.stream, command=command, log_file=log_file)
+        return LaunchRequest(run_id=run.run_id, stream=run.stream, command=command or case.works, log_file=log_file)
 
     return make
 
@@ -57,7 +96,7 @@ def test_a_launched_driver_lives_and_the_ledger_knows_its_process(
 ) -> None:
     request = ask(run)
     process = launcher.launch(request)
-    assert launcher.observe(process) is ProcessState.ALIVE
+    _await_alive(launcher, process)
     known = find_run(ledger, run.run_id)
     assert (known.process, known.log_file, known.state) == (process, request.log_file, RunState.LAUNCHING)
 
@@ -68,7 +107,7 @@ def test_of_two_launches_for_one_run_the_second_is_refused(
     process = launcher.launch(ask(run))
     with pytest.raises(LaunchError, match="has a process already"):
         launcher.launch(ask(run))
-    assert launcher.observe(process) is ProcessState.ALIVE
+    _await_alive(launcher, process)
     assert find_run(ledger, run.run_id).process == process
 
 
@@ -82,21 +121,23 @@ def test_nothing_is_started_for_a_run_that_has_ended(
 
 
 def test_a_stopped_driver_is_gone_and_its_end_is_recorded(
-    launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
+    case: LauncherCase, launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
 ) -> None:
     process = launcher.launch(ask(run))
-    assert launcher.stop(process, grace_seconds=10) is ProcessState.GONE
+    _await_alive(launcher, process)
+    assert launcher.stop(process, grace_seconds=30) is ProcessState.GONE
     assert launcher.observe(process) is ProcessState.GONE
     ended = await_end(ledger, run.run_id)
-    assert (ended.state, ended.exit_code) == (RunState.FAILED, -15)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, case.asked_exit_code)
 
 
 def test_a_driver_that_ignores_the_request_is_killed(
-    launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
+    case: LauncherCase, launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
 ) -> None:
     if isinstance(launcher, FakeLauncher):
         launcher.ignores_requests = True
-    process = launcher.launch(ask(run, IGNORES_REQUESTS))
+    process = launcher.launch(ask(run, case.ignores))
+    _await_alive(launcher, process)
     _await_ready(launcher, ledger, run)
     assert launcher.stop(process, grace_seconds=0.5) is ProcessState.GONE
     assert await_end(ledger, run.run_id).exit_code == -9
@@ -112,6 +153,7 @@ def test_a_process_id_that_was_given_to_another_is_not_the_driver(
     launcher: Launcher, run: RunObservation, ask: Ask
 ) -> None:
     process = launcher.launch(ask(run))
+    _await_alive(launcher, process)
     seen = launcher.observe(reborn(process))
     assert seen is not ProcessState.ALIVE
     launcher.stop(reborn(process), grace_seconds=0)
@@ -122,14 +164,20 @@ def test_a_driver_of_another_host_is_unknown_and_never_touched(
     launcher: Launcher, run: RunObservation, ask: Ask
 ) -> None:
     process = launcher.launch(ask(run))
+    _await_alive(launcher, process)
     elsewhere: ProcessIdentity = replace(process, host="another-host")
     assert launcher.observe(elsewhere) is ProcessState.UNKNOWN
     assert launcher.stop(elsewhere, grace_seconds=0) is ProcessState.UNKNOWN
     assert launcher.observe(process) is ProcessState.ALIVE
 
 
+def _await_alive(launcher: Launcher, process: ProcessIdentity) -> None:
+    """A cluster takes a driver in first, and gives it a place when it has one."""
+    await_condition(lambda: launcher.observe(process) is ProcessState.ALIVE, within_seconds=SOON_SECONDS)
+
+
 def _await_ready(launcher: Launcher, ledger: Ledger, run: RunObservation) -> None:
-    if isinstance(launcher, FakeLauncher):
+    if not isinstance(launcher, LocalLauncher):
         return
     log_file = find_run(ledger, run.run_id).log_file
     assert log_file is not None

@@ -8,7 +8,7 @@ from itertools import count
 from sluice.errors import LaunchError, LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import record_end, record_process
-from sluice.observations.runs import ProcessIdentity, ProcessState, RunState
+from sluice.observations.runs import DriverExit, ProcessIdentity, ProcessState, RunState
 from sluice.ports import LaunchRequest
 
 HOST = "fake-host"
@@ -26,6 +26,7 @@ class FakeLauncher:
     refusal: str = ""
     ignores_requests: bool = False
     requests: list[LaunchRequest] = field(default_factory=list)
+    exits: dict[ProcessIdentity, DriverExit] = field(default_factory=dict)
     kills: list[ProcessIdentity] = field(default_factory=list)
     _states: dict[ProcessIdentity, ProcessState] = field(default_factory=dict)
     _run_ids: dict[ProcessIdentity, str] = field(default_factory=dict)
@@ -50,6 +51,10 @@ class FakeLauncher:
         if process.host != HOST:
             return ProcessState.UNKNOWN
         return self._states.get(process, ProcessState.GONE)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """What a test has said of it."""
+        return self.exits.get(process)
 
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """End the process, killing it when it ignores the request."""

@@ -21,6 +21,7 @@ class StreamState(StrEnum):
     NEVER_STARTED = "never started"
     TO_BE_STARTED = "to be started"
     STARTING = "starting"
+    QUEUED = "queued"
     RUNNING = "running"
     IDLE = "idle"
     LATE = "late"
@@ -56,6 +57,7 @@ _STATES = {
     SupervisionReason.STARTING: StreamState.STARTING,
     SupervisionReason.HEARTBEAT_FRESH: StreamState.RUNNING,
     SupervisionReason.HEARTBEAT_OVERDUE: StreamState.SILENT,
+    SupervisionReason.AWAITS_CLUSTER: StreamState.QUEUED,
     SupervisionReason.DRIVER_UNKNOWN: StreamState.UNKNOWN,
     SupervisionReason.LEASE_OVER: StreamState.SILENT,
     SupervisionReason.DECLARATION_CHANGED: StreamState.RESTARTING,

@@ -13,7 +13,7 @@
 | stopped | none, ended|             |                              | FINISH        | STOPPED_AS_WISHED    |
 | any     | live       | none yet    | admitted a moment ago        | WAIT          | BEING_LAUNCHED       |
 | any     | live       | none yet    | admitted long ago            | CLOSE         | NEVER_LAUNCHED       |
-| any     | live       | any         | its parent left a note       | CLOSE         | EXIT_LEFT_BEHIND     |
+| any     | live       | any         | its parent, cluster tells how| CLOSE         | EXIT_LEFT_BEHIND     |
 | any     | live       | gone        |                              | CLOSE         | DRIVER_VANISHED      |
 | any     | live       | alive       | silent, its lease ran out    | STOP          | LEASE_OVER           |
 | any     | live       | ?           | silent, its lease ran out    | TAKE_OVER     | LEASE_OVER           |
@@ -25,10 +25,12 @@
 | running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED       |
 | running | live       | alive, ?    | heard lately                 | ADOPT         | HEARTBEAT_FRESH      |
 | running | live       | alive       | silent for long              | ADOPT         | HEARTBEAT_OVERDUE    |
+| running | live       | queued      | never heard, for long        | WAIT          | AWAITS_CLUSTER       |
 | running | live       | ?           | silent for long              | WAIT          | DRIVER_UNKNOWN       |
 
 `?` is unknown: never treated as dead. Only when its lease has run out may another run take its place: the driver then
-publishes nothing more by its own clock, and what it might still publish meets a higher token. "stopped" is said of a
+publishes nothing more by its own clock, and what it might still publish meets a higher token. A driver that is queued
+by its cluster counts as alive, and keeps its place however long it waits for one. "stopped" is said of a
 stream that is to be stopped, and of a run that was asked to end so that another one takes its place.
 """
 
@@ -98,6 +100,7 @@ class SupervisionReason(StrEnum):
     STARTING = "starting"
     HEARTBEAT_FRESH = "heartbeat_fresh"
     HEARTBEAT_OVERDUE = "heartbeat_overdue"
+    AWAITS_CLUSTER = "awaits_cluster"
     DRIVER_UNKNOWN = "driver_unknown"
     LEASE_OVER = "lease_over"
     DECLARATION_CHANGED = "declaration_changed"
@@ -183,7 +186,8 @@ def calls_for_supervisor(watched: WatchedRun) -> bool:
 def _decide_about_run(seen: StreamObservation, run: RunObservation, now: datetime) -> SupervisionDecision:
     if seen.left_exit is not None:
         text = (
-            f"The driver ended ({seen.left_exit.reason.rstrip('.')}) while the ledger was away; its parent left a note."
+            f"The driver ended ({seen.left_exit.reason.rstrip('.')}) and could not tell the ledger; "
+            "its parent or its cluster tells it now."
         )
         return _decision(SupervisionAction.CLOSE, SupervisionReason.EXIT_LEFT_BEHIND, text)
     if seen.process is None:
@@ -191,7 +195,7 @@ def _decide_about_run(seen: StreamObservation, run: RunObservation, now: datetim
     if seen.process is ProcessState.GONE:
         text = f"The process of run {run.run_id} is gone and nobody recorded its end."
         return _decision(SupervisionAction.CLOSE, SupervisionReason.DRIVER_VANISHED, text)
-    if seen.is_lease_over and not _is_heard(run, now):
+    if seen.is_lease_over and not _is_heard(run, now) and not _is_queued(seen, run):
         return _decide_about_lease(seen.process, run, now)
     if seen.wish.wanted is DesiredState.STOPPED or run.end_asked_at is not None:
         return _decide_about_stop(seen, run, now)
@@ -248,6 +252,9 @@ def _decide_about_driver(seen: StreamObservation, run: RunObservation, now: date
             return _decision(SupervisionAction.ADOPT, SupervisionReason.STARTING, text, LOOK_AGAIN_AFTER)
         text = f"The driver of run {run.run_id} was heard {_seconds(now - run.heartbeat_at)} ago."
         return _decision(SupervisionAction.ADOPT, SupervisionReason.HEARTBEAT_FRESH, text, LOOK_AGAIN_AFTER)
+    if _is_queued(seen, run):
+        text = f"The cluster has had no place for the driver of run {run.run_id} for {_seconds(now - run.launched_at)}."
+        return _decision(SupervisionAction.WAIT, SupervisionReason.AWAITS_CLUSTER, text, LOOK_AGAIN_AFTER)
     silence = f"It has been silent for {_seconds(now - _last_sign(run))}."
     if seen.process is ProcessState.UNKNOWN:
         return _unknown(run, silence)
@@ -312,6 +319,11 @@ def _is_heard(run: RunObservation, now: datetime) -> bool:
     """A driver that has not beaten yet is given the time of its launch on top."""
     patience = HEARD_WITHIN if run.heartbeat_at is not None else HEARD_WITHIN + LAUNCHED_WITHIN
     return now - _last_sign(run) <= patience
+
+
+def _is_queued(seen: StreamObservation, run: RunObservation) -> bool:
+    """Whether a cluster has not begun with the driver. YARN says so, too, of one that beats and has no session yet."""
+    return seen.process is ProcessState.QUEUED and run.heartbeat_at is None
 
 
 def _unknown(run: RunObservation, circumstance: str) -> SupervisionDecision:

@@ -17,7 +17,7 @@ import psutil
 
 from sluice.errors import LaunchError
 from sluice.launching.processes import RUN_ID_VARIABLE, ask_to_end, kill_group, observe_process
-from sluice.observations.runs import ProcessIdentity, ProcessState
+from sluice.observations.runs import DriverExit, ProcessIdentity, ProcessState
 from sluice.ports import LaunchRequest
 
 REPORTED_WITHIN_SECONDS = 60.0
@@ -66,6 +66,11 @@ class LocalLauncher:
     def observe(self, process: ProcessIdentity) -> ProcessState:
         """See whether a driver of this host lives; one of another host is UNKNOWN."""
         return observe_process(process)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """Nothing: the driver's parent tells the ledger, and leaves a note when it cannot."""
+        del process
+        return None
 
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """Ask the driver to end, wait, then kill its process group.

@@ -26,11 +26,22 @@ class SparkConnection:
     master: as Spark's `--master`.
     deploy_mode: `client` or `cluster`; unset leaves it to Spark.
     spark_binary: the program, a name on the PATH or a path.
+    queue: the YARN queue; unset leaves it to YARN.
+    resource_managers: where the web applications of YARN's ResourceManagers are.
+    user: in whose name applications of YARN are ended.
     """
 
     master: str = "local[*]"
     deploy_mode: str | None = None
     spark_binary: str = SPARK_BINARY
+    queue: str | None = None
+    resource_managers: tuple[str, ...] = ()
+    user: str | None = None
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether drivers run on the cluster's own machines, away from whoever launches them."""
+        return self.deploy_mode == "cluster"
 
 
 def connection_of(variable: str) -> SparkConnection:

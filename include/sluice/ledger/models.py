@@ -88,6 +88,7 @@ class Run(LedgerTable):
     host: Mapped[str | None]
     pid: Mapped[int | None] = mapped_column(Integer)
     process_started_at_seconds: Mapped[float | None]
+    application: Mapped[str | None]
     log_file: Mapped[str | None]
     heartbeat_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]

@@ -100,6 +100,7 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
         Run.host == identity.host,
         Run.pid == identity.pid,
         Run.process_started_at_seconds == identity.started_at_seconds,
+        Run.application.is_not_distinct_from(identity.application),
     )
     with ledger.transaction() as connection:
         bound = connection.execute(
@@ -109,6 +110,7 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
                 host=identity.host,
                 pid=identity.pid,
                 process_started_at_seconds=identity.started_at_seconds,
+                application=identity.application,
                 log_file=str(log_file) if log_file is not None else None,
             )
             .returning(*Run.__table__.columns)
@@ -280,7 +282,12 @@ def observation_of(row: Row[Any]) -> RunObservation:
     """The run that a row of the table `runs` holds."""
     process = None
     if row.pid is not None:
-        process = ProcessIdentity(host=row.host, pid=row.pid, started_at_seconds=row.process_started_at_seconds)
+        process = ProcessIdentity(
+            host=row.host,
+            pid=row.pid,
+            started_at_seconds=row.process_started_at_seconds,
+            application=row.application,
+        )
     return RunObservation(
         run_id=row.run_id,
         stream=row.stream,

@@ -9,7 +9,7 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.leases import find_lease
 from sluice.ledger.runs import newest_run
 from sluice.ledger.wishes import find_wish
-from sluice.observations.runs import ProcessState, RunObservation
+from sluice.observations.runs import DriverExit, ProcessState, RunObservation
 from sluice.observations.streams import StreamObservation
 from sluice.ports import Launcher
 
@@ -24,19 +24,28 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
     run = newest_run(ledger, stream)
     is_live = run is not None and run.is_live
     generation = find_generation(ledger, stream)
+    process = _observe_driver(launcher, run) if run is not None and is_live else None
     batch = newest_batch(ledger, stream)
     has_batches = generation is not None and batch is not None and batch.key.generation == generation.generation
     return StreamObservation(
         stream=stream,
         wish=find_wish(ledger, stream),
         newest_run=run,
-        process=_observe_driver(launcher, run) if run is not None and is_live else None,
-        left_exit=read_exit_note(run.log_file) if run is not None and is_live and run.log_file is not None else None,
+        process=process,
+        left_exit=_left_exit(launcher, run, process) if run is not None and is_live else None,
         newest_batch=batch,
         lease=find_lease(ledger, stream),
         fingerprint=generation.fingerprint if generation is not None and has_batches else {},
         observed_at=database_time(ledger),
     )
+
+
+def _left_exit(launcher: Launcher, run: RunObservation, process: ProcessState | None) -> DriverExit | None:
+    """What the driver's parent noted, or what the cluster tells of an application that is gone."""
+    noted = read_exit_note(run.log_file) if run.log_file is not None else None
+    if noted is not None or run.process is None or process is not ProcessState.GONE:
+        return noted
+    return launcher.exit_of(run.process)
 
 
 def _observe_driver(launcher: Launcher, run: RunObservation) -> ProcessState | None:

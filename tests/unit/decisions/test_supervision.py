@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.decisions.queued_cases import QUEUED_BY_ITS_CLUSTER
 from tests.unit.decisions.supervision_cases import (
     ADMITTED,
     ADMITTED_LONG_AGO,
@@ -38,8 +39,10 @@ from sluice.observations.runs import (
     WatchedRun,
 )
 
+EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+
+@pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
 def test_the_table(row: Case) -> None:
     decision = decide_supervision(wanted=WANTED, digest="d", seen=row.seen, history=row.history, now=NOW)
     assert (decision.action, decision.reason, decision.delay) == (row.action, row.reason, row.delay)
@@ -48,14 +51,14 @@ def test_the_table(row: Case) -> None:
 
 
 def test_every_reason_and_action_has_a_row() -> None:
-    assert {row.reason for row in TABLE} == set(SupervisionReason)
-    assert {row.action for row in TABLE} == set(SupervisionAction)
+    assert {row.reason for row in EVERY_ROW} == set(SupervisionReason)
+    assert {row.action for row in EVERY_ROW} == set(SupervisionAction)
 
 
 def test_nothing_is_launched_closed_or_stopped_on_an_unknown_process() -> None:
     """The law: unknown is never treated as dead. Only a note of the driver's own parent says that it ended, and only
     the end of its lease gives its place away."""
-    for row in TABLE:
+    for row in EVERY_ROW:
         if row.seen.process is UNKNOWN and row.seen.left_exit is None:
             allowed = {SupervisionAction.ADOPT, SupervisionAction.WAIT}
             assert row.action in (allowed | {SupervisionAction.TAKE_OVER} if row.seen.is_lease_over else allowed)
