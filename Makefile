@@ -30,9 +30,11 @@ drill: setup ## Let publishers race, drivers freeze and drivers die at every pla
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py
 	$(BIN)/python -m tests.faults.crash_table
 
-bench: setup ## Measure deliveries and publications beside the same work by hand; needs no other stack
+bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, and parsing; needs no other stack
 	$(BIN)/python -m benchmarks.delivery_time
 	$(BIN)/python -m benchmarks.publication_time
+	$(BIN)/python -m benchmarks.triggerer_lag
+	$(BIN)/python -m benchmarks.parse_time
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

@@ -1,15 +1,16 @@
-"""The light, asynchronous read of the ledger, for triggers: a small pool for each event loop, one poll for all runs.
+"""The light, asynchronous read of the ledger, for triggers: a small pool for each event loop, one poll for all.
 
-Triggers that ask about their runs within a moment of each other share one query, so that the cost of a triggerer hardly
-grows with the number of its streams.
+Triggers that ask about their runs, or about what is wished of their streams, within a moment of each other share one
+query, so that the cost of a triggerer hardly grows with the number of its streams.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import ARRAY, Executable, Row, Text, any_, func, literal, select
@@ -24,26 +25,31 @@ from sluice.ledger.runs import observation_of
 from sluice.observations.runs import WatchedRun
 from sluice.observations.wishes import WishObservation
 
+Answer = TypeVar("Answer")
+
 _engines: dict[tuple[asyncio.AbstractEventLoop, str], AsyncGenerator[AsyncEngine, None]] = {}
 """The engines by event loop and URL: a connection belongs to the loop that opened it and to no other."""
 
 
 _GATHER_SECONDS = 0.2
-"""How long the first question about a run waits for others: little beside the two seconds between two polls."""
+"""How long the first question waits for others: little beside the two seconds between two polls."""
 
 
 @dataclass(slots=True)
-class _RunDesk:
-    """Gathers what the triggers of one event loop ask about runs, and asks the ledger once for all of them."""
+class _Desk(Generic[Answer]):
+    """Gathers what the triggers of one event loop ask, and asks the ledger once for all of them.
 
-    ledger_url: str
-    waiting: dict[str, list[asyncio.Future[WatchedRun]]] = field(default_factory=dict)
+    look_up: answers many questions at once; an error in the place of an answer is raised by whoever asked for it.
+    """
+
+    look_up: Callable[[Sequence[str]], Awaitable[Mapping[str, Answer | LedgerError]]]
+    waiting: dict[str, list[asyncio.Future[Answer]]] = field(default_factory=dict)
     _asking: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def ask(self, run_id: str) -> WatchedRun:
-        answer: asyncio.Future[WatchedRun] = asyncio.get_running_loop().create_future()
+    async def ask(self, key: str) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         is_first = not self.waiting
-        self.waiting.setdefault(run_id, []).append(answer)
+        self.waiting.setdefault(key, []).append(answer)
         if is_first:
             task = asyncio.create_task(self._gather_and_ask())
             self._asking.add(task)  # an event loop itself does not keep its tasks
@@ -54,15 +60,16 @@ class _RunDesk:
         await asyncio.sleep(_GATHER_SECONDS)  # nothing is awaited: the pause is what puts many questions into one
         asked, self.waiting = self.waiting, {}
         try:
-            found = {seen.run.run_id: seen for seen in await _observe_runs(self.ledger_url, asked)}
+            found = await self.look_up(sorted(asked))
         except Exception as error:  # noqa: BLE001  # it belongs to those who asked, and each of them raises it
             _answer_all(asked.values(), error)
             return
-        for run_id, answers in asked.items():
-            _answer_all([answers], found.get(run_id) or LedgerError(f"The ledger knows no run {run_id}."))
+        for key, answers in asked.items():
+            _answer_all([answers], found[key])
 
 
-_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _RunDesk]] = WeakKeyDictionary()
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], _Desk[Any]]] = WeakKeyDictionary()
+"""For each event loop a desk for each kind of question and each ledger."""
 
 
 async def observe_run(ledger_url: str, run_id: str) -> WatchedRun:
@@ -75,33 +82,42 @@ async def observe_run(ledger_url: str, run_id: str) -> WatchedRun:
     LedgerError: when there is no such run or the ledger cannot be reached.
     """
     desks = _desks.setdefault(asyncio.get_running_loop(), {})
-    return await desks.setdefault(ledger_url, _RunDesk(ledger_url)).ask(run_id)
+    desk: _Desk[WatchedRun] = desks.setdefault(("runs", ledger_url), _Desk(partial(_look_up_runs, ledger_url)))
+    return await desk.ask(run_id)
 
 
-async def _observe_runs(ledger_url: str, run_ids: Iterable[str]) -> list[WatchedRun]:
-    wanted = any_(literal(sorted(run_ids), ARRAY(Text)))
+async def _look_up_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str, WatchedRun | LedgerError]:
+    wanted = any_(literal(run_ids, ARRAY(Text)))
     question = select(*Run.__table__.columns, func.now().label("observed_at")).where(Run.run_id == wanted)
     rows = await _ask(await _engine_of_this_loop(ledger_url), question)
-    return [WatchedRun(run=observation_of(row), observed_at=row.observed_at) for row in rows]
-
-
-def _answer_all(waiting: Iterable[Iterable[asyncio.Future[WatchedRun]]], answer: WatchedRun | Exception) -> None:
-    for future in (future for futures in waiting for future in futures if not future.done()):
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+    found = {row.run_id: WatchedRun(run=observation_of(row), observed_at=row.observed_at) for row in rows}
+    return {run_id: found.get(run_id) or LedgerError(f"The ledger knows no run {run_id}.") for run_id in run_ids}
 
 
 async def observe_wish(ledger_url: str, stream: str) -> WishObservation:
-    """Read what was last asked of a stream, in one query. Safe to cancel at any await.
+    """Read what was last asked of a stream; shared as `observe_run` is. Safe to cancel at any await.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    engine = await _engine_of_this_loop(ledger_url)
-    return wishes.observation_of(stream, _only(await _ask(engine, wishes.question_for(stream))))
+    desks = _desks.setdefault(asyncio.get_running_loop(), {})
+    desk: _Desk[WishObservation] = desks.setdefault(("wishes", ledger_url), _Desk(partial(_look_up_wishes, ledger_url)))
+    return await desk.ask(stream)
+
+
+async def _look_up_wishes(ledger_url: str, streams: Sequence[str]) -> Mapping[str, WishObservation | LedgerError]:
+    rows = await _ask(await _engine_of_this_loop(ledger_url), wishes.question_for_all(streams))
+    found = {row.stream: row for row in rows}
+    return {stream: wishes.observation_of(stream, found.get(stream)) for stream in streams}
+
+
+def _answer_all(waiting: Iterable[Iterable[asyncio.Future[Answer]]], answer: Answer | Exception) -> None:
+    for future in (future for futures in waiting for future in futures if not future.done()):
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 async def ask(ledger_url: str, question: Executable) -> Row[Any] | None:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, literal, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    any_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import SQLCoreOperations
 
@@ -112,6 +127,11 @@ def find_wish(ledger: Ledger, stream: str) -> WishObservation:
 def question_for(stream: str) -> Select[Any]:
     """The query for what was last asked of a stream."""
     return select(*Wish.__table__.columns).where(Wish.stream == stream)
+
+
+def question_for_all(streams: Sequence[str]) -> Select[Any]:
+    """The query for what was last asked of several streams: a row for each of which something was."""
+    return select(*Wish.__table__.columns).where(Wish.stream == any_(literal(streams, ARRAY(Text))))
 
 
 def observation_of(stream: str, row: Row[Any] | None) -> WishObservation:

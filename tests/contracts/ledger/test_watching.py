@@ -36,6 +36,19 @@ def sessions(ledger: Ledger) -> int:
     return count
 
 
+def counted_questions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every question that reaches the ledger from now on."""
+    questions: list[object] = []
+    really_ask = watching._ask_once
+
+    async def count_and_ask(engine: AsyncEngine, question: Executable) -> Sequence[Row[Any]]:
+        questions.append(question)
+        return await really_ask(engine, question)
+
+    monkeypatch.setattr(watching, "_ask_once", count_and_ask)
+    return questions
+
+
 def test_a_run_and_the_time_are_read_together(ledger: Ledger, ledger_url: str, run: RunObservation) -> None:
     before = database_time(ledger)
     watched = asyncio.run(observe_run(ledger_url, run.run_id))
@@ -65,14 +78,7 @@ def test_two_hundred_watchers_of_fifty_runs_ask_once_and_each_hears_of_its_own(
         admit_run(ledger, stream=f"flights_{number}", mode="continuous", declaration_digest="d", launched_by="a test")
         for number in range(50)
     ]
-    questions: list[object] = []
-    really_ask = watching._ask_once
-
-    async def count_and_ask(engine: AsyncEngine, question: Executable) -> Sequence[Row[Any]]:
-        questions.append(question)
-        return await really_ask(engine, question)
-
-    monkeypatch.setattr(watching, "_ask_once", count_and_ask)
+    questions = counted_questions(monkeypatch)
 
     async def watch() -> None:
         impatient = asyncio.create_task(observe_run(ledger_url, run.run_id))
@@ -82,6 +88,21 @@ def test_two_hundred_watchers_of_fifty_runs_ask_once_and_each_hears_of_its_own(
         assert [watched.run for watched in await answers] == runs * 4
         with pytest.raises(asyncio.CancelledError):
             await impatient
+
+    asyncio.run(watch())
+    assert len(questions) == 1
+
+
+def test_two_hundred_watchers_of_fifty_wishes_ask_once_and_each_hears_of_its_own(
+    ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [wish(ledger, f"flights_{number}", DesiredState.STOPPED, wished_by=f"ann {number}") for number in range(49)]
+    wishes = [*asked, find_wish(ledger, "never_asked")]
+    questions = counted_questions(monkeypatch)
+
+    async def watch() -> None:
+        answers = await asyncio.gather(*(observe_wish(ledger_url, one.stream) for one in wishes * 4))
+        assert answers == wishes * 4
 
     asyncio.run(watch())
     assert len(questions) == 1
