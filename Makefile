@@ -35,6 +35,7 @@ bench: setup ## Measure deliveries and publications beside the same work by hand
 	$(BIN)/python -m benchmarks.publication_time
 	$(BIN)/python -m benchmarks.triggerer_lag
 	$(BIN)/python -m benchmarks.parse_time
+	$(BIN)/python -m benchmarks.fast_trigger
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .
