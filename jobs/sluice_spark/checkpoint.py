@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ class CheckpointState:
     query_id: the id in its `metadata`; unset when there is none.
     newest_planned, newest_committed: the newest batches of the offset and the commit log; -1 when there is none.
     frozen_conf: the settings that the offset log keeps for the life of the checkpoint; empty before the first batch.
+    unfinished_since: when the batch was planned that was not committed; none without one.
     watermark_ms: of the batch before the one that the next start runs first, in milliseconds since 1970; 0 without one.
     """
 
@@ -35,6 +37,7 @@ class CheckpointState:
     newest_committed: int
     frozen_conf: Mapping[str, str] = field(default_factory=dict)
     watermark_ms: int = 0
+    unfinished_since: datetime | None = None
 
     @property
     def has_unfinished_batch(self) -> bool:
@@ -71,6 +74,7 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
         newest_committed=newest_committed,
         frozen_conf=newest.get("conf", {}),
         watermark_ms=int(before_next.get("batchWatermarkMs", 0)),
+        unfinished_since=_planned_at(newest) if is_unfinished else None,
     )
 
 
@@ -111,6 +115,10 @@ def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batc
             next_step="Restore the checkpoint.",
         ) from error
     return found
+
+
+def _planned_at(metadata: Mapping[str, Any]) -> datetime:
+    return datetime.fromtimestamp(int(metadata.get("batchTimestampMs", 0)) / 1000, UTC)
 
 
 def _query_id(text: str | None, location: str) -> str | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
 from sluice.lakehouse.publication.offsets import canonical_offsets
@@ -36,11 +37,13 @@ class OffsetLog:
     The query itself is asked: it keeps the newest entries in memory, so no file of the checkpoint is read again.
 
     query_name: the query's name. sources: the input of each source, in Spark's order.
+    query: the query itself where it is at hand; it is asked after its end too.
     """
 
     spark: SparkSession
     query_name: str
     sources: Sequence[str]
+    query: StreamingQuery | None = None
 
     def range_of(self, number: int) -> BatchRange:
         """The stretch that a batch covers.
@@ -61,7 +64,8 @@ class OffsetLog:
         )
 
     def _log(self) -> JavaObject:
-        query = next(query for query in self.spark.streams.active if query.name == self.query_name)
+        active = (query for query in self.spark.streams.active if query.name == self.query_name)
+        query = self.query if self.query is not None else next(active)
         return query._jsq.streamingQuery().offsetLog()
 
     def _entry(self, log: JavaObject, number: int) -> JavaObject:

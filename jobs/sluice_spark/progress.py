@@ -154,7 +154,7 @@ def _late_rows(progress: Mapping[str, Any]) -> int:
 
 
 def _published_rows(progress: Mapping[str, Any], delivered: DeliveredBatch, origin: BatchOrigin) -> dict[str, int]:
-    if origin.counted_by_spark is not None:
+    if origin.counted_by_spark is not None and not delivered.rows:
         return {origin.counted_by_spark: progress["sink"]["numOutputRows"]}
     return {name: rows for name, rows in delivered.rows.items() if name != QUARANTINE_OUTPUT}
 

@@ -69,6 +69,11 @@ class StreamPlan:
         return is_safe and len(self.targets) == 1 and self.targets[0].declared.mode in _APPENDED
 
     @property
+    def direct_target(self) -> IcebergTarget | None:
+        """The table that Iceberg's own sink writes; none when batches are handed over."""
+        return next((target for target in self.targets if target.declared.is_direct), None)
+
+    @property
     def reads_iceberg(self) -> bool:
         """Whether rows arrive from an Iceberg table."""
         declared = (given.declared_source.source for given in self.declaration.inputs.values() if given.is_stream)

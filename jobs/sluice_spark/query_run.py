@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from sluice.observing.passing_over import PassedOver
+from sluice_spark.direct_query import DirectDelivery
 from sluice_spark.lateness import LateWatermark
 from sluice_spark.progress import ProgressListener
 from sluice_spark.query import StreamPlan
@@ -33,6 +34,7 @@ _BATCH_SECONDS = 90.0
 _LAST_EVENTS_SECONDS = 10.0
 """How long the end waits for Spark's report of the last batches."""
 
+_MAY_NOT_PUBLISH = frozenset({StopReason.LEASE_LOST, StopReason.UNPUBLISHED})
 _LOOK_SECONDS = 0.02
 _WATCH_SECONDS = 0.5
 
@@ -45,6 +47,7 @@ class QueryRun:
     late_watermark: is kept up with the batches.
     passed_over: looks at the sources before each batch.
     records_to: where records go one by one; none when batches go to the delivery.
+    direct: what starts the query when Iceberg's own sink writes; none when batches go to the delivery.
     """
 
     spark: SparkSession
@@ -58,6 +61,7 @@ class QueryRun:
     late_watermark: LateWatermark
     passed_over: PassedOver
     records_to: KafkaSink | None = None
+    direct: DirectDelivery | None = None
 
     def keep_running(self, trigger: Mapping[str, Any]) -> StopReason:
         """Run until a stop is asked for.
@@ -120,13 +124,18 @@ class QueryRun:
     def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         if self.records_to is not None:
             return start_records(self.plan, self.records_to, checkpoint=self.checkpoint)
+        if self.direct is not None:
+            return self.direct.start(self.plan, checkpoint=self.checkpoint, trigger=trigger)
         deliver = swept(self.late_watermark.ahead_of(self.passed_over.ahead_of(self.delivery)))
         writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(deliver)
         return writer.trigger(**trigger).start()
 
     def _stop_between_batches(self, query: StreamingQuery) -> bool:
         """Stop the query and say whether it still ran then, so that what it says after it is the stop's own doing."""
-        if self.records_to is None:  # else one batch follows the other without a pause, and no gate lies between them
+        # Records follow each other without a pause. Before Iceberg's own sink lies no gate, so that a run that may not
+        # publish any more ends within its batch: the sink knows the batch when it comes again.
+        is_at_once = self.records_to is not None or (self.direct is not None and self.stop.reason in _MAY_NOT_PUBLISH)
+        if not is_at_once:
             self._await_pause(query, seconds=_PAUSE_SECONDS)
             self.gate.close()
             self._await_pause(query, seconds=_BATCH_SECONDS)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,9 @@ from sluice.declarations.loaded import LoadedStream
 from sluice.errors import CheckpointError, LeaseLostError
 from sluice.held_lease import HeldLease
 from sluice.lakehouse.catalog import open_catalog
+from sluice.lakehouse.publication.direct import DirectWriter, direct_batches, require_direct_start
+from sluice.lakehouse.publication.standing import require_target
+from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation, record_fingerprint, record_query_id
 from sluice.ledger.publishing_turn import PublishingTurns
@@ -22,8 +26,9 @@ from sluice.observations.generations import GenerationObservation
 from sluice.observations.runs import RunObservation
 from sluice.observing.passing_over import PassedOver
 from sluice.settings import Settings
-from sluice_spark.checkpoint import read_checkpoint, require_own_checkpoint
+from sluice_spark.checkpoint import CheckpointState, read_checkpoint, require_own_checkpoint
 from sluice_spark.delivery import StagedDelivery
+from sluice_spark.direct_query import DirectDelivery
 from sluice_spark.heartbeat import Heartbeat
 from sluice_spark.lateness import LateWatermark, count_late
 from sluice_spark.ledger_writer import LedgerWriter
@@ -121,8 +126,10 @@ class SupervisedRun:
         self._bind(generation, plan, is_empty=found.newest_planned < 0)
         recording = Recording(hand_over, awaits_publication=bool(plan.targets), reached=self.reached)
         gate = BatchGate()
-        tables = self._tables(plan, generation, gate, lease, recording, stop) if plan.targets else None
-        delivery = self._delivery(plan, generation, gate, lease, tables)
+        direct = self._direct(plan, generation, found, recording, lease, stop)
+        is_staged = bool(plan.targets) and direct is None
+        tables = self._tables(plan, generation, gate, lease, recording, stop) if is_staged else None
+        delivery = direct or self._delivery(plan, generation, gate, lease, tables)
         query_run = self._assemble(plan, stop, delivery, generation, gate, recording)
         publication = tables.at_work(found) if tables is not None else nullcontext()
         with query_run.late_watermark.starting_at(found.watermark_ms), plan.renewals.kept(), publication:
@@ -156,15 +163,17 @@ class SupervisedRun:
     ) -> QueryRun:
         spark = planned.rows.sparkSession
         late_watermark = LateWatermark(spark=spark, stream=self.stream.name, run_id=self.run.run_id)
-        drops_late_rows = planned.output_mode != "complete"  # which keeps every group for ever, and takes every row
-        plan = replace(planned, rows=count_late(planned.rows, late_watermark)) if drops_late_rows else planned
+        # `complete` keeps every group for ever and takes every row. What Iceberg's own sink takes passes no place where
+        # the watermark could be kept up with the batches.
+        counts_late_rows = planned.output_mode != "complete" and not isinstance(delivery, DirectDelivery)
+        plan = replace(planned, rows=count_late(planned.rows, late_watermark)) if counts_late_rows else planned
         records_to = record_sink(plan)
         origin = BatchOrigin(
             stream=self.stream.name,
             generation=generation.generation,
             run_id=self.run.run_id,
             sources=plan.sources,
-            counted_by_spark=records_to.output if records_to is not None else None,
+            counted_by_spark=records_to.output if records_to is not None else self.stream.declaration.direct_output,
         )
         passed_over = PassedOver(self.stream.declaration, self.settings)
         return QueryRun(
@@ -181,6 +190,51 @@ class SupervisedRun:
             late_watermark=late_watermark,
             passed_over=passed_over,
             records_to=records_to,
+            direct=delivery if isinstance(delivery, DirectDelivery) else None,
+        )
+
+    def _direct(
+        self,
+        plan: StreamPlan,
+        generation: GenerationObservation,
+        found: CheckpointState,
+        recording: Recording,
+        lease: HeldLease,
+        stop: StopRequest,
+    ) -> DirectDelivery | None:
+        """The delivery by Iceberg's own sink, once the table says that this run may begin; none for all other ways."""
+        target = plan.direct_target
+        if target is None:
+            return None
+        names = target.names
+        writer = DirectWriter(
+            stream=names.stream,
+            output=names.output,
+            generation=generation.generation,
+            run_id=self.run.run_id,
+            token=self.run.token,
+            query_id=found.query_id,
+        )
+        table = require_target(open_catalog(self.settings), names.target)
+        require_direct_start(table, writer, unfinished_since=found.unfinished_since)
+        newest = newest_batch(self.ledger, self.stream.name)
+        recorded = (newest.key.generation, newest.key.batch) if newest is not None else (0, -1)
+        unrecorded = [
+            batch
+            for batch in takewhile(
+                lambda batch: batch.position > recorded,
+                direct_batches(table, stream=names.stream, output=names.output),
+            )
+            if batch.position <= (generation.generation, found.newest_committed)
+        ]
+        lease.require()
+        return DirectDelivery(
+            target=target,
+            writer=writer,
+            recording=recording,
+            on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
+            unrecorded=tuple(reversed(unrecorded)),
+            reached=self.reached,
         )
 
     def _tables(

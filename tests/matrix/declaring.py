@@ -31,6 +31,9 @@ _ICEBERG_MODES: Mapping[str, Mapping[str, Any]] = {
     "update": {"mode": "merge", "keys": ["word"]},
     "complete": {"mode": "complete"},
 }
+_KIND_OF_WAY = {"iceberg_direct": "iceberg"}
+"""The key of an output that can be delivered in two ways."""
+
 _DELTA_MODES = {"append": "append", "complete": "overwrite", "update": "update"}
 _TRIGGERS: Mapping[str, Mapping[str, Any]] = {
     "processing_time": {"processing_time": "3 seconds"},
@@ -67,7 +70,7 @@ def declared_parts(combination: Combination, places: Places) -> dict[str, Any]:
     return how | {
         "trigger": dict(_TRIGGERS[combination.trigger]),
         "inputs": {"records": {"stream": {combination.input: _source(combination.input, places)}}},
-        "outputs": {"words": {combination.output: _output(combination, places)}},
+        "outputs": {"words": {_KIND_OF_WAY.get(combination.output, combination.output): _output(combination, places)}},
     }
 
 
@@ -111,6 +114,7 @@ def _output(combination: Combination, places: Places) -> dict[str, Any]:
     kind, mode = combination.output, combination.mode
     outputs: Mapping[str, dict[str, Any]] = {
         "iceberg": {"table": places.target_table, **_ICEBERG_MODES[mode]},
+        "iceberg_direct": {"table": places.target_table, **_ICEBERG_MODES[mode], "delivery": "direct"},
         "delta": {"connection": places.files, "path": places.target, "mode": _DELTA_MODES[mode]},
         "kafka": {"connection": places.kafka, "topic": places.target, "key_column": "word", "mode": mode},
         "files": {"connection": places.files, "path": places.target, "format": "json"}

@@ -62,7 +62,7 @@ def run_combination(combination: Combination, services: Services) -> None:
     places = replace(services.places, target_table=workshop.table_name(name), target=name)
     if combination.input == "iceberg":
         workshop.declare_table("words", {"word": "string"})
-    if combination.output == "iceberg":
+    if combination.output in ("iceberg", "iceberg_direct"):
         workshop.declare_table(name, {"word": "string", "n": "long"})
     if combination.output == "kafka":
         services.create_topic(name)
@@ -102,7 +102,7 @@ def _output(workshop: Workshop, combination: Combination, services: Services, li
     name = name_of(combination)
     folder = str(services.folder / "files" / name)
     match combination.output:
-        case "iceberg":
+        case "iceberg" | "iceberg_direct":
             return workshop.rows(name)
         case "kafka":
             return services.records(name)

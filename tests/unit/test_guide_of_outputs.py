@@ -9,10 +9,12 @@ import pytest
 import yaml
 from tests.fixtures.readme import PROJECT, named_blocks
 
-from sluice.declarations.combinations import OUTPUTS, TRIGGERS
+from sluice.declarations.combinations import TRIGGERS
 from sluice.declarations.loading import load_declarations
+from sluice.declarations.outputs import OutputDeclaration
 
 GUIDE = (PROJECT / "docs" / "guides" / "outputs.md").read_text()
+OUTPUTS = frozenset(OutputDeclaration.model_fields)
 EXAMPLES = dict(named_blocks(GUIDE))
 STREAM = {
     "description": "an example of the guide",
@@ -48,4 +50,4 @@ def test_every_output_and_trigger_has_a_row() -> None:
 
 def test_every_output_but_the_refused_one_has_an_example() -> None:
     shown = {kind for text in EXAMPLES.values() for one in yaml.safe_load(text)["outputs"].values() for kind in one}
-    assert shown == set(OUTPUTS) - {"hudi"}
+    assert shown == OUTPUTS - {"hudi"}

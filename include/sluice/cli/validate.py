@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from sluice.declarations.loading import Declarations
+    from sluice.declarations.promises import WeakerPromise
     from sluice.errors import DeclarationError
     from sluice.observations.plans import PlanObservation
 
@@ -105,6 +106,12 @@ def _sound(declarations: Declarations, problems: list[DeclarationError]) -> tupl
     )
 
 
+def _notes(declarations: Declarations, streams: list[str]) -> list[WeakerPromise]:
+    from sluice.declarations.promises import weaker_promises
+
+    return list(weaker_promises(declarations.streams[name] for name in streams))
+
+
 def _as_json(
     declarations: Declarations, problems: list[DeclarationError], connections: Mapping[str, str] | None
 ) -> dict[str, object]:
@@ -114,6 +121,10 @@ def _as_json(
         "streams": streams,
         "tables": tables,
         "connections_checked": connections is not None,
+        "notes": [
+            {"file": str(note.location.file), "line": note.location.line, "message": note.sentence}
+            for note in _notes(declarations, streams)
+        ],
         "problems": [
             {
                 "error": type(problem).__name__,
@@ -131,6 +142,8 @@ def _print(declarations: Declarations, problems: list[DeclarationError], connect
     for problem in problems:
         typer.echo(str(problem))
     streams, tables = _sound(declarations, problems)
+    for note in _notes(declarations, streams):
+        typer.echo(f"note: {note}")
     typer.echo(f"{_count(streams, 'stream')} and {_count(tables, 'table')} are valid in {declarations.folder}.")
     if problems:
         files = {problem.location.file for problem in problems}

@@ -21,6 +21,7 @@ outputs reads its inputs for each. Only a planned query can tell."""
 
 _INPUT = "input "
 _STATE = "state "
+_DELIVERY = "delivery of "
 _IDENTITY = (
     "connection",
     "topics",
@@ -57,6 +58,9 @@ def fingerprint_of(
     partitions = declaration.state.shuffle_partitions
     if partitions is not None:
         fingerprint[f"{_STATE}shuffle_partitions"] = str(partitions)
+    # Who goes on after the other way does not know which batches that one has made visible.
+    if declaration.direct_output is not None:
+        fingerprint[f"{_DELIVERY}{declaration.direct_output}"] = "direct"
     if sources is not None:
         fingerprint[SOURCES] = ", ".join(sources)
     if state_operators is not None:
@@ -81,7 +85,7 @@ def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> t
         if _is_bound(key, recorded=recorded, wanted=wanted, keeps_state=keeps_state)
     ]
     return tuple(
-        f"{key} was `{recorded.get(key) or 'nothing'}` and is now `{wanted.get(key) or 'nothing'}`"
+        f"{key} was `{recorded.get(key) or _unsaid(key)}` and is now `{wanted.get(key) or _unsaid(key)}`"
         for key in keys
         if recorded.get(key) != wanted.get(key)
     )
@@ -94,6 +98,11 @@ def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str
         # A number of parts that was not declared then was the machine's, and the checkpoint knows it better than we.
         return keeps_state and key in recorded and key in wanted
     return True
+
+
+def _unsaid(key: str) -> str:
+    """What holds where a fingerprint does not have an entry."""
+    return "staged" if key.startswith(_DELIVERY) else "nothing"
 
 
 def _identity(source: object) -> str:

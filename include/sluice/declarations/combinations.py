@@ -23,7 +23,8 @@ from sluice.declarations.wording import key_text
 from sluice.errors import DeclarationError
 
 INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
-OUTPUTS = ("iceberg", "delta", "kafka", "files", "console", "memory", "python", "hudi")
+# `iceberg_direct` is an Iceberg table with `delivery: direct`.
+OUTPUTS = ("iceberg", "iceberg_direct", "delta", "kafka", "files", "console", "memory", "python", "hudi")
 TRIGGERS = ("processing_time", "available_now", "once", "continuous_processing", "real_time")
 MODES: tuple[OutputMode, ...] = ("append", "update", "complete")
 
@@ -31,6 +32,10 @@ SHORTEST_REAL_TIME_BATCH = timedelta(seconds=5)
 """Spark's `spark.sql.streaming.realTimeMode.minBatchDuration`."""
 
 _MODES_OF_OUTPUTS: dict[str, tuple[frozenset[OutputMode], str]] = {
+    "iceberg_direct": (
+        frozenset(("append",)),
+        "Iceberg's own sink adds rows, and no mark says what it replaced",
+    ),
     "delta": (frozenset(("append", "complete")), "it appends rows or replaces all of them"),
     "files": (frozenset(("append",)), "a file that was written is never changed"),
 }
@@ -92,7 +97,7 @@ def forbidden_combinations(stream: LoadedStream) -> Iterator[DeclarationError]:
     sources = {name: one.declared_source.kind for name, one in declaration.inputs.items() if one.is_stream}
     told: set[str] = set()
     for (source_name, source), (name, declared) in product(sources.items(), declaration.outputs.items()):
-        reason = judge(Combination(input=source, output=declared.kind, trigger=trigger, mode=declared.mode))
+        reason = judge(Combination(input=source, output=declared.way, trigger=trigger, mode=declared.mode))
         if reason is not None and reason not in told and declared.kind != "hudi":  # hudi is refused by its own line
             told.add(reason)
             yield _problem(stream, _place(source_name, source, name, declared.kind, trigger, reason), reason)

@@ -36,7 +36,6 @@ NOT_YET: tuple[NotYetPart, ...] = (
     NotYetPart(path="rules", reason="row rules are not built", instead="Refuse rows in the transformation."),
     NotYetPart(path="backfill", reason="backfills are not built"),
     # outputs
-    NotYetPart(path="outputs.*.iceberg.delivery", reason="Iceberg's own sink is not wired", works=("staged",)),
     NotYetPart(path="outputs.*.iceberg.max_held_batches", reason="no batch is held"),
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
     # running

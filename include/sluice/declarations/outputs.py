@@ -17,6 +17,7 @@ from sluice.declarations.values import (
     RelativePath,
     TableName,
     one_of,
+    wrong,
 )
 
 OutputMode = Literal["append", "update", "complete"]
@@ -57,7 +58,7 @@ class IcebergOutput(Declared):
     """Rows of an Iceberg table.
 
     `staged` delivery writes a batch into a staging table first and publishes it from there, once, whatever dies in
-    between. `direct` is Iceberg's own streaming sink.
+    between. `direct` is Iceberg's own streaming sink, for plain appends: it promises less, see docs/guides/outputs.md.
     """
 
     table: TableName = Field(description="the table")
@@ -89,6 +90,22 @@ class IcebergOutput(Declared):
     max_held_batches: int | None = Field(
         None, gt=0, description="staged delivery: how many batches may queue behind one that waits for a person"
     )
+
+    @model_validator(mode="after")
+    def _direct_delivery_has_no_step_between(self) -> Self:
+        if not self.is_direct:
+            return self
+        if self.mode == "overwrite_partitions":
+            raise wrong("Iceberg's own sink adds rows and replaces none: delivery `direct` has mode append", "delivery")
+        for key in ("publish_every", "max_held_batches"):
+            if getattr(self, key) is not None:
+                raise wrong("belongs to staged delivery: Iceberg's own sink makes each batch visible at once", key)
+        return self
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether Iceberg's own streaming sink writes the rows, without a staging table and a mark."""
+        return self.delivery == "direct"
 
     @model_validator(mode="after")
     def _keys_belong_to_merge(self) -> Self:
@@ -208,6 +225,11 @@ class OutputDeclaration(Declared):
     def kind(self) -> str:
         """The kind of the output: the key it was written under."""
         return one_of(self, *_KINDS)
+
+    @property
+    def way(self) -> str:
+        """The kind and, where one kind has two, the way in which its rows become visible."""
+        return "iceberg_direct" if self.iceberg is not None and self.iceberg.is_direct else self.kind
 
     @property
     def output(self) -> AnyOutput:

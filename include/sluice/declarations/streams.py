@@ -333,6 +333,31 @@ class StreamDeclaration(Declared):
             raise wrong("the tables of one stream are published together: write the same publish_every", "outputs")
         return self
 
+    @model_validator(mode="after")
+    def _direct_delivery_stands_alone(self) -> Self:
+        if self.direct_output is None:
+            return self
+        name = self.direct_output
+        place = ("outputs", name, "iceberg", "delivery")
+        if len(self.outputs) > 1:
+            raise wrong("Spark's query has Iceberg's sink alone then: `direct` is for a stream with one output", *place)
+        if self.quarantine:
+            raise wrong("refused rows are a second output, which Iceberg's sink cannot take: write `staged`", *place)
+        if self.rules:
+            raise wrong("rules look at a batch before it is visible, and Iceberg's sink shows it: `staged`", *place)
+        for source_name, declared in self.inputs.items():
+            kafka = declared.declared_source.kafka
+            if kafka is not None and kafka.on_data_loss == "count":
+                sentence = "a loss is counted before a batch is handed over, which delivery `direct` never does"
+                raise wrong(sentence, "inputs", source_name, "stream", "kafka", "on_data_loss")
+        return self
+
+    @property
+    def direct_output(self) -> str | None:
+        """The output that Iceberg's own sink writes; none when batches are handed over."""
+        tables = ((name, declared.iceberg) for name, declared in self.outputs.items())
+        return next((name for name, table in tables if table is not None and table.is_direct), None)
+
     @property
     def publish_every(self) -> timedelta | None:
         """How long staged batches wait to be published together; unset when each becomes visible by itself."""

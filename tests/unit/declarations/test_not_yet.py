@@ -69,7 +69,7 @@ _WORKS_BELOW = {
         "max_files_per_batch",
     ),
     "inputs.*.static.iceberg.": ("table", "snapshot_id", "tag", "as_of"),
-    "outputs.*.iceberg.": ("table", "mode", "keys", "operation_column", "ordering_column", "publish_every"),
+    "outputs.*.iceberg.": ("table", "mode", "keys", "operation_column", "ordering_column", "publish_every", "delivery"),
     "outputs.*.iceberg.operations.": ("insert", "update", "delete"),
     "outputs.*.kafka.": (
         "connection",
@@ -179,12 +179,6 @@ def test_each_part_has_one_line_and_a_reason() -> None:
             "rules: [{name: a, expression: b > 0}]",
             "silver_flights.stream.yaml:19: `rules` does not work yet: row rules are not built. "
             "Refuse rows in the transformation.",
-        ),
-        (
-            "mode: append",
-            "delivery: direct",
-            "silver_flights.stream.yaml:18: `outputs.main.iceberg.delivery`: direct does not work yet: Iceberg's own "
-            "sink is not wired; `staged` works. Leave it out.",
         ),
         (
             "iceberg: {table: silver.flights, mode: append}",

@@ -1,0 +1,39 @@
+"""What a stream's declaration gives up of the platform's promises, said where it is validated and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.positions import KeyPath
+from sluice.declarations.wording import key_text
+from sluice.errors import Location
+
+DIRECT_PROMISE = (
+    "Iceberg's own sink shows each batch once as long as main's history keeps the snapshot of its newest batch, and "
+    "as long as no driver that was suspended within a commit comes back beside its successor"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeakerPromise:
+    """A key that gives something up, and what is promised instead."""
+
+    location: Location
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.sentence}"
+
+
+def weaker_promises(streams: Iterable[LoadedStream]) -> Iterator[WeakerPromise]:
+    """What sound streams give up, in the order of the streams."""
+    for stream in streams:
+        output = stream.declaration.direct_output
+        if output is not None:
+            path: KeyPath = ("outputs", output, "iceberg", "delivery")
+            yield WeakerPromise(
+                location=stream.location(path),
+                sentence=f"`{key_text(path)}`: direct promises less than staged: {DIRECT_PROMISE}.",
+            )

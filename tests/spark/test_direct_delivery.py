@@ -1,0 +1,111 @@
+"""Iceberg's own sink, started, watched and started again by the platform."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.crash_scenarios import BATCHES
+from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
+from tests.fixtures.stack import Stack
+from tests.fixtures.streams_of_tables import COLUMNS, writing
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+from sluice.errors import DivergedError
+from sluice.lakehouse.publication.direct import direct_batches
+from sluice.ledger.batches import recent_batches
+
+ROWS = [{"id": number, "word": f"word {number}"} for number in range(BATCHES + 1)]
+
+
+@pytest.fixture
+def stream_name(workshop: Workshop) -> str:
+    """A stream that no other test has: the ledger is shared."""
+    return f"s{workshop.namespace}"
+
+
+@pytest.fixture
+def copying(workshop: Workshop, stream_name: str) -> Workshop:
+    """A stream that appends what it reads, a file in a batch, into a table with partitions and a required column."""
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS, required=["id"], partitioning=[{"column": "word"}])
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT word, id FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": source, "max_files_per_batch": 1}}}},
+        outputs=writing(target, delivery="direct"),
+        mode="continuous",
+        trigger={"processing_time": "100 milliseconds"},
+    )
+    return workshop
+
+
+def test_a_killed_driver_loses_and_doubles_nothing(copying: Workshop, stream_name: str, services: Stack) -> None:
+    for row in ROWS[:BATCHES]:
+        copying.append("source", [row])
+    dying = faulty_driver(copying, services.environment(), stream_name, point=CrashPoint.PUBLISHED, occurrence=2)
+    with dying as driver:
+        driver.await_death()
+    declare_lost(copying, stream_name)
+    copying.append("source", [ROWS[-1]])
+
+    second = copying.run(stream_name, stop_when=lambda batch: batch.key.batch == BATCHES)
+
+    assert copying.rows("target") == ROWS
+    by_first = recent_batches(copying.ledger, stream_name, limit=100)
+    recorded = {batch.key.batch: batch for batch in (*by_first, *second.batches)}  # by a run here, to the test alone
+    visible = {
+        batch.batch: batch for batch in direct_batches(copying.table("target"), stream=stream_name, output="copies")
+    }
+    assert sorted(visible) == sorted(recorded) == list(range(BATCHES + 1))
+    last = recorded[BATCHES]
+    assert last.snapshot_ids == {"copies": visible[BATCHES].snapshot_id}
+    assert last.published_rows == {"copies": 1}
+    assert last.input_rows == 1
+    assert last.end_offsets["records"]["snapshot_id"] == copying.table("source").metadata.current_snapshot_id
+    for number, batch in recorded.items():
+        assert batch.snapshot_ids == {"copies": visible[number].snapshot_id}
+        assert batch.published_rows == {"copies": 1}
+
+
+def test_a_batch_that_was_written_and_not_noted_is_skipped_and_recorded(copying: Workshop, stream_name: str) -> None:
+    copying.append("source", [ROWS[0]])
+    (first,) = copying.run(stream_name, stop_after_batches=1).batches
+    copying.forget_last_commit(stream_name)
+    copying.append("source", [ROWS[1]])
+
+    again = copying.run(stream_name, stop_after_batches=2)
+
+    assert copying.rows("target") == ROWS[:2]
+    assert [batch.key.batch for batch in again.batches] == [0, 1]
+    assert again.batches[0].snapshot_ids == first.snapshot_ids
+    assert [batch.published_rows for batch in again.batches] == [{"copies": 1}, {"copies": 1}]
+
+
+def test_what_the_ledger_did_not_hear_of_is_recorded_by_the_next_run(copying: Workshop, stream_name: str) -> None:
+    """The workshop's own runs record nothing: as if every driver had died before its ledger's thread came to it."""
+    copying.append("source", [ROWS[0]])
+    (first,) = copying.run(stream_name, stop_after_batches=1).batches
+    copying.append("source", [ROWS[1]])
+
+    recovered, _ = copying.run(stream_name, stop_after_batches=2).batches
+
+    assert recovered.key == first.key
+    assert recovered.run_id == first.run_id
+    assert (recovered.start_offsets, recovered.end_offsets) == (first.start_offsets, first.end_offsets)
+    assert (recovered.published_rows, recovered.snapshot_ids) == (first.published_rows, first.snapshot_ids)
+
+
+def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying: Workshop, stream_name: str) -> None:
+    """Iceberg's sink would append the batch a second time."""
+    copying.append("source", [ROWS[0]])
+    copying.run(stream_name, stop_after_batches=1)
+    copying.forget_last_commit(stream_name)
+    written = copying.table("target").current_snapshot()
+    assert written is not None
+    copying.append("target", [{"id": 99, "word": "another writer"}])
+    copying.table("target").maintenance.expire_snapshots().by_id(written.snapshot_id).commit()
+
+    with pytest.raises(DivergedError, match="nobody knows whether the batch is in the table"):
+        copying.run(stream_name, stop_after_batches=1)
+
+    assert len(copying.rows("target")) == 2
