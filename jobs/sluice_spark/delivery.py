@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from sluice.crash_points import CrashPoint, Reached, unnoticed
@@ -26,9 +27,9 @@ from sluice.observations.batches import BatchObservation, PublicationKey
 from sluice_spark.checkpoint import CheckpointState
 from sluice_spark.grouped_publication import GroupedPublication
 from sluice_spark.offset_log import OffsetLog
-from sluice_spark.publisher import Publisher, StagedByOutput
+from sluice_spark.publisher import Publisher, StagedByOutput, no_tables
 from sluice_spark.recording import Recording
-from sluice_spark.staging import BatchStaging, tell_difference
+from sluice_spark.staging import BatchStaging, StagingLook, tell_difference
 from sluice_spark.stopping import BatchGate
 
 _log = logging.getLogger(__name__)
@@ -152,7 +153,8 @@ class StagedDelivery:
         visible = frozenset() if is_known else self.publisher.published_outputs(batch)
         missing = self.publisher.outputs - found.keys() - visible
         counted = self._stage(rows, batch, found=found, missing=missing)
-        staged = self._require_staged(batch, missing) if missing else found
+        look = self._require_staged(batch, missing) if missing else None
+        staged = look.batches if look is not None else found
         self.reached(CrashPoint.STAGED)
         self.audit(batch.key, staged)
         self.reached(CrashPoint.AUDITED)
@@ -163,11 +165,11 @@ class StagedDelivery:
         elif self._group is not None:
             self._group.add(staged)
         else:
-            self._publish_group([staged])
+            self._publish_group([staged], look.tables if look is not None else {})
         return DeliveredBatch(rows=delivered, is_replay=not missing)
 
-    def _publish_group(self, batches: Sequence[StagedByOutput]) -> None:
-        snapshot_ids = self.publisher.publish(batches)
+    def _publish_group(self, batches: Sequence[StagedByOutput], staging: Mapping[str, Table] = no_tables) -> None:
+        snapshot_ids = self.publisher.publish(batches, staging=staging)
         numbers = [next(iter(batch.values())).summary.key.batch for batch in batches]
         self._note_published(numbers, snapshot_ids)
         if self._group is not None:
@@ -178,20 +180,20 @@ class StagedDelivery:
             self._uncleared += 1
             self.recording.published(number, snapshot_ids)
 
-    def _require_staged(self, batch: BatchSummary, missing: frozenset[str]) -> StagedByOutput:
+    def _require_staged(self, batch: BatchSummary, missing: frozenset[str]) -> StagingLook:
         """The batch as it is staged now.
 
         Raises
         ------
         StaleTokenError: when what this run has staged does not count, because a newer run had begun before.
         """
-        staged = self.staging.find(batch)
-        if missing - staged.keys():
+        look = self.staging.look(batch)
+        if missing - look.batches.keys():
             raise StaleTokenError(
                 f"Batch {batch.key} was staged with token {self.token} after a newer run had taken the stream over.",
                 next_step="Nothing is to be done: the newer run delivers the batch.",
             )
-        return staged
+        return look
 
     def _stage(
         self, rows: DataFrame, batch: BatchSummary, *, found: StagedByOutput, missing: Collection[str]

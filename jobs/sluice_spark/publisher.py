@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from sluice.crash_points import CrashPoint, Reached, unnoticed
 from sluice.errors import DivergedError, UnpublishableError
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 StagedByOutput = Mapping[str, StagedBatch]
 """One batch, staged for each output."""
+
+no_tables: Mapping[str, Table] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +116,14 @@ class Publisher:
             target.output for target, position in positions.items() if _is_visible(batch, position, target)
         )
 
-    def publish(self, batches: Sequence[StagedByOutput]) -> Mapping[str, int]:
+    def publish(
+        self, batches: Sequence[StagedByOutput], *, staging: Mapping[str, Table] = no_tables
+    ) -> Mapping[str, int]:
         """Make batches visible, every output of them.
+
+        Parameters
+        ----------
+        staging: staging tables by output, loaded after the batches were staged; the others are loaded here.
 
         Returns
         -------
@@ -128,7 +138,8 @@ class Publisher:
         snapshot_ids = {}
         self.lease.require()
         for number, target in enumerate(self.targets):
-            published = self._publish(target, [batch[target.output] for batch in batches if target.output in batch])
+            own = [batch[target.output] for batch in batches if target.output in batch]
+            published = self._publish(target, own, staging.get(target.output))
             self._superseded.setdefault(target.output, []).extend(published.superseded_files)
             if published.snapshot_id is not None:
                 snapshot_ids[target.output] = published.snapshot_id
@@ -155,7 +166,7 @@ class Publisher:
             clear_staging(self.catalog, target.names, token=self.token, abandoned=own, superseded_files=superseded)
         self.reached(CrashPoint.CLEARED)
 
-    def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+    def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:
         mode = target.declared.mode
         if mode == "merge":
             return self.merging.publish(target, batches)
@@ -166,6 +177,7 @@ class Publisher:
                 batches,
                 token=self.token,
                 merge_small=self.merges_small,
+                staging=staging,
                 reached=self.reached,
             )
         return publish_replace(
@@ -174,6 +186,7 @@ class Publisher:
             batches,
             replaced=ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS,
             token=self.token,
+            staging=staging,
             reached=self.reached,
         )
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as fn
@@ -29,6 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagingLook:
+    """One look at the staging tables. batches: what was found there, by output. tables: as they were loaded for it."""
+
+    batches: Mapping[str, StagedBatch]
+    tables: Mapping[str, Table]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStaging:
     """The staging of one run's batches.
 
@@ -46,8 +55,14 @@ class BatchStaging:
 
     def find(self, batch: BatchSummary) -> Mapping[str, StagedBatch]:
         """Where this very batch is staged already, by output; without what was staged after a newer run had begun."""
-        found = {target.output: find_staged(self.catalog, target.names, batch) for target in self.targets}
-        return {output: staged for output, staged in found.items() if staged is not None}
+        return self.look(batch).batches
+
+    def look(self, batch: BatchSummary) -> StagingLook:
+        """The same, with the staging tables in which it was found."""
+        tables = {target.output: load_staging_table(self.catalog, target.names) for target in self.targets}
+        found = {target.output: _staged_in(tables[target.output], target.names, batch) for target in self.targets}
+        staged = {output: one for output, one in found.items() if one is not None}
+        return StagingLook(batches=staged, tables=tables)
 
     def stage(self, rows: DataFrame, batch: BatchSummary, outputs: Collection[str]) -> Mapping[str, int]:
         """Compute a batch and stage some outputs of it; none when they are all staged and only its state must move.
@@ -147,7 +162,11 @@ def tell_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], coun
 
 def find_staged(catalog: Catalog, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
     """Where this very batch, by key and offsets, is staged for an output; none when it is not."""
-    staged = staged_batches(load_staging_table(catalog, output), stream=output.stream, output=output.output)
+    return _staged_in(load_staging_table(catalog, output), output, batch)
+
+
+def _staged_in(table: Table, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
+    staged = staged_batches(table, stream=output.stream, output=output.output)
     return next(
         (found for found in reversed(staged) if not found.is_overtaken and _is_same(found.summary, batch)), None
     )

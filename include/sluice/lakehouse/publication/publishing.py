@@ -63,6 +63,7 @@ def publish_append(
     *,
     token: int,
     merge_small: bool = False,
+    staging: Table | None = None,
     reached: Reached = unnoticed,
     policy: RacePolicy = PATIENT,
 ) -> Publication:
@@ -73,6 +74,7 @@ def publish_append(
     batches: in order, from `plan_publication`; each follows the one before.
     token: the fencing token of the run that publishes.
     merge_small: put small staged files together first, so that the target gets few large ones.
+    staging: the staging table, loaded after the batches were staged; unset: it is loaded here.
     reached: is told `CHECKED` before each commit is sent.
 
     Raises
@@ -80,7 +82,7 @@ def publish_append(
     DeliveryError: as its own class when the batches must not, or cannot, be published now; the table is as before.
     LakehouseError: when the catalog or the object store refuses.
     """
-    staging = load_staging_table(catalog, output)
+    staging = load_staging_table(catalog, output) if staging is None else staging
     refuse_missing_files(staging, batches, now=datetime.now(UTC))
     door = _Door(staging=staging, batches=tuple(batches), merge_small=merge_small)
 

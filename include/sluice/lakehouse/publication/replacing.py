@@ -51,6 +51,7 @@ def publish_replace(
     *,
     replaced: ReplacedRange,
     token: int,
+    staging: Table | None = None,
     reached: Reached = unnoticed,
     policy: RacePolicy = PATIENT,
 ) -> Publication:
@@ -65,7 +66,7 @@ def publish_replace(
     UnpublishableError: when the range does not fall on whole files; then Spark has to overwrite row by row.
     DeliveryError, LakehouseError: as `publish_append` does.
     """
-    staging = load_staging_table(catalog, output)
+    staging = load_staging_table(catalog, output) if staging is None else staging
     refuse_missing_files(staging, batches, now=datetime.now(UTC))
     todo: tuple[StagedBatch, ...] = ()
 
