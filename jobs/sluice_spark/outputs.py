@@ -10,28 +10,56 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
 
 _TAG = "_sluice_output"
 
 
-def unite(outputs: Mapping[str, DataFrame]) -> DataFrame:
+def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType] | None = None) -> DataFrame:
     """One DataFrame that holds the rows of all outputs: a tag, and a column for each output of which one is filled.
 
     A single output stays as it is.
+
+    Parameters
+    ----------
+    besides: the schemas of outputs without rows of their own, into which `move` brings some.
     """
-    if len(outputs) == 1:
+    schemas = {name: rows.schema for name, rows in outputs.items()} | dict(besides or {})
+    if len(schemas) == 1:
         return next(iter(outputs.values()))
     tagged = [
         rows.select(
             fn.lit(name).alias(_TAG),
             *(
-                fn.struct("*").alias(other) if other == name else fn.lit(None).cast(outputs[other].schema).alias(other)
-                for other in outputs
+                fn.struct("*").alias(other) if other == name else fn.lit(None).cast(schema).alias(other)
+                for other, schema in schemas.items()
             ),
         )
         for name, rows in outputs.items()
     ]
     return reduce(DataFrame.union, tagged)
+
+
+def move(united: DataFrame, *, output: str, where: Column, into: str, row: Column) -> DataFrame:
+    """The same rows, some of them as another output's. Row by row: no part of the plan is computed a second time.
+
+    Parameters
+    ----------
+    where: which rows of `output` go, in terms of `field`.
+    row: what each becomes, a struct of the columns of `into`.
+    """
+    goes = (fn.col(_TAG) == output) & where
+    columns = {
+        _TAG: fn.when(goes, fn.lit(into)).otherwise(fn.col(_TAG)),
+        output: fn.when(~goes, fn.col(output)),
+        into: fn.when(goes, row.cast(united.schema[into].dataType)).otherwise(fn.col(into)),
+    }
+    return united.select(*(columns.get(name, fn.col(name)).alias(name) for name in united.columns))
+
+
+def field(output: str, name: str) -> Column:
+    """A column of an output's rows in what `unite` made of several."""
+    return fn.col(output).getField(name)
 
 
 def part(united: DataFrame, output: str) -> DataFrame:

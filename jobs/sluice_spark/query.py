@@ -29,6 +29,7 @@ from sluice_spark.sources import read_input, with_watermark
 from sluice_spark.static_inputs import Renewals, renewals_of
 from sluice_spark.table_fit import require_fit
 from sluice_spark.transformation import transform
+from sluice_spark.unknown_operations import REFUSED_ROW, refuse_unknown_operations
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -112,12 +113,13 @@ def plan_stream(
     outputs = _with_refused(transform(spark, stream, opened), decoded.values())
     targets = tuple(_targets(stream, catalog=settings.catalog.name))
     for target in targets:
-        _require_table_fit(spark, stream, target, outputs[target.output])
+        if target.output in outputs:
+            _require_table_fit(spark, stream, target, outputs[target.output])
     names = (name for name, declared in stream.declaration.outputs.items() if declared.iceberg is None)
     sinks = tuple(open_sink(stream, name, settings) for name in names)
     for sink in sinks:
         _require_sink_fit(stream, sink, outputs[sink.output])
-    united = unite(outputs)
+    united = _united(stream.declaration, outputs, targets)
     require_runnable(united, stream)
     return StreamPlan(
         declaration=declaration,
@@ -137,6 +139,16 @@ def _with_refused(outputs: dict[str, DataFrame], decoded: Iterable[Decoded]) -> 
         return outputs
     refused += [outputs[QUARANTINE_OUTPUT]] if QUARANTINE_OUTPUT in outputs else []
     return {**outputs, QUARANTINE_OUTPUT: reduce(DataFrame.unionByName, refused)}
+
+
+def _united(
+    declaration: StreamDeclaration, outputs: Mapping[str, DataFrame], targets: tuple[IcebergTarget, ...]
+) -> DataFrame:
+    """All outputs in one DataFrame. A quarantine may have no rows but those that the platform refuses."""
+    if not declaration.quarantine:
+        return unite(outputs)
+    united = unite(outputs, besides={} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REFUSED_ROW})
+    return refuse_unknown_operations(united, targets)
 
 
 def _counted(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:

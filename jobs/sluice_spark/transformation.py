@@ -56,8 +56,8 @@ def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Dat
 def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:
     declaration = stream.declaration
     refused = [QUARANTINE_OUTPUT] if declaration.quarantine else []
-    # Where an input is decoded the platform refuses rows itself, and the transformation may have none to refuse.
-    wanted = [*declaration.outputs, *([] if declaration.decodes else refused)]
+    # Where the platform refuses rows itself, the transformation may have none to refuse.
+    wanted = [*declaration.outputs, *([] if declaration.refuses_by_itself else refused)]
     known = [*declaration.outputs, *refused]
     if isinstance(result, DataFrame):
         if len(wanted) > 1:

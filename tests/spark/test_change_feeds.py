@@ -26,8 +26,11 @@ def stream_name(workshop: Workshop) -> str:
     return f"s{workshop.namespace}"
 
 
-def declare(workshop: Workshop, name: str, *, source: dict[str, Any] | None = None, **output: Any) -> None:
-    """A stream that brings a table up to date with a feed; continuous when `source` is given: the reader's options."""
+def declare(
+    workshop: Workshop, name: str, *, source: dict[str, Any] | None = None, refuses: bool = False, **output: Any
+) -> None:
+    """A stream that brings a table up to date with a feed; continuous when `source` is given: the reader's options.
+    refuses: whether it has a quarantine."""
     feed = workshop.declare_table("source", {**COLUMNS, "op": "string"})
     target = workshop.declare_table("target", COLUMNS)
     read = reading(feed)
@@ -37,7 +40,9 @@ def declare(workshop: Workshop, name: str, *, source: dict[str, Any] | None = No
         how = {"mode": "continuous", "trigger": {"processing_time": "10 milliseconds"}}
     merge = {"mode": "merge", "keys": ["order"], "operation_column": "op", "ordering_column": "at"}
     sql = "SELECT `order`, at, word, op FROM records"
-    workshop.declare_stream(name, sql=sql, inputs=read, outputs=writing(target, **merge | output), **how)
+    workshop.declare_stream(
+        name, sql=sql, inputs=read, outputs=writing(target, **merge | output), quarantine=refuses, **how
+    )
 
 
 def feed(workshop: Workshop, changes: Sequence[Change]) -> None:
@@ -119,6 +124,26 @@ def test_an_unknown_operation_stops_the_batch_by_name(
         workshop.run(stream_name)
 
     assert rows(workshop) == []
+
+
+def test_an_unknown_operation_goes_to_the_quarantine_of_a_stream_that_has_one(
+    workshop: Workshop, stream_name: str
+) -> None:
+    declare(workshop, stream_name, source={"max_files_per_batch": 1}, refuses=True)
+    feed(workshop, [(1, 1, "a", "c"), (2, 1, "b", "x"), (3, 7, "c", None)])
+    feed(workshop, [(1, 2, None, "d"), (4, 1, "d", "c")])
+
+    batches = workshop.run(stream_name, stop_when=lambda batch: batch.key.batch == 1).batches
+
+    assert rows(workshop) == [(4, 1, "d")]
+    refused = workshop.rows(f"quarantine.{stream_name}")
+    known = "in the column op; known are c, r, u, d"
+    table = workshop.table_name("target")
+    assert [(row["batch"], row["reason"], row["position"], row["payload"]) for row in refused] == [
+        (0, f"{table}: unknown operation null {known}", '{"order":3,"at":7}', '{"order":3,"at":7,"word":"c"}'),
+        (0, f"{table}: unknown operation x {known}", '{"order":2,"at":1}', '{"order":2,"at":1,"word":"b","op":"x"}'),
+    ]
+    assert [(batch.published_rows, batch.refused_rows) for batch in batches] == [({"copies": 1}, 2), ({"copies": 2}, 0)]
 
 
 def test_the_newest_change_of_a_group_counts_whichever_batch_brought_it(workshop: Workshop, stream_name: str) -> None:

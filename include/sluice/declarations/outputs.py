@@ -73,7 +73,8 @@ class IcebergOutput(Declared):
     operation_column: ColumnName | None = Field(
         None,
         description="mode merge: the column of a change feed that says insert, update or delete; rows have it beside "
-        "the table's columns, and it is never published",
+        "the table's columns, and it is never published; a value that `operations` does not name goes to the stream's "
+        "quarantine, and stops the batch where there is none",
     )
     operations: OperationsDeclaration | None = Field(
         None, description="with `operation_column`: what its values mean; unset: Debezium's"

@@ -308,7 +308,7 @@ class StreamDeclaration(Declared):
 
     @model_validator(mode="after")
     def _query_has_one_result(self) -> Self:
-        refuses = self.quarantine and not self.decodes
+        refuses = self.quarantine and not self.refuses_by_itself
         if self.transformation.sql is not None and (len(self.outputs) > 1 or refuses):
             raise wrong(
                 "a query has one result: several outputs, or a quarantine, need a Python function",
@@ -389,6 +389,13 @@ class StreamDeclaration(Declared):
         return values or any(
             source.files is not None and source.files.on_malformed == "quarantine" for source in sources
         )
+
+    @property
+    def refuses_by_itself(self) -> bool:
+        """Whether the platform itself refuses rows, so that the transformation may have none to refuse: what cannot be
+        decoded, and changes of a feed whose operation nobody declared."""
+        tables = [declared.iceberg for declared in self.outputs.values() if declared.iceberg is not None]
+        return self.decodes or any(table.operation_column is not None for table in tables)
 
     @property
     def uses_delta(self) -> bool:

@@ -64,25 +64,39 @@ class IcebergTarget:
 
 def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
     """The rows with what is to be done with each, in the staging table's own words and not in those of the feed: what
-    is staged keeps its meaning when the declaration changes. An operation that nobody declared stops the batch.
+    is staged keeps its meaning when the declaration changes. An operation that nobody declared stops the batch; where
+    the stream has a quarantine none comes so far.
     """
     if declared.operation_column is None:
         return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
     operations = declared.operations or OperationsDeclaration()
-    known = (*operations.insert, *operations.update, *operations.delete)
     given = fn.col(quoted(declared.operation_column))
-    unknown = fn.concat(
-        fn.lit(f"{declared.table}: unknown operation "),
-        fn.coalesce(given, fn.lit("null")),
-        fn.lit(f" in the column {declared.operation_column}; known are {', '.join(known)}"),
-    )
     meaning = (
         fn.when(given.isin(*operations.insert), fn.lit("insert"))
         .when(given.isin(*operations.update), fn.lit("update"))
         .when(given.isin(*operations.delete), fn.lit(DELETE))
-        .otherwise(fn.raise_error(unknown))
+        .otherwise(fn.raise_error(unknown_operation(given, declared)))
     )
     return rows.withColumn(OPERATION_COLUMN, meaning).drop(declared.operation_column)
+
+
+def has_known_operation(given: Column, declared: IcebergOutput) -> Column:
+    """Whether a change says what it is, in a word that the declaration knows; nothing is no word."""
+    return fn.coalesce(given.isin(*_known(declared)), fn.lit(False))
+
+
+def unknown_operation(given: Column, declared: IcebergOutput) -> Column:
+    """The sentence about a change whose operation nobody declared."""
+    return fn.concat(
+        fn.lit(f"{declared.table}: unknown operation "),
+        fn.coalesce(given, fn.lit("null")),
+        fn.lit(f" in the column {declared.operation_column}; known are {', '.join(_known(declared))}"),
+    )
+
+
+def _known(declared: IcebergOutput) -> tuple[str, ...]:
+    operations = declared.operations or OperationsDeclaration()
+    return (*operations.insert, *operations.update, *operations.delete)
 
 
 def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
