@@ -10,7 +10,7 @@ from enum import StrEnum
 from sluice.decisions.failure_guide import failure_of
 from sluice.decisions.failures import failure_of_run
 from sluice.decisions.restart_policy import helps_to_restart, is_breaker_open, restart_wait, tries_of
-from sluice.declarations.streams import SupervisionDeclaration
+from sluice.declarations.supervision import SupervisionDeclaration
 from sluice.observations.failures import Failure, FailureReason
 from sluice.observations.runs import DesiredState, RunObservation, RunState
 

@@ -20,7 +20,7 @@ from sluice.decisions.restart_policy import (
     tries_of,
 )
 from sluice.decisions.restarts import RestartHistory, RestartVerdict, judge_restart
-from sluice.declarations.streams import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
+from sluice.declarations.supervision import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.observations.failures import FailureClass, FailureReason
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
