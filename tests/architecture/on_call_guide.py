@@ -28,6 +28,30 @@ of before and close the breaker. What happens by itself until then:
 """
 
 
+ENDING = """
+## A batch that stands in the way
+
+Batches become visible strictly in order, so one that cannot be published keeps all behind it waiting in the staging
+tables. `sluice batch list STREAM` shows what waits, and the newest batches of the ledger; `sluice batch show STREAM 17`
+everything about one. A start of the stream publishes what can be published, and that is what to try first.
+
+When a batch is never to become visible, stop the stream and reject it:
+
+```
+sluice stream stop STREAM
+sluice batch reject STREAM 17 --dry-run
+sluice batch reject STREAM 17
+sluice stream start STREAM
+```
+
+Only the first of those that wait can be rejected, in all tables of the stream at once, and not while a driver lives or
+when one of the tables shows the batch already. The marks move past it; the ledger has it with no published rows, its
+rows counted as refused; the batch behind it is the next one. Its source is not read again, and a stateful stream keeps
+what the batch did to its state. A rejection that was cut short is finished by typing it again. The rejected rows lie in
+files that no table refers to, until orphan removal takes them.
+"""
+
+
 def render() -> str:
     """The whole page."""
     classes = [f"| `{one}` | {_policy(one)} |" for one in FailureClass]
@@ -39,7 +63,7 @@ def render() -> str:
         f"{GUIDE[reason].next_step.format(stream='STREAM')} |"
         for reason in reasons
     ]
-    return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n"
+    return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n" + ENDING
 
 
 def _policy(failure_class: FailureClass) -> str:

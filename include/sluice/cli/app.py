@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import typer
 
+from sluice.cli.batch import batch_app
 from sluice.cli.checkpoint import checkpoint_app
 from sluice.cli.demo import demo
 from sluice.cli.ledger import ledger_app
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.add_typer(stack_app)
 app.add_typer(stream_app)
 add_control_verbs(stream_app)
+app.add_typer(batch_app)
 app.add_typer(table_app)
 add_upkeep_verbs(table_app)
 app.add_typer(checkpoint_app)
