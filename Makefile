@@ -26,6 +26,7 @@ test: setup lint test-unit test-contracts test-spark test-orchestration test-end
 drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for an hour; needs no other stack
 	$(BIN)/python -m tests.faults.publishing_races
 	$(BIN)/python -m tests.faults.stopped_publisher
+	$(BIN)/python -m tests.faults.stopped_driver
 	$(BIN)/python -m tests.faults.long_run --batches 1500
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py
 	$(BIN)/python -m tests.faults.crash_table
@@ -35,6 +36,7 @@ bench: setup ## Measure deliveries and publications beside the same work by hand
 	$(BIN)/python -m benchmarks.publication_time
 	$(BIN)/python -m benchmarks.triggerer_lag
 	$(BIN)/python -m benchmarks.parse_time
+	$(BIN)/python -m benchmarks.merge_time
 	$(BIN)/python -m benchmarks.fast_trigger
 
 lint: setup ## Check style, format and types

@@ -1,28 +1,31 @@
 """Drivers are killed at every named place, in every way of publishing, on a quiet table and on a busy one.
 
-    python -m tests.faults.crash_table [--only merge] [--points staged checked]
+    python -m tests.faults.crash_table [--only merge] [--points staged checked] [--beside quiet upkeep writer] [--json]
 
 Prints a table and ends with 1 when a batch was lost or doubled. Each driver is a process of its own under SIGKILL; the
-next one works in this process. On a busy table either Sluice's upkeep compacts and expires all the time, with one
-snapshot left, or another writer appends rows of a partition of its own.
+next one works in this process. On a busy table either somebody compacts and expires all the time, without asking
+Sluice, and leaves one snapshot; or another writer appends rows of a partition of its own, of which none may be lost.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+from pyiceberg.exceptions import CommitFailedException
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -36,6 +39,8 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.streams import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice_spark.session import open_session
+
+FOREIGN_ROW: Mapping[str, Any] = {"id": -1, "word": FOREIGN, "brought_by": None}
 
 PAUSE_SECONDS = 0.5
 """Between two turns of whoever else works on the table."""
@@ -51,7 +56,12 @@ class Surroundings(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
-    """What came of one driver's death. problem: what ended the check itself; empty when nothing did."""
+    """What came of one driver's death.
+
+    turns: what somebody else committed to the table meanwhile.
+    lost, doubled: rows, those of the other writer among them.
+    problem: what ended the check itself; empty when nothing did.
+    """
 
     scenario: Scenario
     surroundings: Surroundings
@@ -74,12 +84,13 @@ def crash(workshop: Workshop, stack: Stack, scenario: Scenario, surroundings: Su
     lost = doubled = 0
     problem = ""
     turns: list[int] = []
-    scenario.declare(workshop, stream)
     try:
+        scenario.declare(workshop, stream)
         with working_beside(workshop, surroundings, turns):
             scenario.crash_and_recover(workshop, stack.environment(), stream)
-        seen = Counter(tuple(row.values()) for row in workshop.rows("target") if row["word"] != FOREIGN)
-        wanted = Counter(tuple(row.values()) for row in scenario.expected())
+        seen = Counter(tuple(row.values()) for row in workshop.rows("target"))
+        foreign = [FOREIGN_ROW] * (len(turns) if surroundings is Surroundings.WRITER else 0)
+        wanted = Counter(tuple(row.values()) for row in [*scenario.expected(), *foreign])
         lost, doubled = (wanted - seen).total(), (seen - wanted).total()
         if scenario.way is Way.TWO:
             words, rows = len(workshop.rows("words")), len(scenario.expected())
@@ -99,35 +110,59 @@ def crash(workshop: Workshop, stack: Stack, scenario: Scenario, surroundings: Su
 
 @contextmanager
 def working_beside(workshop: Workshop, surroundings: Surroundings, turns: list[int]) -> Iterator[None]:
-    """Let somebody else work on the table, turn by turn, while the block runs."""
-    work: dict[Surroundings, Callable[[], None]] = {
-        Surroundings.QUIET: lambda: None,
+    """Let somebody else work on the table, turn by turn, while the block runs.
+
+    Parameters
+    ----------
+    turns: gets an entry for each commit of theirs. A race that they lose is none.
+
+    Raises
+    ------
+    Exception: what ended their work early, when it was no lost race.
+    """
+    work: dict[Surroundings, Callable[[], int]] = {
         Surroundings.UPKEEP: lambda: _keep_up(workshop),
-        Surroundings.WRITER: lambda: workshop.append("target", [{"id": -1, "word": FOREIGN}]),
+        Surroundings.WRITER: lambda: _write(workshop),
     }
-    over = threading.Event()
+    if surroundings not in work:
+        yield
+        return
+    over, errors = threading.Event(), list[Exception]()
 
     def turn_by_turn() -> None:
-        while not over.wait(PAUSE_SECONDS):
-            work[surroundings]()
-            turns.append(1)
+        try:
+            while not over.wait(PAUSE_SECONDS):
+                turns.extend([1] * work[surroundings]())
+        except Exception as error:  # noqa: BLE001  # raised below: a table that is quiet after all proves nothing
+            errors.append(error)
 
     thread = threading.Thread(target=turn_by_turn, daemon=True)
-    if surroundings is not Surroundings.QUIET:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        if surroundings is not Surroundings.QUIET:
-            thread.join()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
-def _keep_up(workshop: Workshop) -> None:
-    """Compact the table and leave one snapshot. A writer that commits first wins, as it is to be."""
+def _write(workshop: Workshop) -> int:
+    """Append a row. Returns whether it was faster than the others."""
+    try:
+        workshop.append("target", [FOREIGN_ROW])
+    except CommitFailedException:
+        return 0
+    return 1
+
+
+def _keep_up(workshop: Workshop) -> int:
+    """Compact the table and leave one snapshot. A writer that commits first wins, as it is to be. Returns what was
+    done."""
     table = workshop.table_name("target")
     session = workshop.spark.newSession()
     catalog = workshop.settings.catalog.name
+    done = 0
     for call in (
         f"rewrite_data_files(table => '{catalog}.{table}', options => map('min-input-files', '2'))",
         f"expire_snapshots(table => '{catalog}.{table}', older_than => timestamp '2099-01-01', retain_last => 1)",
@@ -137,13 +172,17 @@ def _keep_up(workshop: Workshop) -> None:
         except Exception as error:  # py4j's errors have many faces; all of them are lost races here
             if not isinstance(error, PySparkException) and "Py4J" not in type(error).__name__:
                 raise
+        else:
+            done += 1
+    return done
 
 
-def scenarios(only: Sequence[str], points: Sequence[str]) -> list[tuple[Scenario, Surroundings]]:
-    """Every way with every place that it passes, quiet and busy."""
+def scenarios(only: Sequence[str], points: Sequence[str], beside: Sequence[str]) -> list[tuple[Scenario, Surroundings]]:
+    """Every way with every place that it passes, quiet and busy; those that are asked for."""
     return [
         (Scenario(way=way, point=point), surroundings)
         for surroundings in Surroundings
+        if not beside or surroundings.name.lower() in beside
         for way in Way
         for point in way.points
         if (not only or way.value in only) and (not points or point.value in points)
@@ -155,39 +194,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="ways of publishing: append, merge, …")
     parser.add_argument("--points", nargs="*", default=[], help="places: staged, checked, …")
+    parser.add_argument("--beside", nargs="*", default=[], help="who else works on the table: quiet, upkeep, writer")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
-        stack.up(("postgres", "seaweedfs"))
-        reports = _all_reports(Path(folder), stack, scenarios(options.only, options.points))
-    _print(reports)
+    chosen = scenarios(options.only, options.points, options.beside)
+    if not chosen:
+        parser.error("no driver is to be killed: no way, place and surroundings of these names go together")
+    console = Console(stderr=True)
+    with drill_workshops() as drill:
+        reports = []
+        for scenario, surroundings in track(chosen, "drivers killed", console=console):
+            reports.append(crash(drill.workshop(), drill.stack, scenario, surroundings))
+            console.print(_line(reports[-1]), soft_wrap=True)
+    if options.json:
+        print(json.dumps([asdict(report) for report in reports], indent=1))  # noqa: T201  # the answer of the program
+    else:
+        _print(reports)
     return 0 if all(report.is_right for report in reports) else 1
 
 
-def _all_reports(folder: Path, stack: Stack, chosen: Sequence[tuple[Scenario, Surroundings]]) -> list[CrashReport]:
-    settings = stack.settings()
-    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
-    spark = open_session(settings, name="drill", state=StateDeclaration())
-    console = Console(stderr=True)
-    try:
-        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-            reports = []
-            for scenario, surroundings in track(chosen, "drivers killed", console=console):
-                workshop = _workshop(folder, spark, stack, ledger)
-                report = crash(workshop, stack, scenario, surroundings)
-                reports.append(report)
-                console.print(_line(report))
-            return reports
-    finally:
-        spark.stop()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """A stack of its own with one Spark session, in which the drivers work that are neither killed nor stopped."""
+
+    stack: Stack
+    spark: SparkSession
+    ledger: Ledger
+    folder: Path
+
+    def workshop(self) -> Workshop:
+        """Tables, declarations and checkpoints for one fault."""
+        namespace = f"n{uuid4().hex[:12]}"
+        pipelines = self.folder / namespace / "pipelines"
+        pipelines.mkdir(parents=True)
+        checkpoints = (self.folder / namespace / "checkpoints").as_uri()
+        settings = self.stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
+        return Workshop(spark=self.spark, settings=settings, ledger=self.ledger, namespace=namespace)
 
 
-def _workshop(folder: Path, spark: SparkSession, stack: Stack, ledger: Ledger) -> Workshop:
-    namespace = f"n{uuid4().hex[:12]}"
-    pipelines = folder / namespace / "pipelines"
-    pipelines.mkdir(parents=True)
-    checkpoints = (folder / namespace / "checkpoints").as_uri()
-    settings = stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
-    return Workshop(spark=spark, settings=settings, ledger=ledger, namespace=namespace)
+@contextmanager
+def drill_workshops() -> Iterator[Drill]:
+    """Start a stack and a session; both end with the block."""
+    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
+        stack.up(("postgres", "seaweedfs"))
+        settings = stack.settings()
+        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+        spark = open_session(settings, name="drill", state=StateDeclaration())
+        try:
+            with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+                yield Drill(stack=stack, spark=spark, ledger=ledger, folder=Path(folder))
+        finally:
+            spark.stop()
 
 
 def _line(report: CrashReport) -> str:

@@ -1,9 +1,10 @@
 """A stream's real driver that gets a signal at a named place, the n-th time a batch passes it.
 
-    python -m tests.faults.dying_driver --stream NAME --point staged --occurrence 2 --signal SIGKILL
+    python -m tests.faults.dying_driver --stream NAME --point staged --occurrence 2 --signal SIGKILL [--without mark]
 
 The settings come from the environment, as for any driver. Before the signal it says the place on its standard output.
-SIGKILL ends the driver with its JVM; SIGSTOP stops both until somebody lets them go on.
+SIGKILL ends the driver with its JVM; SIGSTOP stops both until somebody lets them go on. A driver without one of its
+guards is there to show that the guard is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from tests.faults.guards import Guard, without
+
 from sluice.crash_points import CrashPoint, Reached
 from sluice.declarations.loading import load_declarations
 from sluice.declarations.streams import EngineDeclaration
@@ -27,6 +30,9 @@ from sluice.settings import Settings, load_settings
 from sluice_spark import delivery
 from sluice_spark.job import recorded_end, run_job
 from sluice_spark.supervised_run import SupervisedRun
+
+_LEDGER_SECONDS = 60.0
+"""How long the driver waits for the ledger's thread on a crowded machine."""
 
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
@@ -61,16 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--point", type=CrashPoint, required=True)
     parser.add_argument("--occurrence", type=int, default=1)
     parser.add_argument("--signal", default="SIGKILL")
+    parser.add_argument("--without", type=Guard)
     options = parser.parse_args(arguments)
     settings = load_settings()
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
     reached = signal_at(options.point, occurrence=options.occurrence, number=signal.Signals[options.signal])
-    return run_job(lambda: _work(settings, options.stream, reached))
+    with without(options.without):
+        return run_job(lambda: _work(settings, options.stream, reached))
 
 
 def _work(settings: Settings, name: str, reached: Reached) -> None:
     stream = load_declarations(settings.pipelines, only=name).stream(name)
     delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
+    delivery.StagedDelivery._clear_when_worthwhile = _clear_patiently  # type: ignore[assignment, method-assign]  # see there
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         mode, digest = stream.declaration.mode, stream.digest
         run = admit_run(ledger, stream=name, mode=mode, declaration_digest=digest, launched_by="a fault")
@@ -78,6 +87,15 @@ def _work(settings: Settings, name: str, reached: Reached) -> None:
         with recorded_end(ledger, run.run_id) as say_reason:
             work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, reached=reached)
             say_reason(work.work())
+
+
+_clear = delivery.StagedDelivery._clear_when_worthwhile
+
+
+def _clear_patiently(staged: delivery.StagedDelivery) -> None:
+    """Clear even when batches come so fast that the ledger is one behind; a driver would clear with a later batch."""
+    staged.recording.await_settled(_LEDGER_SECONDS)
+    _clear(staged)
 
 
 if __name__ == "__main__":

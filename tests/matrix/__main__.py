@@ -1,9 +1,9 @@
 """Runs every combination of input, output, trigger and mode that is allowed, and prints a table of all of them.
 
-    python -m tests.matrix [--only WORD] [--json]
+    python -m tests.matrix [--only WORD …] [--json]
 
 It starts services and one Spark session of its own and removes them at the end. A cell is run, refused with its reason,
-or wrong. Ends with 1 when a cell is wrong.
+or wrong. Ends with 1 when a cell is wrong, and with 130 when it is interrupted; then it prints what it has seen so far.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from sluice.engine import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice_spark.session import open_session
 
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C has ended."""
+
 _LONGEST_ERROR = 2000
 """Characters of an error: an error of a Python worker has its own sentence at the end of a traceback."""
 
@@ -40,27 +43,33 @@ _LONGEST_ERROR = 2000
 def main(arguments: Sequence[str]) -> int:
     """Run the matrix and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
-    parser.add_argument("--only", default="", help="run only combinations whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[""], help="only combinations whose name contains one of these")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
     progress = Console(stderr=True, highlight=False)
-    chosen = [(one, reason) for one, reason in judged() if given.only in name_of(one)]
-    to_run = sum(reason is None for _, reason in chosen)
-    with _services() as services:
-        cells = []
-        for combination, reason in chosen:
-            if reason is not None:
-                cells.append(Cell(combination=combination, refused=reason))
-                continue
-            cells.append(_cell(combination, services))
-            done = sum(cell.refused is None for cell in cells)
-            progress.print(f"{done:4d} of {to_run}  {cells[-1].sentence()}", soft_wrap=True, markup=False)
+    chosen = [(one, reason) for one, reason in judged() if any(word in name_of(one) for word in given.only)]
+    if not chosen:
+        parser.error(f"no combination has a name with {' or '.join(given.only)}")
+    cells = [Cell(combination=combination, refused=reason) for combination, reason in chosen if reason is not None]
+    to_run = [combination for combination, reason in chosen if reason is None]
+    left = len(to_run)
+    try:
+        with _services() as services:
+            for combination in to_run:
+                cells.append(_cell(combination, services))
+                left -= 1
+                done = f"{len(to_run) - left:4d} of {len(to_run)}"
+                progress.print(f"{done}  {cells[-1].sentence()}", soft_wrap=True, markup=False)
+    except KeyboardInterrupt:
+        progress.print(f"interrupted: {left} combinations were not run")
     if given.json:
         print(json.dumps([cell.as_json() for cell in cells], indent=1))  # noqa: T201  # the answer of the program
     else:
         print_table(cells, Console(highlight=False, width=160))
-    return 1 if any(cell.wrong for cell in cells) else 0
+    if any(cell.wrong for cell in cells):
+        return 1
+    return INTERRUPTED if left else 0
 
 
 def _cell(combination: Combination, services: Services) -> Cell:

@@ -1,0 +1,86 @@
+"""Takes one guard of a publication out of a driver, so that a drill can show what happens without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+from typing import Any
+from unittest.mock import patch
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetPropertiesUpdate
+from pyspark.sql import SparkSession
+from tests.fixtures.tampering import Change, Requirements, Updates, tampered, without_requirement
+
+from sluice.lakehouse.catalog import open_catalog
+from sluice.lakehouse.publication.staged_output import MARK_PROPERTY_PREFIX
+from sluice.settings import Settings
+from sluice_spark import supervised_run
+from sluice_spark.merging import FencedMerge
+
+_USUAL_EXPIRY_MS = "30000"
+"""What Iceberg's Spark catalog keeps a table object for when nobody says otherwise."""
+
+
+class Guard(StrEnum):
+    """What keeps a batch from becoming visible twice.
+
+    MARK: the property that moves with the batch's commit.
+    COMPARISON: the commit's requirement that main is where it was checked.
+    KEPT_TABLE: the merge's table object, which never gives way to a newer one.
+    """
+
+    MARK = "mark"
+    COMPARISON = "comparison"
+    KEPT_TABLE = "kept_table"
+
+
+@contextmanager
+def without(guard: Guard | None) -> Iterator[None]:
+    """Drivers of this process have all guards but this one while the block runs."""
+    with _taken_out(guard) if guard is not None else nullcontext():
+        yield
+
+
+def _taken_out(guard: Guard) -> Any:
+    match guard:
+        case Guard.MARK:
+            return patch.object(supervised_run, "open_catalog", _opening(_without_moved_mark))
+        case Guard.COMPARISON:
+            return patch.object(supervised_run, "open_catalog", _opening(without_requirement(AssertRefSnapshotId)))
+        case Guard.KEPT_TABLE:
+            return patch.object(FencedMerge, "_fenced_session", _usual_session)
+
+
+def _opening(change: Change) -> Any:
+    def open_tampered(settings: Settings) -> Catalog:
+        return tampered(open_catalog(settings), change=change)
+
+    return open_tampered
+
+
+def _without_moved_mark(requirements: Requirements, updates: Updates) -> tuple[Requirements, Updates]:
+    """A commit that brings files leaves the mark where it was; opening and taking over move it as ever."""
+    brings_files = any(isinstance(one, AddSnapshotUpdate) and _adds_files(one) for one in updates)
+    return requirements, tuple(one for one in updates if not (brings_files and _moves_mark(one)))
+
+
+def _adds_files(update: AddSnapshotUpdate) -> bool:
+    summary = update.snapshot.summary
+    return summary is not None and int(summary.additional_properties.get("added-data-files", 0)) > 0
+
+
+def _moves_mark(update: Any) -> bool:
+    return isinstance(update, SetPropertiesUpdate) and any(
+        name.startswith(MARK_PROPERTY_PREFIX) for name in update.updates
+    )
+
+
+def _usual_session(merge: FencedMerge) -> SparkSession:
+    if merge._session is None:
+        session = merge.spark.newSession()
+        session.conf.set(f"spark.sql.catalog.{merge.catalog.name}.cache-enabled", "true")
+        session.conf.set(f"spark.sql.catalog.{merge.catalog.name}.cache.expiration-interval-ms", _USUAL_EXPIRY_MS)
+        merge._session = session
+    return merge._session
