@@ -3,7 +3,8 @@
     .venv/bin/python -m tests.faults.long_run [--batches 1500]
 
 A stream with state and a quarantine, from numbers that are made up, batch after batch without a pause. Prints what the
-driver holds as it goes: heap after a collection, open files, threads, temporary views, kept frames.
+driver holds as it goes: heap after a collection, classes and code beside it, the whole process, open files, threads,
+temporary views, kept frames; and which of them still grow when everything has long been warm.
 Ends with 1 when one of them grew by more than it may (`tests/fixtures/leaks.py`).
 """
 
@@ -92,10 +93,12 @@ def _print(watch: LeakWatch) -> None:
         table.add_row(*(f"{value:.0f}" for value in sample.values()))
     console = Console(width=120)
     console.print(table)
+    slopes = watch.slopes()
     for name, grown in watch.growth().items():
         verdict = "leaks" if grown > ALLOWED_GROWTH[name] else "flat"
         console.print(
-            f"{name}: {grown:+.1f} from the second quarter to the last, {ALLOWED_GROWTH[name]:.0f} allowed: {verdict}"
+            f"{name}: {grown:+.1f} from the second quarter to the last, {ALLOWED_GROWTH[name]:.0f} allowed: {verdict}; "
+            f"{slopes[name]:+.1f} for 1,000 batches in the second half"
         )
 
 

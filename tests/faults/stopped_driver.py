@@ -287,15 +287,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         if not options.guarded_only:
             cases += _without_guards(drill)
-        reports = []
+        reports: list[StopReport] = []
+        problems: list[str] = []
         for case in track(cases, "drivers stopped", console=console):
-            reports.append(case())
-            console.print(" · ".join(_cells(reports[-1])), soft_wrap=True)
+            try:
+                reports.append(case())
+            except Exception as error:  # noqa: BLE001  # the others are to be seen all the same
+                problems.append(f"{type(error).__name__}: {str(error)[:400]}")
+                console.print(problems[-1], soft_wrap=True, markup=False)
+            else:
+                console.print(" · ".join(_cells(reports[-1])), soft_wrap=True, markup=False)
     if options.json:
-        print(json.dumps([asdict(report) for report in reports], indent=1))  # noqa: T201  # the answer of the program
+        found = {"reports": [asdict(report) for report in reports], "problems": problems}
+        print(json.dumps(found, indent=1))  # noqa: T201  # the answer of the program
     else:
-        _print(reports)
-    return 0 if all(report.is_right for report in reports) else 1
+        _print(reports, problems)
+    return 0 if not problems and all(report.is_right for report in reports) else 1
 
 
 def _without_guards(drill: Drill) -> list[Callable[[], StopReport]]:
@@ -323,13 +330,16 @@ def _cells(report: StopReport) -> tuple[str, ...]:
     )
 
 
-def _print(reports: Sequence[StopReport]) -> None:
+def _print(reports: Sequence[StopReport], problems: Sequence[str]) -> None:
     table = ReportTable(title=f"{len(reports)} drivers stopped or killed, while others took their streams over")
     for heading in ("way", "place", "fault", "guards", "batches", "visible", "ended with", "verdict"):
         table.add_column(heading)
     for report in reports:
         table.add_row(*_cells(report))
-    Console(width=160).print(table)
+    console = Console(width=160, markup=False)
+    console.print(table)
+    for problem in problems:
+        console.print(f"not looked at: {problem}")
 
 
 if __name__ == "__main__":

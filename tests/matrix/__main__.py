@@ -13,10 +13,11 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,9 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     to_run = [combination for combination, reason in chosen if reason is None]
     left = len(to_run)
     try:
-        with _services() as services:
+        with _services() as services, _interruptible() as is_interrupted:
             for combination in to_run:
-                cells.append(_cell(combination, services))
+                cell = _cell(combination, services)
+                if is_interrupted():
+                    raise KeyboardInterrupt
+                cells.append(cell)
                 left -= 1
                 done = f"{len(to_run) - left:4d} of {len(to_run)}"
                 progress.print(f"{done}  {cells[-1].sentence()}", soft_wrap=True, markup=False)
@@ -80,6 +84,22 @@ def _cell(combination: Combination, services: Services) -> Cell:
         wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_ERROR]}"
         return Cell(combination=combination, wrong=wrong, seconds=time.monotonic() - started)
     return Cell(combination=combination, seconds=time.monotonic() - started)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C was pressed: py4j makes an error of its own of an interruption, which a cell would keep."""
+    seen: list[int] = []
+
+    def interrupted(number: int, _frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

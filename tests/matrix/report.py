@@ -41,7 +41,7 @@ class Cell:
 def print_table(cells: Sequence[Cell], console: Console) -> None:
     """Print a row for each input and output, a column for each trigger, and below it the reasons."""
     by_combination = {cell.combination: cell for cell in cells}
-    table = Table(title="A append, U update, C complete: ran.   . refused.   ! wrong")
+    table = Table(title="A append, U update, C complete: ran.   . refused.   ! wrong.   Nothing: not run")
     for heading in ("input", "output", *TRIGGERS):
         table.add_column(heading)
     for source in INPUTS:

@@ -1,0 +1,58 @@
+"""A driver that works batch after batch keeps nothing of them; `make drill` lets it do so for 1,500."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tests.faults.long_run import declare
+from tests.fixtures.leaks import LeakWatch, stopping_after
+from tests.fixtures.workshop import Workshop
+
+from sluice.observations.batches import BatchObservation, PublicationKey
+
+BATCHES = 24
+
+MOST_GROWTH = {"views": 0.0, "kept_frames": 1.0, "python_files_held": 6.0}
+"""By how much each may grow from the second quarter of so few batches to the last: what each batch left behind would
+come to twelve. Memory, and the files of a store of state, tell nothing so soon."""
+
+
+def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:
+    stream = f"s{workshop.namespace}"
+    watch = LeakWatch(spark=workshop.spark, every=3)
+    declare(workshop, stream)
+
+    workshop.run(stream, stop_when=stopping_after(watch, BATCHES))
+
+    grown = {name: watch.growth()[name] for name in MOST_GROWTH}
+    assert all(grown[name] <= most for name, most in MOST_GROWTH.items()), (grown, watch.samples)
+
+
+def test_a_view_a_frame_and_files_that_each_batch_leaves_behind_are_seen(spark: SparkSession, tmp_path: Path) -> None:
+    watch = LeakWatch(spark=spark, every=1)
+    with ExitStack() as left_behind:
+        for number in range(8):
+            rows = spark.range(1).selectExpr(f"id + {number} AS id").persist()
+            rows.count()
+            left_behind.callback(rows.unpersist, blocking=True)
+            rows.createOrReplaceTempView(f"left_behind_{number}")
+            left_behind.callback(spark.catalog.dropTempView, f"left_behind_{number}")
+            for name in range(5):
+                left_behind.enter_context((tmp_path / f"{number}-{name}").open("w"))
+            watch.see(_observation(number))
+
+    assert {"views", "kept_frames", "python_files_held"} <= watch.leaks().keys()
+
+
+def _observation(number: int) -> BatchObservation:
+    return BatchObservation(
+        key=PublicationKey(stream="leaking", generation=1, batch=number),
+        run_id="leaking",
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        duration_ms=1,
+        input_rows=0,
+        published_rows={},
+    )
