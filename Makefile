@@ -1,7 +1,7 @@
 # Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and a shell; the rest is brought.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo down test drill bench matrix lint format lock clean \
+.PHONY: help setup demo down test drill drill-supervision bench matrix lint format lock clean \
         test-unit test-contracts test-spark test-orchestration test-end-to-end
 
 PYTHON ?= python3
@@ -23,16 +23,21 @@ down: ## Stop the local stack and everything that it started
 test: setup lint test-unit test-contracts test-spark test-orchestration test-end-to-end ## Run the checks and every test ring
 	@echo "All checks and all test rings passed."
 
-drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for an hour; needs no other stack
+drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for hours; needs no other stack
 	$(BIN)/python -m tests.faults.publishing_races
 	$(BIN)/python -m tests.faults.stopped_publisher
 	$(BIN)/python -m tests.faults.stopped_driver
 	$(BIN)/python -m tests.faults.long_run --batches 1500
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py
 	$(BIN)/python -m tests.faults.crash_table
+	@$(MAKE) --no-print-directory drill-supervision
+
+drill-supervision: setup ## Kill and freeze drivers and Airflow while flights flow through the demo's streams; part of drill
+	$(BIN)/python -m tests.faults.supervision_drill
 
 bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, and parsing; needs no other stack
 	$(BIN)/python -m benchmarks.delivery_time
+	$(BIN)/python -m benchmarks.supervised_time
 	$(BIN)/python -m benchmarks.publication_time
 	$(BIN)/python -m benchmarks.triggerer_lag
 	$(BIN)/python -m benchmarks.parse_time

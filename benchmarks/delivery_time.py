@@ -23,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -57,14 +58,34 @@ STATEFUL = """
 SPARK_DEFAULTS = {"provider": "hdfs", "shuffle_partitions": 200}
 
 
+_KEPT_PROGRESS = "spark.sql.streaming.numRecentProgressUpdates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """One batch: its number, when Spark triggered it, how long it took to its commit in the checkpoint."""
+
+    number: int
+    started_at: datetime
+    duration_ms: float
+
+    @property
+    def ended_at(self) -> datetime:
+        """When its commit was in the checkpoint."""
+        return self.started_at + timedelta(milliseconds=self.duration_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One run over all batches.
 
     batches_ms: trigger times without the warm-up. files: the checkpoint's, for each batch.
+    busy_seconds: from the first trigger after the warm-up to the end of the last batch, what lies between two batches
+        included.
     """
 
     batches_ms: tuple[float, ...]
+    busy_seconds: float
     seconds: float
     content: tuple[Any, ...]
     files: float = 0.0
@@ -91,42 +112,77 @@ class Bench:
         settings = self.stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
         return Workshop(spark=self.spark, settings=settings, ledger=self.ledger, namespace=namespace)
 
-    def by_hand(self) -> Turn:
-        """The stream as one writes it with PySpark and Iceberg's sink."""
+    def by_hand(self, *, history: int = 0) -> Turn:
+        """The stream as one writes it with PySpark and Iceberg's sink.
+
+        Parameters
+        ----------
+        history: how many snapshots the table has before.
+        """
         workshop = self.workshop()
-        target = workshop.declare_table("target", COLUMNS)
+        target = self.declare_target(workshop, history=history)
         checkpoint = self.folder / workshop.namespace / "by-hand"
         reader = self.spark.readStream.format("kafka").option("subscribe", self.topic)
         reader = reader.option("kafka.bootstrap.servers", servers(self.stack)).option("startingOffsets", "earliest")
         records = reader.option("maxOffsetsPerTrigger", self.rows).load()
         writer = records.selectExpr(f"{PARSED} AS v").select("v.*").writeStream.format("iceberg")
         writer = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
+        kept = self.spark.conf.get(_KEPT_PROGRESS)
+        self.spark.conf.set(_KEPT_PROGRESS, str(self.batches + 2))  # read once, at the end: nobody asks in between
         began = time.monotonic()
         query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
-        times: dict[int, float] = {}
-        while query.isActive:
-            for progress in query.recentProgress:
-                times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
-            query.awaitTermination(1)
-        for progress in query.recentProgress:
-            times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+        query.awaitTermination()
         seconds = time.monotonic() - began
-        counted = tuple(times[number] for number in sorted(times) if 0 < number < self.batches)
-        return Turn(batches_ms=counted, seconds=seconds, content=self._content(workshop, target))
+        self.spark.conf.set(_KEPT_PROGRESS, str(kept))
+        triggers = [
+            Trigger(
+                number=progress["batchId"],
+                started_at=datetime.fromisoformat(progress["timestamp"]),
+                duration_ms=float(progress["durationMs"]["triggerExecution"]),
+            )
+            for progress in query.recentProgress
+        ]
+        return self._turn(triggers, seconds=seconds, content=self._content(workshop, target))
 
-    def by_sluice(self, **output: Any) -> Turn:
-        """The stream as one declares it."""
-        workshop = self.workshop()
+    def declare_target(self, workshop: Workshop, *, history: int = 0) -> str:
+        """The table of one turn; its full name. history: how many snapshots it has already."""
         target = workshop.declare_table("target", COLUMNS)
-        return self._run(workshop, target, {"sql": APPEND}, output)
+        table = workshop.table(target)
+        for _ in range(history):
+            with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+                pass
+        return target
+
+    def by_sluice(self, *, history: int = 0, is_supervised: bool = False, **output: Any) -> Turn:
+        """The stream as one declares it.
+
+        Parameters
+        ----------
+        history: how many snapshots the table has before.
+        is_supervised: whether it beats and records in the ledger meanwhile, as the driver of a run does.
+        output: how it is delivered, in the words of a declaration.
+        """
+        workshop = self.workshop()
+        target = self.declare_target(workshop, history=history)
+        return self._run(workshop, target, {"sql": APPEND}, output, is_supervised=is_supervised)
 
     def stateful(self, defaults: bool) -> Turn:
         """A windowed count, with Sluice's state settings or with Spark's own."""
         workshop = self.workshop()
         target = workshop.declare_table("target", {"at": "timestamptz", "word": "string", "rows": "long"})
-        return self._run(workshop, target, {"python": STATEFUL}, {}, **({"state": SPARK_DEFAULTS} if defaults else {}))
+        parts: dict[str, Any] = {"state": SPARK_DEFAULTS} if defaults else {}
+        return self._run(workshop, target, {"python": STATEFUL}, {}, **parts)
 
-    def _run(self, workshop: Workshop, target: str, work: dict[str, str], output: dict[str, Any], **parts: Any) -> Turn:
+    def _run(
+        self,
+        workshop: Workshop,
+        target: str,
+        work: dict[str, str],
+        output: dict[str, Any],
+        *,
+        is_supervised: bool = False,
+        **parts: Any,
+    ) -> Turn:
         source = {"connection": "flights_kafka", "topics": [self.topic], "max_offsets_per_batch": self.rows}
         stream = f"s{workshop.namespace}"
         workshop.declare_stream(
@@ -137,15 +193,23 @@ class Bench:
             **parts,
         )
         began = time.monotonic()
-        result = workshop.run(stream)
+        batches = workshop.run_supervised(stream) if is_supervised else workshop.run(stream).batches
         seconds = time.monotonic() - began
-        counted = tuple(float(batch.duration_ms) for batch in result.batches if 0 < batch.key.batch < self.batches)
+        triggers = [
+            Trigger(number=batch.key.batch, started_at=batch.started_at, duration_ms=float(batch.duration_ms))
+            for batch in batches
+        ]
         files = [file for file in workshop.checkpoint(stream).rglob("*") if file.is_file() and file.suffix != ".crc"]
+        turn = self._turn(triggers, seconds=seconds, content=self._content(workshop, target))
+        return replace(turn, files=len(files) / max(1, len(batches)))
+
+    def _turn(self, triggers: Sequence[Trigger], *, seconds: float, content: tuple[Any, ...]) -> Turn:
+        counted = sorted((one for one in triggers if 0 < one.number < self.batches), key=lambda one: one.number)
         return Turn(
-            batches_ms=counted,
+            batches_ms=tuple(one.duration_ms for one in counted),
+            busy_seconds=(counted[-1].ended_at - counted[0].started_at).total_seconds(),
             seconds=seconds,
-            content=self._content(workshop, target),
-            files=len(files) / max(1, len(result.batches)),
+            content=content,
         )
 
     def _content(self, workshop: Workshop, target: str) -> tuple[Any, ...]:

@@ -1,0 +1,102 @@
+"""What a person does in Airflow to a stream that runs: clear, mark, trigger twice, pause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.faults.supervision.measuring import seconds_since
+from tests.faults.supervision.orders import (
+    await_deferred,
+    clear,
+    is_paused,
+    mark,
+    pause,
+    remove_dag_run,
+)
+from tests.faults.supervision.report import Recovery
+from tests.faults.supervision.scene import NotRecoveredError, Scene
+
+from sluice.observations.runs import RunObservation
+
+_SECOND_RUN_WATCHED_SECONDS = 10.0
+"""How long a second DAG run is watched: five looks of the supervisor."""
+
+
+def clear_task(scene: Scene, stream: str) -> Recovery:
+    """The next attempt adopts the driver that lives."""
+    run, task = scene.run(stream), await_deferred(scene, stream)
+    cleared_at = time.time()
+    clear(scene, stream, task.dag_run)
+    await_deferred(scene, stream, attempt=task.attempt + 1, dag_run=task.dag_run)
+    recovered = seconds_since(cleared_at)
+    _require_same_driver(scene, run)
+    return Recovery(detected_seconds=None, recovered_seconds=recovered, is_untouched=True)
+
+
+def mark_failed(scene: Scene, stream: str) -> Recovery:
+    """The stream stops after its batch, its DAG is paused; unpaused, it goes on."""
+    run, task = scene.run(stream), await_deferred(scene, stream)
+    marked_at = time.time()
+    mark(scene, stream, task.dag_run, "failed")
+    _require_wished_end(scene.await_end(run))
+    detected = seconds_since(marked_at)
+    scene.wait_for(lambda: is_paused(scene, stream), f"the DAG {stream} is paused")
+    return _gone_on(scene, run, detected_seconds=detected, by=lambda: pause(scene, stream, is_paused=False))
+
+
+def mark_success(scene: Scene, stream: str) -> Recovery:
+    """The stream stops after its batch, the next DAG run waits; cleared, it goes on."""
+    run, task = scene.run(stream), await_deferred(scene, stream)
+    marked_at = time.time()
+    mark(scene, stream, task.dag_run, "success")
+    _require_wished_end(scene.await_end(run))
+    detected = seconds_since(marked_at)
+    waiting = scene.wait_for(
+        lambda: next_task if (next_task := await_deferred(scene, stream)).dag_run != task.dag_run else None,
+        f"the next DAG run of {stream} waits",
+    )
+    return _gone_on(scene, run, detected_seconds=detected, by=lambda: clear(scene, stream, waiting.dag_run))
+
+
+def trigger_twice(scene: Scene, stream: str) -> Recovery:
+    """A second DAG run by hand starts no second driver: it waits in the queue."""
+    run = scene.run(stream)
+    await_deferred(scene, stream)
+    triggered_at = time.time()
+    second = scene.airflow.trigger(stream, conf={})
+    time.sleep(_SECOND_RUN_WATCHED_SECONDS)  # nothing may happen meanwhile, which nothing can announce
+    _require_same_driver(scene, run)
+    recovered = seconds_since(triggered_at)
+    remove_dag_run(scene, stream, second.run_id)
+    return Recovery(detected_seconds=None, recovered_seconds=recovered, is_untouched=True)
+
+
+def pause_dag(scene: Scene, stream: str) -> Recovery:
+    """The stream drains within a minute; unpaused, it goes on."""
+    run = scene.run(stream)
+    paused_at = time.time()
+    pause(scene, stream, is_paused=True)
+    _require_wished_end(scene.await_end(run))
+    detected = seconds_since(paused_at)
+    return _gone_on(scene, run, detected_seconds=detected, by=lambda: pause(scene, stream, is_paused=False))
+
+
+def _gone_on(scene: Scene, run: RunObservation, *, detected_seconds: float, by: Callable[[], None]) -> Recovery:
+    """Let the stream go on, and wait for what it publishes then."""
+    asked_at = time.time()
+    by()
+    published = scene.await_publication(run.stream, token=run.token + 1, after_seconds=asked_at)
+    return Recovery(detected_seconds=detected_seconds, recovered_seconds=published.at_seconds - asked_at)
+
+
+def _require_same_driver(scene: Scene, run: RunObservation) -> None:
+    scene.await_publication(run.stream, token=run.token, after_seconds=time.time())
+    after = scene.run(run.stream)
+    if (after.run_id, after.process) != (run.run_id, run.process):
+        raise NotRecoveredError(f"{run.stream} has another driver: run {after.run_id} after {run.run_id}.")
+
+
+def _require_wished_end(run: RunObservation) -> None:
+    if run.reason != "stopped as wished":
+        raise NotRecoveredError(f"Run {run.run_id} of {run.stream} ended otherwise than wished: {run.reason}.")
