@@ -35,7 +35,7 @@ drill: setup ## Let publishers race, drivers freeze and drivers die at every pla
 drill-supervision: setup ## Kill and freeze drivers and Airflow while flights flow through the demo's streams; part of drill
 	$(BIN)/python -m tests.faults.supervision_drill
 
-bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, and parsing; needs no other stack
+bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, parsing, the ledger; needs no other stack
 	$(BIN)/python -m benchmarks.delivery_time
 	$(BIN)/python -m benchmarks.supervised_time
 	$(BIN)/python -m benchmarks.publication_time
@@ -43,6 +43,7 @@ bench: setup ## Measure deliveries and publications beside the same work by hand
 	$(BIN)/python -m benchmarks.parse_time
 	$(BIN)/python -m benchmarks.merge_time
 	$(BIN)/python -m benchmarks.fast_trigger
+	$(BIN)/python -m benchmarks.forgetting_batches
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .

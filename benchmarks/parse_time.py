@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def measure(folder: Path, pipelines: Path, file: str) -> Parsed:
     return Parsed(**json.loads(answer.stdout.splitlines()[-1]))
 
 
-def show(found: dict[str, Sequence[Parsed]], *, streams: int) -> None:
+def show(found: Mapping[str, Sequence[Parsed]], *, streams: int) -> None:
     """A table of medians."""
     table = Table(title=f"{streams} declared streams: seconds of the processor beyond Airflow's import, medians")
     for heading in ("file", "DAGs", "parse", "serialise", "together", "passed"):

@@ -6,13 +6,13 @@ checkpoint starts at, and the newest runs of every stream, by which restarts and
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, exists, func, insert, literal_column, select
+from sqlalchemy import Connection, Row, and_, delete, exists, func, insert, literal_column, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import aliased
 
@@ -79,8 +79,8 @@ def _forget_batches(ledger: Ledger, kept_for: timedelta) -> int:
     while True:
         with ledger.transaction() as connection:
             gone = _some_old_batches(connection, kept_for)
-            for generation in {(row.stream, row.generation) for row in gone}:
-                _add_up(connection, [row for row in gone if (row.stream, row.generation) == generation])
+            if gone:
+                _add_up(connection, gone)
         forgotten += len(gone)
         if len(gone) < _AT_ONCE:
             return forgotten
@@ -98,22 +98,40 @@ def _some_old_batches(connection: Connection, kept_for: timedelta) -> Sequence[R
 
 
 def _add_up(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Add batches of one generation to what is remembered of the forgotten ones."""
-    key = {"stream": gone[0].stream, "generation": gone[0].generation}
+    """Add batches to what is remembered of the forgotten ones: three statements, of however many generations they are.
+
+    The rows are locked before they are read, in one order for everybody: two that tidy at once wait for each other.
+    """
+    of_generation: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)
+    for row in gone:
+        of_generation[row.stream, row.generation].append(row)
+    keys = sorted(of_generation)
     none = {"batches": 0, "published_rows": {}, **dict.fromkeys(_SUMS, 0)}
-    connection.execute(upsert(ForgottenBatches).values(**key, **none).on_conflict_do_nothing())
-    is_own = and_(ForgottenBatches.stream == key["stream"], ForgottenBatches.generation == key["generation"])
-    known = connection.execute(select(*ForgottenBatches.__table__.columns).where(is_own).with_for_update()).one()
+    empty = [{"stream": stream, "generation": generation, **none} for stream, generation in keys]
+    connection.execute(upsert(ForgottenBatches).values(empty).on_conflict_do_nothing())
+    known = connection.execute(
+        select(*ForgottenBatches.__table__.columns)
+        .where(tuple_(ForgottenBatches.stream, ForgottenBatches.generation).in_(keys))
+        .order_by(ForgottenBatches.stream, ForgottenBatches.generation)
+        .with_for_update()
+    ).all()
+    added = upsert(ForgottenBatches).values([_sum(row, of_generation[row.stream, row.generation]) for row in known])
+    connection.execute(
+        added.on_conflict_do_update(
+            index_elements=["stream", "generation"],
+            set_={name: added.excluded[name] for name in ("batches", "published_rows", *_SUMS)},
+        )
+    )
+
+
+def _sum(known: Row[Any], gone: Sequence[Row[Any]]) -> dict[str, Any]:
+    """What is remembered of a generation together with more of its batches."""
     published: Counter[str] = Counter(known.published_rows)
     for row in gone:
         published.update(row.published_rows)
     sums = {name: getattr(known, name) + sum(getattr(row, name) for row in gone) for name in _SUMS}
-    table = ForgottenBatches.__table__
-    connection.execute(
-        table.update()  # type: ignore[attr-defined]  # a declared table is a Table
-        .where(is_own)
-        .values(batches=known.batches + len(gone), published_rows=dict(published), **sums)
-    )
+    key = {"stream": known.stream, "generation": known.generation}
+    return {**key, "batches": known.batches + len(gone), "published_rows": dict(published), **sums}
 
 
 def _archive_runs(ledger: Ledger, kept_for: timedelta) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -82,6 +83,14 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
     read_after = record_look(ledger, "flights", LagObservation(rows=0), newest_batch=newest).read_rows
     assert (read_before, read_after) == (30, 30)
     assert (before.batches, before.input_rows, before.published_rows) == (6, 60, {"main": 42, "other": 6})
+
+
+def test_two_that_tidy_at_once_add_nothing_twice(ledger: Ledger, old_batches: None) -> None:
+    before = totals(ledger, "flights")
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        tidied = list(pool.map(lambda _: tidy(ledger, KEPT), range(2)))
+    assert sum(one.batches for one in tidied) == 3
+    assert totals(ledger, "flights") == before
 
 
 def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
