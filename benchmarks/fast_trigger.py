@@ -18,20 +18,18 @@ import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import polars as pl
 import yaml
-from confluent_kafka import Producer
+from benchmarks.steady_rows import StagingWatch, SteadyProducer, files_of
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyiceberg.table import Table
@@ -56,6 +54,7 @@ from sluice.observations.runs import DesiredState, RunState
 from sluice.settings import KafkaConnection, Settings
 
 STREAM, OUTPUT, TARGET = "fast", "rows", "bench.rows"
+ROWS = StagedOutput(stream=STREAM, output=OUTPUT, target=TARGET)
 PUBLISH_SECONDS = 30.0
 MOST_FRESHNESS_SECONDS = 35.0
 LEAST_FILE_RATIO = 10.0
@@ -128,76 +127,6 @@ class Figures:
         }
 
 
-@dataclass(slots=True, kw_only=True)
-class SteadyProducer:
-    """Sends so many numbered rows a second until it is told to end. sent: how many."""
-
-    servers: str
-    topic: str
-    rows_per_second: int
-    sent: int = 0
-    _over: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Send while the block runs; when it ends, every row is with the broker."""
-        thread = threading.Thread(target=self._work, name="producer", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-
-    def _work(self) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 20, "acks": "all"})
-        began = time.monotonic()
-        while not self._over.wait(0.05):
-            due = round((time.monotonic() - began) * self.rows_per_second)
-            while self.sent < due:
-                row = {"id": self.sent, "sent_at": datetime.now(UTC).isoformat(), "payload": uuid4().hex * 3}
-                producer.produce(self.topic, value=json.dumps(row), partition=self.sent % 2)
-                self.sent += 1
-            producer.poll(0)
-        if left := producer.flush(60):
-            raise SystemExit(f"{left} rows did not reach the broker")
-
-
-@dataclass(slots=True, kw_only=True)
-class StagingWatch:
-    """Notes the files of every staged batch before the staging table forgets it."""
-
-    settings: Settings
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _over: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Look every second while the block runs."""
-        thread = threading.Thread(target=self._work, name="staging-watch", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-
-    def _work(self) -> None:
-        catalog = open_catalog(self.settings)
-        name = StagedOutput(stream=STREAM, output=OUTPUT, target=TARGET).staging
-        while not self._over.wait(1.0):
-            table = find_table(catalog, name)
-            for snapshot in table.snapshots() if table is not None else []:
-                if files_of(snapshot)[0]:
-                    self.seen[snapshot.snapshot_id] = files_of(snapshot)
-
-
-def files_of(snapshot: Snapshot) -> tuple[int, int]:
-    """How many files a snapshot added, and their bytes."""
-    entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-    return int(entries.get("added-data-files", 0)), int(entries.get("added-files-size", 0))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Where it runs. progress: is told how far it has come."""
@@ -223,8 +152,7 @@ class Bench:
 
     def staged(self) -> int:
         """The newest batch that is staged; -1 before the first."""
-        name = StagedOutput(stream=STREAM, output=OUTPUT, target=TARGET).staging
-        table = find_table(open_catalog(self.settings), name)
+        table = find_table(open_catalog(self.settings), ROWS.staging)
         numbers = [_batch_of(snapshot) for snapshot in table.snapshots()] if table is not None else []
         return max((number for number in numbers if number is not None), default=-1)
 
@@ -403,7 +331,7 @@ def _measured(stack: Stack, folder: Path, *, rows: int, seconds: float, console:
         Progress(console=console) as progress,
     ):
         bench = Bench(settings=settings, ledger=ledger, jobs=jobs, progress=progress, seconds=seconds)
-        return measure(bench, producer, StagingWatch(settings=settings))
+        return measure(bench, producer, StagingWatch(settings=settings, output=ROWS))
 
 
 def _declare(settings: Settings, servers: str) -> str:
