@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from tests.fixtures.crash_scenarios import BATCHES
 from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
@@ -11,7 +12,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.crash_points import CrashPoint
 from sluice.errors import DivergedError
-from sluice.lakehouse.publication.direct import direct_batches
+from sluice.lakehouse.publication.direct import EPOCH, QUERY_ID, DirectWriter, direct_batches
 from sluice.ledger.batches import recent_batches
 
 ROWS = [{"id": number, "word": f"word {number}"} for number in range(BATCHES + 1)]
@@ -109,3 +110,21 @@ def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying
         copying.run(stream_name, stop_after_batches=1)
 
     assert len(copying.rows("target")) == 2
+
+
+def test_an_old_driver_that_writes_beside_its_successor_is_told(copying: Workshop, stream_name: str) -> None:
+    """It cannot be held back, as staged delivery does; the run ends and names its snapshot."""
+    for row in ROWS[:2]:
+        copying.append("source", [row])
+    zombie = DirectWriter(stream=stream_name, output="copies", generation=1, run_id="the old one", token=0)
+    written = [{QUERY_ID: "query", EPOCH: "0", **zombie.properties()}]
+
+    def reached(here: CrashPoint) -> None:
+        if here is CrashPoint.PUBLISHED and written:
+            table = copying.table("target")
+            rows = pa.Table.from_pylist([ROWS[0]], schema=table.schema().as_arrow())
+            table.append(rows, snapshot_properties=written.pop())
+            copying.append("source", [ROWS[2]])
+
+    with pytest.raises(DivergedError, match="got batch 0 from run the old one, token 0, after this run"):
+        copying.run(stream_name, reached=reached)

@@ -154,12 +154,16 @@ def stale(writer: DirectWriter, newest: DirectBatch, *, target: str) -> StaleTok
 
 
 def _oldest_listed_at(table: Table) -> datetime | None:
-    """The commit time of the first snapshot to which main leads back; none when history is whole."""
+    """The commit time of the first snapshot to which main leads back; none when history is whole.
+
+    A first snapshot without a parent says nothing: pyiceberg's expiry takes the parent's id out of what it leaves. The
+    table's very first commit has the sequence number 1.
+    """
     snapshot = table.current_snapshot()
     while snapshot is not None:
         parent = table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
         if parent is None:
-            is_whole = snapshot.parent_snapshot_id is None
+            is_whole = snapshot.parent_snapshot_id is None and (snapshot.sequence_number or 0) <= 1
             return None if is_whole else _instant(snapshot.timestamp_ms)
         snapshot = parent
     return None
