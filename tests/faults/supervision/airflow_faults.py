@@ -13,6 +13,7 @@ from tests.faults.supervision.orders import (
     mark,
     pause,
     remove_dag_run,
+    supervising_task,
 )
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
@@ -35,14 +36,27 @@ def clear_task(scene: Scene, stream: str) -> Recovery:
 
 
 def mark_failed(scene: Scene, stream: str) -> Recovery:
-    """The stream stops after its batch, its DAG is paused; unpaused, it goes on."""
+    """The stream stops after its batch, and its DAG is paused; unpaused, it goes on.
+
+    Airflow pauses a DAG only when the failed run is the newest. Where another one was in the queue already, as clearing
+    a task leaves it there, that one waits for a person as after `mark_success`, and is cleared here.
+    """
     run, task = scene.run(stream), await_deferred(scene, stream)
     marked_at = time.time()
     mark(scene, stream, task.dag_run, "failed")
     _require_wished_end(scene.await_end(run))
     detected = seconds_since(marked_at)
-    scene.wait_for(lambda: is_paused(scene, stream), f"the DAG {stream} is paused")
-    return _gone_on(scene, run, detected_seconds=detected, by=lambda: pause(scene, stream, is_paused=False))
+
+    def go_on() -> Callable[[], None] | None:
+        if is_paused(scene, stream):
+            return lambda: pause(scene, stream, is_paused=False)
+        waiting = supervising_task(scene, stream)
+        if waiting is None or waiting.dag_run == task.dag_run or waiting.state != "deferred":
+            return None
+        return lambda: clear(scene, stream, waiting.dag_run)
+
+    by = scene.wait_for(go_on, f"the DAG {stream} is paused, or its next run waits")
+    return _gone_on(scene, run, detected_seconds=detected, by=by)
 
 
 def mark_success(scene: Scene, stream: str) -> Recovery:
