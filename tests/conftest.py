@@ -11,6 +11,7 @@ pytest_plugins = [
     "sluice_spark.testing",
     "tests.fixtures.database",
     "tests.fixtures.kinesis",
+    "tests.fixtures.registry",
     "tests.fixtures.ledger",
     "tests.fixtures.publication",
     "tests.fixtures.readme",

@@ -14,6 +14,8 @@ SluiceError
 ├── LaunchError             a driver cannot be started
 ├── ClusterError            a cluster's API does not answer, or refuses; nothing is known then
 ├── LakehouseError          a table, the catalog or the object store refuses
+├── RegistryError           a schema registry refuses, or holds no schema that can be used
+├── RegistryUnreachableError  a schema registry does not answer now; a RegistryError that is worth another try
 ├── DeliveryError           a batch cannot be made visible
 ├── SchemaError             the rows of an output do not fit their table; a DeliveryError that knows the differences
 │   ├── UnpublishableError  nothing can be published into this table in this way, and why
@@ -163,6 +165,14 @@ class ClusterError(SluiceError):
 
 class LakehouseError(SluiceError):
     """A table, the catalog or the object store refuses."""
+
+
+class RegistryError(SluiceError):
+    """A schema registry refuses, or holds no schema that can be used."""
+
+
+class RegistryUnreachableError(RegistryError):
+    """A schema registry does not answer now. Asking again later may help, which is true of no other `RegistryError`."""
 
 
 class DeliveryError(SluiceError):

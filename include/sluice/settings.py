@@ -129,8 +129,34 @@ class KinesisConnection(BaseModel):
     secret_access_key: SecretStr | None = Field(None, description="unset means the machine's own identity")
 
 
+class SchemaRegistryConnection(BaseModel):
+    """A schema registry that declarations refer to by name; it speaks Confluent's API."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["schema_registry"]
+    url: str = Field(
+        description="the address below which `/subjects` and `/schemas` lie, without user and password",
+        pattern=r"^https?://[^\s?#@]+$",
+    )
+    username: str | None = Field(None, description="who asks; unset: nobody is named")
+    password: SecretStr | None = Field(None, description="the user's password")
+    ca_file: Path | None = Field(
+        None, description="the certificates that the registry is trusted by, PEM; unset: the machine's own"
+    )
+
+    @model_validator(mode="after")
+    def _user_is_whole(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        if self.ca_file is not None and not self.url.startswith("https://"):
+            raise ValueError("ca_file belongs to https")
+        return self
+
+
 ConnectionSettings = Annotated[
-    KafkaConnection | FilesConnection | JdbcConnection | KinesisConnection, Field(discriminator="kind")
+    KafkaConnection | FilesConnection | JdbcConnection | KinesisConnection | SchemaRegistryConnection,
+    Field(discriminator="kind"),
 ]
 Connection = TypeVar("Connection", bound=BaseModel)
 

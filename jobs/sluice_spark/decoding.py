@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
@@ -15,12 +16,42 @@ from pyspark.sql.types import StringType
 
 from sluice.declarations.sources import RECORD_COLUMN, FilesSource, InputDeclaration
 from sluice.declarations.sources import Column as DeclaredColumn
+from sluice.record_values.frames import HEAD, HEAD_BYTES, NO_FRAME
+from sluice.record_values.resolving import resolve_values
+from sluice.record_values.schemas import ValueSchema
+from sluice.settings import Settings
 from sluice_spark.identifiers import quoted
 from sluice_spark.spark_types import spark_schema
+from sluice_spark.value_decoding import decoding_of
 
 _VALUE, _TEXT, _FILE = "_sluice_value", "_sluice_text", "file"
 UNFIT = "_sluice_unfit"
 """The column in which Spark's readers put a text that does not fit the declared columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What is decoded, in which words it is told, and where it is.
+
+    place: the fields of a record that tell where it stood. content: the one with its bytes.
+    is_framed: whether they begin with the id of a schema. is_json: or another form, which Python decodes; csv is told
+    as json is.
+    """
+
+    noun: str
+    unfit: str
+    place: tuple[str, ...]
+    content: str = "value"
+    is_framed: bool = False
+    is_json: bool = True
+
+
+_VALUES = _Form(noun="value", unfit="is no JSON object of the declared columns", place=("topic", "partition", "offset"))
+_LINES = _Form(noun="line", unfit="does not fit the declared columns", place=(_FILE,))
+_RECORDS = {
+    "kafka": _VALUES,
+    "kinesis": replace(_VALUES, place=("stream", "shard", "sequence_number"), content="data"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,45 +66,64 @@ class Decoded:
     refused: DataFrame | None = None
 
 
-def decode(rows: DataFrame, declared: InputDeclaration) -> Decoded:
+def decode(rows: DataFrame, declared: InputDeclaration, *, folder: Path, settings: Settings) -> Decoded:
     """Decode the values of an input's records when it says how, and its lines when malformed ones are put aside.
 
     Parameters
     ----------
     rows: as the source brings them.
+    folder: where the declaration lies, and its schema files.
+
+    Raises
+    ------
+    RegistryError: when the schema of a subject cannot be had.
+    SettingsError: when the deployment does not have the registry's connection.
     """
-    kafka, files = declared.declared_source.kafka, declared.declared_source.files
-    if kafka is not None and kafka.value is not None:
-        columns = kafka.value.columns
-        return _split(_tried(rows, columns), columns, noun="value", place=("topic", "partition", "offset"))
+    source, files = declared.declared_source, declared.declared_source.files
+    if source.value is not None:
+        schema = resolve_values(source.value, folder=folder, settings=settings)
+        form = replace(_RECORDS[source.kind], is_framed=schema.registry is not None, is_json=schema.format == "json")
+        tried = _tried(rows, schema.columns, form) if form.is_json else _tried_in_python(rows, schema, form)
+        return _split(tried, schema.columns, form)
     if files is not None and files.on_malformed == "quarantine":
-        lines = _tried(_json_lines(rows), files.columns) if files.format == "json" else _tried_csv(rows, files)
-        split = _split(lines, files.columns, noun="line", place=(_FILE,))
+        is_json = files.format == "json"
+        lines = _tried(_json_lines(rows), files.columns, _LINES) if is_json else _tried_csv(rows, files)
+        split = _split(lines, files.columns, _LINES)
         return replace(split, rows=split.rows.drop(RECORD_COLUMN))
     return Decoded(rows=rows)
 
 
-def _split(tried: DataFrame, columns: Sequence[DeclaredColumn], *, noun: str, place: Sequence[str]) -> Decoded:
-    """What could be decoded beside what could not. place: the fields of a record that tell where it stood."""
-    reason = _reason(columns, noun)
+def _split(tried: DataFrame, columns: Sequence[DeclaredColumn], form: _Form) -> Decoded:
+    """What could be decoded beside what could not."""
+    reason = _reason(columns, form)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return Decoded(
         rows=tried.where(reason.isNull()).select(*names, RECORD_COLUMN),
         refused=tried.where(reason.isNotNull()).select(
             reason.alias("reason"),
-            fn.to_json(fn.struct(*_of_record(place))).alias("position"),
-            fn.coalesce(_TEXT, fn.concat(fn.lit("0x"), fn.hex(f"{RECORD_COLUMN}.value"))).alias("payload"),
+            fn.to_json(fn.struct(*_of_record(form.place))).alias("position"),
+            fn.coalesce(_TEXT, fn.concat(fn.lit("0x"), fn.hex(f"{RECORD_COLUMN}.{form.content}"))).alias("payload"),
         ),
     )
 
 
-def _tried(rows: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
+def _tried(rows: DataFrame, columns: Sequence[DeclaredColumn], form: _Form) -> DataFrame:
     """Every record with the text of its value and what came out of it."""
-    text = fn.try_validate_utf8(fn.col("value").cast("string"))
+    value = fn.col(form.content)
+    framed = fn.when(fn.startswith(value, fn.lit(HEAD)), fn.substr(value, fn.lit(HEAD_BYTES + 1)))
+    text = fn.try_validate_utf8((framed if form.is_framed else value).cast("string"))
     schema = spark_schema(columns).add(UNFIT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNFIT}
     return rows.select(fn.struct("*").alias(RECORD_COLUMN), text.alias(_TEXT)).withColumn(
         _VALUE, fn.from_json(_TEXT, schema, options)
+    )
+
+
+def _tried_in_python(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:
+    """Every record with what came out of its value, or why nothing did; such values are no text."""
+    value = decoding_of(schema, unfit=UNFIT)(fn.col(form.content))
+    return rows.select(
+        fn.struct("*").alias(RECORD_COLUMN), fn.lit(None).cast("string").alias(_TEXT), value.alias(_VALUE)
     )
 
 
@@ -98,20 +148,22 @@ def _tried_csv(rows: DataFrame, source: FilesSource) -> DataFrame:
     )
 
 
-def _reason(columns: Sequence[DeclaredColumn], noun: str) -> Column:
-    """Why a record is refused; null for one that is not. noun: what is decoded, a value or a line."""
+def _reason(columns: Sequence[DeclaredColumn], form: _Form) -> Column:
+    """Why a record is refused; null for one that is not."""
     required = [column.name for column in columns if column.required]
     absent = fn.concat_ws(
         ", ", *(fn.when(fn.col(f"{_VALUE}.{quoted(name)}").isNull(), fn.lit(name)) for name in required)
     )
-    is_unfit = fn.col(_VALUE).isNull() | fn.col(f"{_VALUE}.{UNFIT}").isNotNull()
-    unfit = "is no JSON object of the declared columns" if noun == "value" else "does not fit the declared columns"
-    return (
-        fn.when(fn.col(f"{RECORD_COLUMN}.value").isNull(), fn.lit("the record has no value"))
-        .when(fn.col(_TEXT).isNull(), fn.lit(f"the {noun} is no UTF-8 text"))
-        .when(is_unfit, fn.lit(f"the {noun} {unfit}"))
-        .when(absent != "", fn.concat(fn.lit(f"the {noun} lacks "), absent))
-    )
+    content, told = fn.col(f"{RECORD_COLUMN}.{form.content}"), fn.col(f"{_VALUE}.{UNFIT}")
+    reason = fn.when(content.isNull(), fn.lit("the record has no value"))
+    if not form.is_json:
+        reason = reason.when(told.isNotNull(), told)
+    else:
+        if form.is_framed:
+            reason = reason.when(~fn.startswith(content, fn.lit(HEAD)), fn.lit(NO_FRAME))
+        reason = reason.when(fn.col(_TEXT).isNull(), fn.lit(f"the {form.noun} is no UTF-8 text"))
+        reason = reason.when(fn.col(_VALUE).isNull() | told.isNotNull(), fn.lit(f"the {form.noun} {form.unfit}"))
+    return reason.when(absent != "", fn.concat(fn.lit(f"the {form.noun} lacks "), absent))
 
 
 def _of_record(names: Sequence[str]) -> list[Column]:

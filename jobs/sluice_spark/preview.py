@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,14 +43,18 @@ def preview(
     UsageError: when an input cannot be looked at.
     """
     declared = stream.declaration.inputs
-    inputs = {name: sample_input(spark, one, settings, rows=sample) for name, one in declared.items()}
+    samples = {
+        name: sample_input(spark, one, settings, rows=sample, folder=stream.folder) for name, one in declared.items()
+    }
+    inputs = {name: one.rows for name, one in samples.items()}
+    undecoded = [one.refused for one in samples.values() if one.refused is not None]
     kept = {name: rows.persist() for name, rows in inputs.items() if declared[name].is_stream}
     try:
         counts = {name: rows.count() for name, rows in kept.items()}
         outputs = transform(spark, stream, {**inputs, **kept})
         plans = [step for rows in outputs.values() for step in _steps(_analyzed(rows))]
         outputs = {name: _as_batch(rows) for name, rows in outputs.items()}
-        refused = outputs.pop(QUARANTINE_OUTPUT, None)
+        refused = [*undecoded, *(outputs.pop(name) for name in [QUARANTINE_OUTPUT] if name in outputs)]
         return PreviewObservation(
             stream=stream.name,
             inputs=tuple(
@@ -57,7 +62,7 @@ def preview(
                 for name, one in declared.items()
             ),
             outputs=tuple(_output(name, rows, shown) for name, rows in outputs.items()),
-            refused=_by_reason(refused) if refused is not None else {},
+            refused=_by_reason([rows.select("reason") for rows in refused]) if refused else {},
             differences=tuple(_differences(stream, counts, frozenset(plans), sample=sample)),
         )
     finally:
@@ -72,8 +77,8 @@ def _output(name: str, rows: DataFrame, shown: int) -> PreviewedOutput:
     return PreviewedOutput(name=name, columns=columns, rows=rows.count(), first=tuple(first))
 
 
-def _by_reason(refused: DataFrame) -> dict[str, int]:
-    counted = refused.groupBy("reason").count().orderBy(fn.desc("count"), "reason").collect()
+def _by_reason(refused: Sequence[DataFrame]) -> dict[str, int]:
+    counted = reduce(DataFrame.union, refused).groupBy("reason").count().orderBy(fn.desc("count"), "reason").collect()
     return {str(row["reason"]): row["count"] for row in counted}
 
 

@@ -108,7 +108,10 @@ def plan_stream(
         for name, declared in declaration.inputs.items()
     }
     counted = inputs if declaration.hands_on_records else _counted(inputs)
-    decoded = {name: decode(counted[name], declared) for name, declared in declaration.inputs.items()}
+    decoded = {
+        name: decode(counted[name], declared, folder=stream.folder, settings=settings)
+        for name, declared in declaration.inputs.items()
+    }
     opened = {name: with_watermark(decoded[name].rows, declared) for name, declared in declaration.inputs.items()}
     outputs = _with_refused(transform(spark, stream, opened), decoded.values())
     targets = tuple(_targets(stream, catalog=settings.catalog.name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -15,13 +17,19 @@ from sluice.declarations.sources import (
 )
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, KafkaConnection, Settings
-from sluice_spark.decoding import decode
+from sluice_spark.decoding import Decoded, decode
 from sluice_spark.sources import delta, files, iceberg, kafka, open_input
 
 
-def sample_input(spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int) -> DataFrame:
+def sample_input(
+    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int, folder: Path
+) -> Decoded:
     """At most so many rows of what arrives through an input, from where a new checkpoint would begin; a static input
-    whole.
+    whole. Of records whose values are decoded so many are taken, and those that are refused are among them.
+
+    Parameters
+    ----------
+    folder: where the declaration lies, and its schema files.
 
     Raises
     ------
@@ -29,9 +37,11 @@ def sample_input(spark: SparkSession, declared: InputDeclaration, settings: Sett
     UsageError: when this kind of source cannot be looked at without taking its rows from the stream.
     """
     if not declared.is_stream:
-        return open_input(spark, declared, settings)
-
-    return decode(_rows(spark, declared, settings, rows), declared).rows.limit(rows)
+        return Decoded(rows=open_input(spark, declared, settings, folder=folder))
+    arriving = _rows(spark, declared, settings, rows)
+    if declared.declared_source.value is not None:
+        return decode(arriving.limit(rows), declared, folder=folder, settings=settings)
+    return Decoded(rows=decode(arriving, declared, folder=folder, settings=settings).rows.limit(rows))
 
 
 def _rows(spark: SparkSession, declared: InputDeclaration, settings: Settings, rows: int) -> DataFrame:

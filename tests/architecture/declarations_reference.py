@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sluice.declarations.not_yet import NOT_YET, NotYetPart
+from sluice.declarations.record_values import MessageName, SubjectName
 from sluice.declarations.sources import TopicName, meaningless_sources
 from sluice.declarations.streams import StreamDeclaration
 from sluice.declarations.tables import TableDeclaration
@@ -91,6 +92,8 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (SqlFile, "file"),
     (SchemaFile, "file"),
     (TopicName, "topic"),
+    (SubjectName, "text"),
+    (MessageName, "message"),
     (ByteSize, "size"),
     (datetime, "time"),
     (bool, "true or false"),

@@ -9,12 +9,19 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
+from sluice.settings import (
+    FilesConnection,
+    JdbcConnection,
+    KafkaConnection,
+    KinesisConnection,
+    SchemaRegistryConnection,
+    Settings,
+)
 
 
 def render_table() -> str:
     """Every variable of a deployment, in Markdown, in the order of the settings."""
-    connections = (KafkaConnection, FilesConnection, JdbcConnection, KinesisConnection)
+    connections = (KafkaConnection, FilesConnection, JdbcConnection, KinesisConnection, SchemaRegistryConnection)
     rows = [*_rows(Settings, prefix="SLUICE_"), *(row for kind in connections for row in _connection_rows(kind))]
     return "\n".join(["| variable | when unset | meaning |", "|---|---|---|", *rows])
 

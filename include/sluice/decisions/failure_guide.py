@@ -57,6 +57,11 @@ GUIDE: Mapping[FailureReason, Guidance] = {
     FailureReason.LEDGER_UNREACHABLE: _of(
         _I, "the ledger does not answer", "See that the ledger's PostgreSQL runs (`sluice stack status` locally)."
     ),
+    FailureReason.REGISTRY_UNREACHABLE: _of(
+        _I,
+        "the schema registry does not answer",
+        "See that the registry runs and is reachable from the workers' hosts.",
+    ),
     FailureReason.NETWORK_UNREACHABLE: _of(
         _I, "a service cannot be connected", f"Find which service in {_LOGS}, and see that it runs."
     ),

@@ -249,6 +249,7 @@ WRAPPERS: Mapping[str, FailureReason] = {
     "DeclarationError": FailureReason.DECLARATION_REFUSED,
     "NotYetError": FailureReason.DECLARATION_REFUSED,
     "LedgerError": FailureReason.SETTINGS_REFUSED,
+    "RegistryError": FailureReason.DECLARATION_REFUSED,
     "LakehouseError": FailureReason.CATALOG_UNREACHABLE,
     "StackError": FailureReason.NETWORK_UNREACHABLE,
 }

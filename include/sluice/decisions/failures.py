@@ -29,6 +29,7 @@ OWN: Mapping[str, FailureReason] = {
     "SettingsError": FailureReason.SETTINGS_REFUSED,
     "PrerequisiteError": FailureReason.SETTINGS_REFUSED,
     "LedgerUnreachableError": FailureReason.LEDGER_UNREACHABLE,
+    "RegistryUnreachableError": FailureReason.REGISTRY_UNREACHABLE,
     "RunAlreadyLiveError": FailureReason.LEASE_LOST,
     "LeaseLostError": FailureReason.LEASE_LOST,
     "StaleTokenError": FailureReason.LEASE_LOST,

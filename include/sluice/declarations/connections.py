@@ -48,6 +48,9 @@ def _named_connections(stream: LoadedStream) -> Iterator[tuple[KeyPath, str, str
     for name, declared in stream.declaration.inputs.items():
         way = "stream" if declared.is_stream else "static"
         kind = declared.declared_source.kind
+        value = declared.declared_source.value
+        if value is not None and value.registry is not None:
+            yield ("inputs", name, way, kind, "value", "registry"), value.registry, "schema_registry"
         if (connection := getattr(declared.declared_source.source, "connection", None)) is not None:
             yield ("inputs", name, way, kind, "connection"), connection, kind
     for name, output in stream.declaration.outputs.items():

@@ -1,7 +1,8 @@
-"""Columns out of a schema file that lies beside a declaration: an Avro schema, a JSON Schema, or Iceberg's own JSON.
+"""Columns out of a schema file that lies beside a declaration: an Avro schema, a JSON Schema, Iceberg's own JSON, or
+Protobuf's language.
 
-The form is told from the content. What it says of required values and its texts are kept; what has no counterpart among
-the column types is refused with its place in the schema.
+The form is told from the content, Protobuf's from the file's name. What it says of required values and its texts are
+kept; what has no counterpart among the column types is refused with its place in the schema.
 
 Sources: https://avro.apache.org/docs/1.12.0/specification/, https://json-schema.org/draft/2020-12 and
 https://iceberg.apache.org/spec/#appendix-c-json-serialization
@@ -41,18 +42,48 @@ _JSON_PRIMITIVES = {"boolean": "boolean", "integer": "long", "number": "double",
 _JSON_FORMATS = {"date": "date", "date-time": "timestamptz", "uuid": "uuid"}
 
 
-def read_columns(file: Path) -> tuple[Column, ...]:
+def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...]:
     """The columns that a schema file describes.
+
+    Parameters
+    ----------
+    message: of a Protobuf schema; unset: its first.
 
     Raises
     ------
     OSError: when it cannot be read.
     ValueError: when it is no schema of a known form, or holds a type that no column can have; the message says where.
     """
+    text = read_schema(file)
+    if file.suffix == ".proto":
+        from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of  # few need protoc
+
+        return message_columns(message_of(compiled(text, name=file.name), message))
+    return columns_of_json(text)
+
+
+def read_schema(file: Path) -> str:
+    """The text of a schema file.
+
+    Raises
+    ------
+    OSError: when it cannot be read.
+    ValueError: when it is too large for a schema, or no UTF-8.
+    """
     with file.open("rb") as opened:
         text = opened.read(LARGEST_SCHEMA_BYTES + 1)
     if len(text) > LARGEST_SCHEMA_BYTES:
         raise ValueError(f"it is larger than {LARGEST_SCHEMA_BYTES} bytes")
+    return text.decode()
+
+
+def columns_of_json(text: str) -> tuple[Column, ...]:
+    """The columns that a schema in JSON describes.
+
+    Raises
+    ------
+    ValueError: as `read_columns`.
+    """
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.positions import Document, KeyPath
-from sluice.declarations.schema_files import read_columns
-from sluice.declarations.sources import Column, InputDeclaration
+from sluice.declarations.schema_files import read_columns, read_schema
+from sluice.declarations.sources import RECORD_COLUMN, Column, InputDeclaration
 from sluice.declarations.streams import StreamDeclaration
 from sluice.declarations.wording import key_text
 from sluice.errors import DeclarationError
@@ -32,7 +32,7 @@ def with_columns_of_files(
             continue
         path = ("inputs", name, *path)
         try:
-            columns = read_columns(folder / file)
+            columns = _columns(folder / file, declared)
             digest((folder / file).read_bytes())
         except (OSError, ValueError) as error:
             sentence = f"`{key_text(path)}`: {file} cannot be used: {_told(error)}."
@@ -45,18 +45,34 @@ def with_columns_of_files(
 def _schema_file(declared: InputDeclaration) -> tuple[KeyPath, str | None]:
     """Where in an input a schema file is named, and which; none for most."""
     way, source = "stream" if declared.is_stream else "static", declared.declared_source
-    if source.kafka is not None and source.kafka.value is not None:
-        return (way, "kafka", "value", "schema_file"), source.kafka.value.schema_file
+    if source.value is not None:
+        return (way, source.kind, "value", "schema_file"), source.value.schema_file
     return (way, "files", "schema_file"), source.files.schema_file if source.files is not None else None
+
+
+def _columns(file: Path, declared: InputDeclaration) -> tuple[Column, ...]:
+    """The columns of a schema file, once it is one by which the input's values can be read."""
+    value = declared.declared_source.value
+    if value is not None and value.format == "avro" and (value.registry is None or file.suffix == ".avsc"):
+        from sluice.declarations.avro_schemas import (
+            avro_columns,
+        )  # here, because few need it and DAG files are parsed often
+
+        columns = avro_columns(read_schema(file))
+    else:
+        columns = read_columns(file, message=value.message if value is not None else None)
+    if value is not None and RECORD_COLUMN in (column.name for column in columns):
+        raise ValueError(f"it has a field `{RECORD_COLUMN}`, which is where the record itself lies")
+    return columns
 
 
 def _with_columns(declared: InputDeclaration, columns: tuple[Column, ...]) -> InputDeclaration:
     way = "stream" if declared.is_stream else "static"
     source = declared.declared_source
     update: dict[str, BaseModel] = {}
-    if source.kafka is not None and source.kafka.value is not None:
-        value = source.kafka.value.model_copy(update={"columns": columns})
-        update["kafka"] = source.kafka.model_copy(update={"value": value})
+    if source.value is not None:
+        value = source.value.model_copy(update={"columns": columns})
+        update[source.kind] = source.source.model_copy(update={"value": value})
     elif source.files is not None:
         update["files"] = source.files.model_copy(update={"columns": columns})
     return declared.model_copy(update={way: source.model_copy(update=update)})

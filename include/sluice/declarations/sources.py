@@ -14,7 +14,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from sluice.declarations.column_types import ColumnType, parse_column_type
+from sluice.declarations.record_values import RECORD_COLUMN as RECORD_COLUMN
+from sluice.declarations.record_values import Column as Column
+from sluice.declarations.record_values import ValueDeclaration
 from sluice.declarations.values import (
     ColumnName,
     Declared,
@@ -28,11 +30,6 @@ from sluice.declarations.values import (
 )
 
 
-def _checked_type(text: str) -> str:
-    parse_column_type(text)
-    return text
-
-
 def _checked_regex(text: str) -> str:
     try:
         re.compile(text)
@@ -42,50 +39,6 @@ def _checked_regex(text: str) -> str:
 
 
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-
-
-class Column(Declared):
-    """A column: its name, its Iceberg type, and what a reader should know of it."""
-
-    name: ColumnName = Field(description="the column's name")
-    type: Annotated[str, AfterValidator(_checked_type)] = Field(
-        description="an Iceberg type, for example `long`, `timestamptz`, `decimal(9, 2)`, `list<string>`"
-    )
-    required: bool = Field(False, description="whether every row has a value")
-    doc: str = Field("", description="what a reader should know of it")
-
-    @property
-    def column_type(self) -> ColumnType:
-        """The type, parsed."""
-        return parse_column_type(self.type)
-
-
-RECORD_COLUMN = "record"
-"""Where the record itself lies, beside the columns that its value became."""
-
-
-class ValueDeclaration(Declared):
-    """What the values of records hold. Their fields become columns, and the record itself lies in `record`.
-
-    A value that cannot be decoded, or lacks a required field, goes to the stream's quarantine with its position.
-    """
-
-    format: Literal["json"] = Field(description="the form of the values: a JSON object each")
-    columns: tuple[Column, ...] = Field((), description="the fields to take")
-    schema_file: SchemaFile | None = Field(
-        None,
-        description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema or an "
-        "Iceberg schema",
-    )
-
-    @model_validator(mode="after")
-    def _columns_are_declared_once(self) -> Self:
-        if ("columns" in self.model_fields_set) == (self.schema_file is not None):
-            raise ValueError("the fields are told by columns or by a schema_file, one of them")
-        for index, column in enumerate(self.columns):
-            if column.name == RECORD_COLUMN:
-                raise wrong(f"`{RECORD_COLUMN}` is where the record itself lies", "columns", index, "name")
-        return self
 
 
 class KafkaSource(Declared):
@@ -130,6 +83,7 @@ class KinesisSource(Declared):
     starting: Literal["trim_horizon", "latest"] | datetime = Field(
         "trim_horizon", description="where a new checkpoint begins"
     )
+    value: ValueDeclaration | None = Field(None, description="what the data hold; unset: bytes, as they come")
     max_records_per_batch: int | None = Field(
         None, gt=0, description="the most records in a batch of a continuous stream"
     )
@@ -170,6 +124,8 @@ class FilesSource(Declared):
             )
         if "columns" in self.model_fields_set and self.schema_file is not None:
             raise wrong("the columns are declared already: either they or a file", "schema_file")
+        if self.schema_file is not None and self.schema_file.endswith(".proto"):
+            raise wrong("a Protobuf schema describes values of records, no files", "schema_file")
         return self
 
     @model_validator(mode="after")
@@ -315,6 +271,11 @@ class SourceDeclaration(Declared):
         """The source itself, whatever its kind."""
         source: AnySource = getattr(self, self.kind)
         return source
+
+    @property
+    def value(self) -> ValueDeclaration | None:
+        """What the values of records hold; none for bytes as they come, and for sources without records."""
+        return self.kafka.value if self.kafka is not None else self.kinesis.value if self.kinesis is not None else None
 
 
 class WatermarkDeclaration(Declared):

@@ -243,10 +243,9 @@ class StreamDeclaration(Declared):
     @model_validator(mode="after")
     def _what_cannot_be_decoded_has_a_place(self) -> Self:
         for name, declared in self.inputs.items():
-            kafka = declared.declared_source.kafka
-            if kafka is not None and kafka.value is not None and not self.quarantine:
+            if declared.declared_source.value is not None and not self.quarantine:
                 sentence = "values that cannot be decoded go to the quarantine: write `quarantine: true`"
-                raise wrong(sentence, "inputs", name, "stream", "kafka", "value")
+                raise wrong(sentence, "inputs", name, "stream", declared.declared_source.kind, "value")
             files = declared.declared_source.files
             if files is not None and files.on_malformed == "quarantine" and not self.quarantine:
                 sentence = "lines that are put aside go to the quarantine: write `quarantine: true`"
@@ -332,8 +331,7 @@ class StreamDeclaration(Declared):
     def decodes(self) -> bool:
         """Whether the values or lines of an input are decoded, so that the platform itself refuses rows."""
         sources = [declared.declared_source for declared in self.inputs.values()]
-        values = any(source.kafka is not None and source.kafka.value is not None for source in sources)
-        return values or any(
+        return any(source.value is not None for source in sources) or any(
             source.files is not None and source.files.on_malformed == "quarantine" for source in sources
         )
 

@@ -102,7 +102,9 @@ FunctionReference = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.py:[A-Za-z_][A-Za-z0-9_]*$")
 ]
 SqlFile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.sql$")]
-SchemaFile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*(\.schema)?\.(avsc|json)$")]
+SchemaFile = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*(\.schema)?\.(avsc|json|proto)$")
+]
 Cron = Annotated[str, AfterValidator(_checked_cron)]
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(duration_text, return_type=str)]
 

@@ -33,6 +33,7 @@ class FailureReason(StrEnum):
     CATALOG_UNREACHABLE = "catalog_unreachable"
     OBJECT_STORE_UNREACHABLE = "object_store_unreachable"
     LEDGER_UNREACHABLE = "ledger_unreachable"
+    REGISTRY_UNREACHABLE = "registry_unreachable"
     NETWORK_UNREACHABLE = "network_unreachable"
     ACCESS_REFUSED = "access_refused"
     SOURCE_MISSING = "source_missing"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.sources import (
@@ -23,12 +25,18 @@ from sluice_spark.sources import delta, files, iceberg, jdbc, kafka, kinesis, ra
 
 
 def open_input(
-    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, checkpoint: str | None = None
+    spark: SparkSession,
+    declared: InputDeclaration,
+    settings: Settings,
+    *,
+    folder: Path | None = None,
+    checkpoint: str | None = None,
 ) -> DataFrame:
     """The rows of an input: a streaming DataFrame of those that arrive, with its watermark, or a static one.
 
     Parameters
     ----------
+    folder: where the declaration lies, for its schema files.
     checkpoint: the stream's checkpoint, for a source that must look there where the stream stands.
 
     Raises
@@ -37,7 +45,8 @@ def open_input(
     UsageError: when this kind of source cannot be read in this way.
     """
     rows = read_input(spark, declared, settings, checkpoint=checkpoint)
-    return with_watermark(decode(rows, declared).rows, declared)
+    decoded = decode(rows, declared, folder=folder or settings.pipelines, settings=settings)
+    return with_watermark(decoded.rows, declared)
 
 
 def read_input(

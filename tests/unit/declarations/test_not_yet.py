@@ -56,8 +56,18 @@ _WORKS_BELOW = {
     "inputs.*.stream.delta.": ("connection", "path", "from_timestamp", "max_files_per_batch"),
     "inputs.*.static.delta.": ("connection", "path", "version", "as_of"),
     "inputs.*.static.jdbc.": ("connection", "table"),
-    "inputs.*.stream.kafka.value.": ("format", "schema_file"),
-    "inputs.*.stream.kafka.value.columns.*.": ("name", "type", "required", "doc"),
+    **{
+        f"inputs.*.stream.{kind}.value.": (
+            "format",
+            "schema_file",
+            "subject",
+            "version",
+            "registry",
+            "message",
+            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc")),
+        )
+        for kind in ("kafka", "kinesis")
+    },
     "inputs.*.stream.kinesis.": ("connection", "stream", "starting", "max_records_per_batch"),
     "inputs.*.stream.socket.": ("host", "port"),
     "inputs.*.stream.iceberg.": (

@@ -130,6 +130,47 @@ def test_a_file_that_cannot_be_used_is_told_with_the_place_of_its_name(sound: Fo
     assert problem.startswith(f"{PLACE}order.avsc cannot be used: {sentence}")
 
 
+PROTO = 'syntax = "proto3"; message Order {\n  int64 id = 1; repeated string tags = 2;\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "text", "types"),
+    [
+        ("format: protobuf, schema_file: order.proto", "order.proto", PROTO, ["long", "list<string>"]),
+        ("format: avro, schema_file: order.avsc", "order.avsc", json.dumps(AVRO), [kind for _, kind, _ in AVRO_TYPES]),
+    ],
+)
+def test_values_have_the_columns_of_their_schema_file(
+    sound: Folder, source: str, file: str, text: str, types: list[str]
+) -> None:
+    declare(sound, f"kafka: {{connection: c, topics: [t], value: {{{source}}}}}")
+    sound.write(file, text)
+    value = sound.load().stream("silver_flights").declaration.inputs["flights"].declared_source.value
+    assert value is not None
+    assert [column.type for column in value.columns] == types
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "sentence"),
+    [
+        ("avro, schema_file: order.avsc", _record("strin"), "it knows no type strin"),
+        ("avro, schema_file: order.avsc", '{"type": "object", "properties": {}}', "it knows no type "),
+        ("avro, schema_file: order.avsc", _record("int", name="record"), "it has a field `record`, which is where"),
+        ("protobuf, schema_file: order.proto", "message A {\n  int64 id 1;\n}", "protoc refuses it: "),
+        ("protobuf, schema_file: order.proto, message: B", PROTO, "it has no message B; it has Order"),
+    ],
+)
+def test_a_schema_of_values_that_cannot_be_used_is_told_with_its_place(
+    sound: Folder, source: str, text: str, sentence: str
+) -> None:
+    declare(sound, f"kafka: {{connection: c, topics: [t], value: {{format: {source}}}}}")
+    sound.write("order.avsc" if "avsc" in source else "order.proto", text)
+    (problem,) = sound.problems()
+    place = "silver_flights.stream.yaml:9: `inputs.flights.stream.kafka.value.schema_file`: order."
+    assert problem.startswith(place)
+    assert f" cannot be used: {sentence}" in problem
+
+
 def test_a_file_that_is_not_there_is_told(sound: Folder) -> None:
     declare(sound)
     assert sound.problems() == [f"{PLACE}order.avsc cannot be used: it cannot be read: No such file or directory."]

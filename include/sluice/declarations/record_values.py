@@ -1,0 +1,100 @@
+"""What the values of records hold, and the columns that they become."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from sluice.declarations.column_types import ColumnType, parse_column_type
+from sluice.declarations.values import ColumnName, Declared, Name, SchemaFile, wrong
+
+RECORD_COLUMN = "record"
+"""Where the record itself lies, beside the columns that its value became."""
+
+
+def _checked_type(text: str) -> str:
+    parse_column_type(text)
+    return text
+
+
+SubjectName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,255}$")]
+MessageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+
+
+class Column(Declared):
+    """A column: its name, its Iceberg type, and what a reader should know of it."""
+
+    name: ColumnName = Field(description="the column's name")
+    type: Annotated[str, AfterValidator(_checked_type)] = Field(
+        description="an Iceberg type, for example `long`, `timestamptz`, `decimal(9, 2)`, `list<string>`"
+    )
+    required: bool = Field(False, description="whether every row has a value")
+    doc: str = Field("", description="what a reader should know of it")
+
+    @property
+    def column_type(self) -> ColumnType:
+        """The type, parsed."""
+        return parse_column_type(self.type)
+
+
+class ValueDeclaration(Declared):
+    """What the values of records hold. Their fields become columns, and the record itself lies in `record`.
+
+    A value that cannot be decoded, or lacks a required field, goes to the stream's quarantine with its position.
+    """
+
+    format: Literal["json", "avro", "protobuf"] = Field(
+        description="the form of the values: a JSON object, an Avro record, or a Protobuf message each"
+    )
+    columns: tuple[Column, ...] = Field((), description="the fields to take")
+    schema_file: SchemaFile | None = Field(
+        None,
+        description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema, an "
+        "Iceberg schema or a Protobuf one",
+    )
+    subject: SubjectName | None = Field(
+        None, description="instead of columns: the subject of the registry that has the schema, read when a run begins"
+    )
+    version: int | None = Field(None, gt=0, description="of the subject's schema; unset: the newest")
+    registry: Name | None = Field(
+        None,
+        description="a schema registry's connection; each value then begins with the id of the schema it was written "
+        "with",
+    )
+    message: MessageName | None = Field(
+        None, description="protobuf: the message by its full name; unset: the first of the schema"
+    )
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the columns are written here, and do not come out of a schema."""
+        return "columns" in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _columns_are_declared_once(self) -> Self:
+        if [self.has_columns, self.schema_file is not None, self.subject is not None].count(True) != 1:
+            raise ValueError("the fields are told by columns, by a schema_file, or by a subject: one of them")
+        for index, column in enumerate(self.columns):
+            if column.name == RECORD_COLUMN:
+                raise wrong(f"`{RECORD_COLUMN}` is where the record itself lies", "columns", index, "name")
+        return self
+
+    @model_validator(mode="after")
+    def _schema_is_known(self) -> Self:
+        if self.subject is not None and self.registry is None:
+            raise wrong("is in a schema registry: write `registry`, a connection", "subject")
+        if self.version is not None and self.subject is None:
+            raise wrong("belongs to a subject", "version")
+        if self.message is not None and self.format != "protobuf":
+            raise wrong(f"belongs to protobuf, not to {self.format}", "message")
+        is_proto = self.schema_file is not None and self.schema_file.endswith(".proto")
+        if self.schema_file is not None and is_proto != (self.format == "protobuf"):
+            raise wrong("a `.proto` file and the format protobuf go together", "schema_file")
+        if self.has_columns and self.format == "protobuf":
+            raise wrong("fields of protobuf have numbers: write a schema_file or a subject", "columns")
+        if self.has_columns and self.format == "avro" and self.registry is None:
+            raise wrong(
+                "avro is read with the schema it was written with: write a schema_file or a registry", "columns"
+            )
+        return self
