@@ -113,7 +113,8 @@ class DirectDelivery:
         found: DirectBatch | None = None
         new: list[DirectBatch] = []
         for batch in self._history():
-            if batch.snapshot_id in self._seen or (found and batch.position < found.position):
+            is_of_earlier_runs = not self._seen and found is not None and batch.position < found.position
+            if batch.snapshot_id in self._seen or is_of_earlier_runs:
                 break
             new.append(batch)
             if batch.position == (self.writer.generation, number) and (found is None or batch.token > found.token):
