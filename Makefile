@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo down test drill drill-supervision bench matrix lint format lock clean \
-        test-unit test-contracts test-spark test-orchestration test-end-to-end
+        test-unit test-contracts test-spark test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -64,6 +64,9 @@ test-orchestration: setup ## Tests on a real Airflow
 
 test-end-to-end: setup ## The whole platform as a person uses it
 	$(PYTEST) tests/end_to_end
+
+test-yarn: setup ## Tests on a real YARN of one node; fetches 80 MB once, and is no part of `make test`
+	$(PYTEST) tests/yarn
 
 matrix: setup ## Run every input, output, trigger and mode together that Spark allows; a table and reasons
 	@$(BIN)/python -m tests.matrix

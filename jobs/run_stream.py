@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sluice.declarations.loading import load_declarations
-from sluice.errors import UsageError
+from sluice.errors import LeaseLostError, UsageError
 from sluice.job_command import RunStream, parse_arguments
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import find_run
@@ -36,6 +36,8 @@ def _run(command: RunStream) -> None:
         run = find_run(ledger, command.run_id)
         if run.stream != command.stream:
             raise UsageError(f"Run {run.run_id} belongs to stream {run.stream}, got {command.stream}.")
+        if not run.is_live:  # a cluster gave this driver its place too late
+            raise LeaseLostError(f"Run {run.run_id} of {run.stream} has ended: {run.reason}. Its driver does nothing.")
         stream = load_declarations(settings.pipelines, only=command.stream).stream(command.stream)
         say_reason(SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run).work())
 

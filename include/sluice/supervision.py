@@ -33,7 +33,7 @@ from sluice.decisions.supervision import (
     decide_supervision,
 )
 from sluice.declarations.loaded import LoadedStream
-from sluice.errors import LaunchError, LedgerError, RunAlreadyLiveError, SluiceError
+from sluice.errors import LaunchError, LedgerError, RunAlreadyLiveError, SettingsError, SluiceError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
 from sluice.observations.runs import DesiredState, RunObservation, RunState
@@ -65,7 +65,7 @@ class Supervisor:
     """What supervision works with, put together by whoever composes: `sluice_airflow.composition`, `sluice.cli`.
 
     request_for: turns an admitted run of the wanted stream into the request that starts its driver, for example
-        `functools.partial(driver_request, settings=…, connection=…)` (`sluice.launching.driver`).
+        `functools.partial(driver_request, settings=…, connections=…)` (`sluice.launching.driver`).
     launched_by: who supervises, for a person: the Airflow task, the command.
     heads: looks at the sources of streams; without it nobody judges their progress.
     """
@@ -172,7 +172,7 @@ def _launch(supervisor: Supervisor, wanted: LoadedStream) -> RunObservation | No
         return None
     try:
         supervisor.launcher.launch(supervisor.request_for(wanted, run))
-    except LaunchError as error:
+    except (LaunchError, SettingsError) as error:
         _log.error("stream=%s run=%s %s", wanted.name, run.run_id, error)
         record_end(
             supervisor.ledger,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sluice.launching.cluster.launcher import ClusterLauncher
     from sluice.launching.spark_submit import SparkConnection
     from sluice.ledger.connection import Ledger
     from sluice.settings import Settings
@@ -34,8 +35,8 @@ class Deployment:
 
         return open_ledger(self.ledger_url)
 
-    def spark_connection(self) -> SparkConnection:
-        """Where Spark runs, as Airflow's Spark connection says.
+    def spark_connection(self, name: str) -> SparkConnection:
+        """Where Spark runs, as an Airflow connection says.
 
         Raises
         ------
@@ -43,19 +44,16 @@ class Deployment:
         """
         from sluice_airflow.adapters.spark_connection import read_spark_connection
 
-        return read_spark_connection()
+        return read_spark_connection(name)
 
     def supervisor(self, ledger: Ledger, *, launched_by: str) -> Supervisor:
-        """What the supervision of streams works with: the ledger, detached drivers on this host, and Spark.
+        """What the supervision of streams works with: the ledger, drivers on this host and on clusters, and Spark.
 
         Parameters
         ----------
         launched_by: who supervises, for a person.
-
-        Raises
-        ------
-        SettingsError: when the Spark connection is missing or wrong.
         """
+        from sluice.launching.by_connection import LauncherByConnection
         from sluice.launching.driver import driver_request
         from sluice.launching.local import LocalLauncher
         from sluice.observing.source_heads import SourceHeads
@@ -63,11 +61,20 @@ class Deployment:
 
         return Supervisor(
             ledger=ledger,
-            launcher=LocalLauncher(ledger_url=self.ledger_url),
-            request_for=partial(driver_request, settings=self.settings, connection=self.spark_connection()),
+            launcher=LauncherByConnection(
+                local=LocalLauncher(ledger_url=self.ledger_url), cluster=partial(self._cluster, ledger)
+            ),
+            request_for=partial(driver_request, settings=self.settings, connections=self.spark_connection),
             launched_by=launched_by,
             heads=SourceHeads(self.settings),
         )
+
+    def _cluster(self, ledger: Ledger, name: str) -> ClusterLauncher:
+        from sluice.launching.cluster.choosing import cluster_launcher
+        from sluice_airflow.adapters.spark_submission import submit_by_provider
+
+        connection = self.spark_connection(name)
+        return cluster_launcher(name, connection, ledger=ledger, ledger_url=self.ledger_url, submit=submit_by_provider)
 
 
 def load_deployment() -> Deployment:

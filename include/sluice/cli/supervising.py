@@ -12,9 +12,13 @@ from functools import partial
 
 from sluice.declarations.loaded import Declarations
 from sluice.declarations.loading import load_declarations
+from sluice.launching.by_connection import LauncherByConnection
+from sluice.launching.cluster.choosing import cluster_launcher
+from sluice.launching.cluster.launcher import ClusterLauncher
+from sluice.launching.cluster.submission import submit_by_program
 from sluice.launching.driver import driver_request
 from sluice.launching.local import LocalLauncher
-from sluice.launching.spark_submit import CONNECTION_VARIABLE, SparkConnection, connection_of
+from sluice.launching.spark_submit import connection_in
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.observing.source_heads import SourceHeads
 from sluice.settings import Settings, load_settings
@@ -28,25 +32,18 @@ class Workplace:
     settings: Settings
     declarations: Declarations
     ledger: Ledger
-    launcher: LocalLauncher
+    launcher: LauncherByConnection
 
     def heads(self) -> SourceHeads:
         """What looks at the sources."""
         return SourceHeads(self.settings)
 
     def supervisor(self) -> Supervisor:
-        """What supervises streams in the name of this person.
-
-        Raises
-        ------
-        SettingsError: when the Spark connection cannot be read.
-        """
-        variable = os.environ.get(CONNECTION_VARIABLE)
-        connection = SparkConnection() if variable is None else connection_of(variable)
+        """What supervises streams in the name of this person."""
         return Supervisor(
             ledger=self.ledger,
             launcher=self.launcher,
-            request_for=partial(driver_request, settings=self.settings, connection=connection),
+            request_for=partial(driver_request, settings=self.settings, connections=partial(connection_in, os.environ)),
             launched_by=person(),
         )
 
@@ -66,8 +63,16 @@ def open_workplace() -> Iterator[Workplace]:
             settings=settings,
             declarations=load_declarations(settings.pipelines),
             ledger=ledger,
-            launcher=LocalLauncher(ledger_url=url),
+            launcher=LauncherByConnection(
+                local=LocalLauncher(ledger_url=url), cluster=partial(_cluster, ledger=ledger, ledger_url=url)
+            ),
         )
+
+
+def _cluster(name: str, *, ledger: Ledger, ledger_url: str) -> ClusterLauncher:
+    connection = connection_in(os.environ, name)
+    submit = submit_by_program(connection)
+    return cluster_launcher(name, connection, ledger=ledger, ledger_url=ledger_url, submit=submit)
 
 
 def person() -> str:

@@ -135,8 +135,11 @@ _LEAST_HEAP_BYTES = 512 * 1024**2
 
 
 class EngineDeclaration(Declared):
-    """What a driver may use. Spark options beyond these are checked against an allow-list."""
+    """Where a driver runs, and what it may use. Spark options beyond these are checked against an allow-list."""
 
+    connection: Name | None = Field(
+        None, description="the Airflow connection, of type Spark, that says where it runs; unset: `spark_default`"
+    )
     driver_memory: ByteSize = Field(
         ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, description="the driver's Java heap"
     )

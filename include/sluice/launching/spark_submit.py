@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from sluice.errors import LaunchError, SettingsError
 from sluice.job_command import JobCommand
 
 SPARK_BINARY = "spark-submit"
 
-CONNECTION_VARIABLE = "AIRFLOW_CONN_SPARK_DEFAULT"
-"""Where a deployment, and the local stack, write Airflow's Spark connection."""
+DEFAULT_CONNECTION = "spark_default"
+"""The Spark connection of streams and jobs that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,31 +45,61 @@ class SparkConnection:
         return self.deploy_mode == "cluster"
 
 
-def connection_of(variable: str) -> SparkConnection:
-    """Read an Airflow connection that is written as JSON, as in the variable AIRFLOW_CONN_SPARK_DEFAULT.
+def variable_of(connection: str) -> str:
+    """Where a deployment, and the local stack, write an Airflow connection."""
+    return f"AIRFLOW_CONN_{connection.upper()}"
 
-    So a driver that a command starts runs where those run that Airflow starts.
+
+def connection_in(environ: Mapping[str, str], name: str) -> SparkConnection:
+    """The Spark connection of a name, as a command finds it: so its drivers run where those of Airflow run.
+
+    Raises
+    ------
+    SettingsError: when it is not set, not JSON, or names no host. The connection itself stays out of the message.
+    """
+    variable = variable_of(name)
+    if variable in environ:
+        return connection_of(environ[variable], variable=variable)
+    if name == DEFAULT_CONNECTION:
+        return SparkConnection()
+    raise SettingsError(
+        f"{variable} is not set, so a command cannot know where the Spark connection {name} leads.",
+        next_step="Set it, or start the stream by its DAG.",
+    )
+
+
+def connection_of(written: str, *, variable: str) -> SparkConnection:
+    """Read an Airflow connection that is written as JSON, as in the variable AIRFLOW_CONN_SPARK_DEFAULT.
 
     Raises
     ------
     SettingsError: when it is not JSON, or names no host. The connection itself stays out of the message.
     """
     try:
-        connection = json.loads(variable)
+        connection = json.loads(written)
         extra = connection.get("extra") or {}
         extra = json.loads(extra) if isinstance(extra, str) else extra
         host, port = connection["host"], connection.get("port")
     except (ValueError, KeyError, AttributeError):
         # `from None`: the cause would repeat the connection, and with it a password.
         raise SettingsError(
-            f"{CONNECTION_VARIABLE} is not a Spark connection as a command reads it: a JSON object with a host.",
+            f"{variable} is not a Spark connection as a command reads it: a JSON object with a host.",
             next_step='Write it like {"conn_type": "spark", "host": "local[2]"}, or start the stream by its DAG.',
         ) from None
     return SparkConnection(
         master=f"{host}:{port}" if port else host,
         deploy_mode=extra.get("deploy-mode"),
         spark_binary=extra.get("spark-binary", SPARK_BINARY),
+        queue=extra.get("queue"),
+        resource_managers=resource_managers_of(extra),
+        user=connection.get("login"),
     )
+
+
+def resource_managers_of(extra: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where YARN's REST API is, by the provider's own word for it; of a pair both, comma separated."""
+    told = str(extra.get("yarn_resourcemanager_webapp_address") or "")
+    return tuple(address.strip() for address in told.split(",") if address.strip())
 
 
 def spark_submit_command(

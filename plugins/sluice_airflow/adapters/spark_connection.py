@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluice.errors import SettingsError
-from sluice.launching.spark_submit import SparkConnection
+from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection, resource_managers_of, variable_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-SPARK_CONNECTION = "spark_default"
-"""The id of the Airflow connection that says where Spark runs."""
 
 _BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 """What the Spark provider allows as `spark-binary`; streams and jobs are to take the same connections."""
@@ -23,8 +20,8 @@ _BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 _DEPLOY_MODES = (None, "client", "cluster")
 
 
-def read_spark_connection() -> SparkConnection:
-    """Look the connection up in Airflow.
+def read_spark_connection(name: str = DEFAULT_CONNECTION) -> SparkConnection:
+    """Look a connection up in Airflow.
 
     Raises
     ------
@@ -34,10 +31,10 @@ def read_spark_connection() -> SparkConnection:
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        connection = BaseHook.get_connection(SPARK_CONNECTION)
+        connection = BaseHook.get_connection(name)
     except AirflowNotFoundException as error:
         raise SettingsError(
-            f"Airflow has no connection {SPARK_CONNECTION}, which says where Spark runs.",
+            f"Airflow has no connection {name}, which says where Spark runs.",
             next_step="Create it, of type Spark, for example with the host local[2].",
         ) from error
     return spark_connection_of(connection)
@@ -51,16 +48,26 @@ def spark_connection_of(connection: Connection) -> SparkConnection:
     SettingsError: when it has no host, or names a program or a mode that is not allowed. Login and password stay out of
         the message.
     """
+    name = connection.conn_id
     if not connection.host:
-        raise _wrong("it has no host", "The host is Spark's master, for example local[2], yarn or spark://host:7077")
+        raise _wrong(
+            name, "it has no host", "The host is Spark's master, for example local[2], yarn or spark://host:7077"
+        )
     extra = connection.extra_dejson
     binary = extra.get("spark-binary", _BINARIES[0])
     if binary not in _BINARIES:
-        raise _wrong(f"its spark-binary is {binary!r}", f"Allowed are {', '.join(_BINARIES)}")
+        raise _wrong(name, f"its spark-binary is {binary!r}", f"Allowed are {', '.join(_BINARIES)}")
     deploy_mode = extra.get("deploy-mode")
     if deploy_mode not in _DEPLOY_MODES:
-        raise _wrong(f"its deploy-mode is {deploy_mode!r}", "Allowed are client and cluster")
-    return SparkConnection(master=_master(connection), deploy_mode=deploy_mode, spark_binary=binary)
+        raise _wrong(name, f"its deploy-mode is {deploy_mode!r}", "Allowed are client and cluster")
+    return SparkConnection(
+        master=_master(connection),
+        deploy_mode=deploy_mode,
+        spark_binary=binary,
+        queue=extra.get("queue"),
+        resource_managers=resource_managers_of(extra),
+        user=connection.login,
+    )
 
 
 def _master(connection: Connection) -> str:
@@ -71,8 +78,8 @@ def _master(connection: Connection) -> str:
     return f"{master}:{connection.port}" if connection.port else master
 
 
-def _wrong(problem: str, allowed: str) -> SettingsError:
+def _wrong(name: str, problem: str, allowed: str) -> SettingsError:
     return SettingsError(
-        f"The Airflow connection {SPARK_CONNECTION} cannot be used: {problem}. {allowed}.",
-        next_step="Correct it in Airflow under Admin, Connections, or in the variable AIRFLOW_CONN_SPARK_DEFAULT.",
+        f"The Airflow connection {name} cannot be used: {problem}. {allowed}.",
+        next_step=f"Correct it in Airflow under Admin, Connections, or in the variable {variable_of(name)}.",
     )

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sluice import errors
 from sluice.declarations.streams import EngineDeclaration
 from sluice.job_command import JobCommand
+from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,6 +61,7 @@ class SparkJobOperator(SparkSubmitOperator):
             application=command.application,
             application_args=command.arguments(),
             name=f"sluice {Path(command.application).stem} {subject}",
+            conn_id=(engine.connection if engine is not None else None) or DEFAULT_CONNECTION,
             pool=SPARK_POOL,
             # The provider's own way to find a job again works on some cluster managers only; here the ledger refuses
             # a second run of a stream, and every job can be run again.
@@ -82,19 +84,34 @@ class SparkJobOperator(SparkSubmitOperator):
 
         try:
             deployment = load_deployment()
-            master = deployment.spark_connection().master
+            connection = deployment.spark_connection(self.engine.connection or DEFAULT_CONNECTION)
+            require_environment(connection)
         except errors.SettingsError as error:
             raise AirflowFailException(str(error)) from error
         settings = deployment.settings
         self.application = str(settings.home / self.application)
         self.conf = launch_conf(
-            home=settings.home, jars=settings.jars, engine=self.engine, is_bounded=True, master=master
+            home=settings.home, jars=settings.jars, engine=self.engine, is_bounded=True, master=connection.master
         )
         try:
             super().execute(context)
         except AirflowException as error:
             # The provider's exception repeats the command line and the output, which the log has already.
             raise job_failure(str(error), subject=self.subject) from None
+
+
+def require_environment(connection: SparkConnection) -> None:
+    """A job finds its settings in the environment that it inherits, which does not reach another machine.
+
+    Raises
+    ------
+    SettingsError: when the connection runs drivers elsewhere.
+    """
+    if connection.is_cluster:
+        raise errors.SettingsError(
+            f"Jobs do not run on {connection.master} in cluster mode yet; only drivers of continuous streams do.",
+            next_step="Give that connection the deploy-mode client.",
+        )
 
 
 def job_failure(submission: str, *, subject: str) -> AirflowException:

@@ -134,7 +134,7 @@ def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path
         launched_by="a test",
         declaration_digest="d",
     )
-    request = driver_request(wanted, run, settings=settings, connection=SparkConnection())
+    request = driver_request(wanted, run, settings=settings, connections=lambda name: SparkConnection())
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=wanted.declaration.engine, is_bounded=False)
     assert request.command == spark_submit_command(
         SparkConnection(),
