@@ -41,7 +41,7 @@ NOT_YET: tuple[NotYetPart, ...] = (
     # running
     NotYetPart(
         path="engine.connection",
-        reason="a driver on a cluster was not yet seen to come back and to stop there",
+        reason="the contract of every launcher was not yet run on a real cluster",
         instead="Leave it out: the driver runs where `spark_default` says.",
     ),
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
