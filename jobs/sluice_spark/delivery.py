@@ -210,9 +210,11 @@ class StagedDelivery:
         return counted
 
     def _clear_when_worthwhile(self) -> None:
-        if self._uncleared >= CLEARED_TOGETHER and self.recording.is_settled:
-            self.publisher.clear()
-            self._uncleared = 0
+        # Batches that follow each other without a pause leave the ledger one behind for ever: what it has can go.
+        unrecorded = self.recording.unrecorded
+        if self._uncleared - len(unrecorded) >= CLEARED_TOGETHER:
+            self.publisher.clear(unrecorded=unrecorded)
+            self._uncleared = len(unrecorded)
 
     def _summary(self, number: int) -> BatchSummary:
         covered = self.offsets.range_of(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -158,12 +158,24 @@ class Publisher:
                     found[target.output] = snapshot.snapshot_id
         return found
 
-    def clear(self, abandoned: Sequence[AbandonedBatch] = ()) -> None:
-        """Let the staging tables forget what is visible, and what is never to be."""
+    def clear(self, abandoned: Sequence[AbandonedBatch] = (), *, unrecorded: Collection[int] = ()) -> None:
+        """Let the staging tables forget what is visible, and what is never to be.
+
+        Parameters
+        ----------
+        unrecorded: the numbers of batches that the ledger does not have yet; only the staging tables could tell it.
+        """
         for target in self.targets:
             own = [batch for batch in abandoned if batch.batch.summary.output == target.output]
             superseded = self._superseded.pop(target.output, [])
-            clear_staging(self.catalog, target.names, token=self.token, abandoned=own, superseded_files=superseded)
+            clear_staging(
+                self.catalog,
+                target.names,
+                token=self.token,
+                abandoned=own,
+                unrecorded=unrecorded,
+                superseded_files=superseded,
+            )
         self.reached(CrashPoint.CLEARED)
 
     def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:

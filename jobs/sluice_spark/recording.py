@@ -38,9 +38,10 @@ class Recording:
         self._unrecorded: set[int] = set()
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the ledger has every batch that is visible."""
-        return not self._unrecorded
+    def unrecorded(self) -> frozenset[int]:
+        """The batches that are visible and that the ledger does not have yet."""
+        with self._changed:
+            return frozenset(self._unrecorded)
 
     def observed(self, batch: BatchObservation) -> None:
         """Take what Spark reported of a batch."""
@@ -67,7 +68,7 @@ class Recording:
     def await_settled(self, timeout_seconds: float) -> bool:
         """Wait until the ledger has every batch that is visible, at most so long. Returns whether it has."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.is_settled, timeout_seconds)
+            return self._changed.wait_for(lambda: not self._unrecorded, timeout_seconds)
 
     def _hand_over_if_whole(self, number: int) -> None:
         with self._changed:

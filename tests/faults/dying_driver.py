@@ -31,9 +31,6 @@ from sluice_spark import delivery
 from sluice_spark.job import recorded_end, run_job
 from sluice_spark.supervised_run import SupervisedRun
 
-_LEDGER_SECONDS = 60.0
-"""How long the driver waits for the ledger's thread on a crowded machine."""
-
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
     """Sends the driver's whole process group a signal when a place is passed for the n-th time, from 1 on."""
@@ -79,7 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _work(settings: Settings, name: str, reached: Reached) -> None:
     stream = load_declarations(settings.pipelines, only=name).stream(name)
     delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
-    delivery.StagedDelivery._clear_when_worthwhile = _clear_patiently  # type: ignore[assignment, method-assign]  # see there
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         mode, digest = stream.declaration.mode, stream.digest
         run = admit_run(ledger, stream=name, mode=mode, declaration_digest=digest, launched_by="a fault")
@@ -87,15 +83,6 @@ def _work(settings: Settings, name: str, reached: Reached) -> None:
         with recorded_end(ledger, run.run_id) as say_reason:
             work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, reached=reached)
             say_reason(work.work())
-
-
-_clear = delivery.StagedDelivery._clear_when_worthwhile
-
-
-def _clear_patiently(staged: delivery.StagedDelivery) -> None:
-    """Clear even when batches come so fast that the ledger is one behind; a driver would clear with a later batch."""
-    staged.recording.await_settled(_LEDGER_SECONDS)
-    _clear(staged)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,17 @@ def test_published_batches_go_and_staged_ones_stay(bench: Workbench) -> None:
     assert bench.ids() == [0, 1, 2, 3, 4]
 
 
+def test_what_the_ledger_does_not_have_yet_stays(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(4)]
+    bench.publish(*batches[:3])
+
+    assert bench.clear(unrecorded={1}).batches == (batches[0], batches[2])
+    assert bench.staged() == (batches[1], batches[3])
+    bench.publish(batches[3])
+    assert bench.clear().batches == (batches[1], batches[3])
+    assert (bench.staged(), live_rows(bench), bench.ids()) == ((), 0, [0, 1, 2, 3])
+
+
 def test_a_staged_batch_can_be_read_as_what_follows_its_parent(bench: Workbench) -> None:
     batches = [bench.stage(number, [number]) for number in range(3)]
     bench.publish(batches[0])

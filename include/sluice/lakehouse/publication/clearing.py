@@ -54,10 +54,11 @@ def clear_staging(
     *,
     token: int,
     abandoned: Sequence[AbandonedBatch] = (),
+    unrecorded: Collection[int] = (),
     superseded_files: Sequence[str] = (),
     policy: RacePolicy = PATIENT,
 ) -> Clearance:
-    """Let the staging table forget every batch at or below the mark, and those that are abandoned.
+    """Let the staging table forget the batches at or below the mark, and those that are abandoned.
 
     One commit deletes their entries and expires their snapshots, so that there is no moment at which a batch is listed
     and its files are not. Snapshots stay as long as a batch behind them is read as what follows them.
@@ -65,6 +66,7 @@ def clear_staging(
     Parameters
     ----------
     abandoned: from `plan_publication`, after they were reported.
+    unrecorded: the numbers of published batches that stay, because nobody else knows of them yet.
     superseded_files: from publications: staged files that went in as part of larger ones. Nothing needs them any more.
 
     Raises
@@ -80,7 +82,9 @@ def clear_staging(
         position = load_standing(catalog, output).position(output)
         before = load_staging_table(catalog, output)
         staged = staged_batches(before, stream=output.stream, output=output.output)
-        gone[:] = [batch for batch in staged if is_published(batch, position) or batch.snapshot_id in never]
+        done = [batch for batch in staged if is_published(batch, position)]
+        recorded = [batch for batch in done if batch.summary.key.batch not in unrecorded]
+        gone[:] = [*recorded, *(batch for batch in staged if batch.snapshot_id in never)]
         if not gone:
             return NothingToCommit(snapshot_id=None)
         kept = [batch for batch in staged if batch not in gone]
