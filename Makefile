@@ -35,15 +35,11 @@ drill: setup ## Let publishers race, drivers freeze and drivers die at every pla
 drill-supervision: setup ## Kill and freeze drivers and Airflow while flights flow through the demo's streams; part of drill
 	$(BIN)/python -m tests.faults.supervision_drill
 
+BENCHMARKS := delivery_time supervised_time publication_time triggerer_lag parse_time merge_time fast_trigger forgetting_batches
+
 bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, parsing, the ledger; needs no other stack
-	$(BIN)/python -m benchmarks.delivery_time
-	$(BIN)/python -m benchmarks.supervised_time
-	$(BIN)/python -m benchmarks.publication_time
-	$(BIN)/python -m benchmarks.triggerer_lag
-	$(BIN)/python -m benchmarks.parse_time
-	$(BIN)/python -m benchmarks.merge_time
-	$(BIN)/python -m benchmarks.fast_trigger
-	$(BIN)/python -m benchmarks.forgetting_batches
+	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
+		if [ -n "$$failed" ]; then echo "Beyond their limits:$$failed"; exit 1; fi
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .
