@@ -18,7 +18,7 @@ from sluice.launching.cluster.launcher import ClusterLauncher
 from sluice.launching.cluster.submission import submit_by_program
 from sluice.launching.driver import driver_request
 from sluice.launching.local import LocalLauncher
-from sluice.launching.spark_submit import connection_in
+from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.observing.source_heads import SourceHeads
 from sluice.settings import Settings, load_settings
@@ -39,11 +39,18 @@ class Workplace:
         return SourceHeads(self.settings)
 
     def supervisor(self) -> Supervisor:
-        """What supervises streams in the name of this person."""
+        """What supervises streams in the name of this person.
+
+        Raises
+        ------
+        SettingsError: when the Spark connection cannot be read; nothing is begun then.
+        """
+        connections = partial(connection_in, os.environ)
+        connections(DEFAULT_CONNECTION)
         return Supervisor(
             ledger=self.ledger,
             launcher=self.launcher,
-            request_for=partial(driver_request, settings=self.settings, connections=partial(connection_in, os.environ)),
+            request_for=partial(driver_request, settings=self.settings, connections=connections),
             launched_by=person(),
         )
 
