@@ -16,7 +16,9 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
+import psutil
 from tests.faults.guards import Guard, without
 
 from sluice.crash_points import CrashPoint, Reached
@@ -33,7 +35,7 @@ from sluice_spark.supervised_run import SupervisedRun
 
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
-    """Sends the driver's whole process group a signal when a place is passed for the n-th time, from 1 on."""
+    """Sends the driver and its JVM a signal when a place is passed for the n-th time, from 1 on."""
     passed = 0
     lock = threading.Lock()  # the ledger's thread passes places too
 
@@ -45,7 +47,12 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
         if is_now:
             sys.stdout.write(f"reached {point}\n")
             sys.stdout.flush()
-            os.killpg(os.getpgrp(), number)
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # a worker of Spark that has just ended
+                    child.send_signal(number)
+            # To this very thread: a signal to the process is taken by any thread of it, and this one would go on for
+            # the milliseconds that a crowded machine needs to wake that thread, long enough for a commit.
+            signal.pthread_kill(threading.get_ident(), number)
 
     return reached
 
