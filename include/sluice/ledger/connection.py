@@ -140,15 +140,20 @@ def sentences_of(url: URL) -> Iterator[None]:
     LedgerUnreachableError: when the ledger does not answer.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
         keep their traceback.
+    KeyboardInterrupt: when a Ctrl-C came while the driver was asked whether its connection is alive.
     """
     try:
         yield
     except (OperationalError, InterfaceError) as error:
+        if _hides_interruption(error):
+            raise KeyboardInterrupt from error
         raise LedgerUnreachableError(
             f"The ledger at {_place(url)} does not answer: {_first_line(error)}.",
             next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",
         ) from error
     except DBAPIError as error:
+        if _hides_interruption(error):
+            raise KeyboardInterrupt from error
         if getattr(error.orig, "sqlstate", None) not in _NO_TABLES:
             raise
         raise LedgerError(
@@ -164,6 +169,16 @@ def _json_of(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _hides_interruption(error: DBAPIError) -> bool:
+    """Whether a Ctrl-C is behind an error of the database: one that breaks off SQLAlchemy's ping leaves a connection
+    in the middle of a query, the ping's own clean-up fails on that, and its error takes the interruption's place.
+    """
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
 
 
 def _place(url: URL) -> str:

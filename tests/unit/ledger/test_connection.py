@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+import sqlalchemy.exc
+from sqlalchemy import make_url
 
 from sluice.errors import LedgerUnreachableError, SettingsError
-from sluice.ledger.connection import database_time, open_ledger
+from sluice.ledger.connection import database_time, open_ledger, sentences_of
 
 
 def test_an_absent_ledger_is_one_sentence_without_its_password() -> None:
@@ -24,3 +27,29 @@ def test_another_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(SettingsError, match=r"Allowed is postgresql\+psycopg://") as refusal:
         open_ledger(url)
     assert "planted-secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("told", [sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.OperationalError])
+def test_a_ctrl_c_that_the_driver_hides_is_still_one(told: type[sqlalchemy.exc.DBAPIError]) -> None:
+    with pytest.raises(KeyboardInterrupt), sentences_of(make_url("postgresql+psycopg://u@127.0.0.1/l")):
+        _ping_that_is_interrupted(told)
+
+
+def _ping_that_is_interrupted(told: type[sqlalchemy.exc.DBAPIError]) -> None:
+    """As it was seen: the clean-up of SQLAlchemy's ping failed on the connection that was left in a query."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise psycopg.ProgrammingError("can't change 'autocommit' now: transaction status ACTIVE")  # noqa: B904
+    except psycopg.ProgrammingError as error:
+        raise told("SELECT 1", None, error) from error
+
+
+def test_a_defect_of_the_caller_keeps_its_own_error() -> None:
+    defect = sqlalchemy.exc.ProgrammingError("SELECT", None, psycopg.ProgrammingError("syntax error"))
+    with (
+        pytest.raises(sqlalchemy.exc.ProgrammingError),
+        sentences_of(make_url("postgresql+psycopg://u@127.0.0.1/l")),
+    ):
+        raise defect
