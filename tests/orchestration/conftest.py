@@ -14,7 +14,7 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_in
 IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 1 second, longest_delay: 2 seconds}}\n"
 """A restart policy for tests: one quick restart, then a person is asked."""
 
-STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "stopped", "left_alone",
+STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "stopped", "stopped_unseen", "left_alone",
            "paused", "marked", "marked_well", "edited", "edited_badly", "controlled", "outliving", "dying_too",
            "announced")  # fmt: skip
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 
+import psutil
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
@@ -147,3 +149,17 @@ def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_wish(ai
     assert len(recent_runs(airflow.ledger, "stopped", limit=9)) == 1
     wish(airflow.ledger, "stopped", DesiredState.RUNNING, wished_by="a test")
     assert await_running(airflow, "stopped").run_id != run.run_id
+
+
+def test_a_stop_whose_task_loses_its_try_ends_the_run_as_well(airflow: RunningAirflow) -> None:
+    _, dag_run = started(airflow, "stopped_unseen")
+    wish(airflow.ledger, "stopped_unseen", DesiredState.STOPPED, wished_by="a test")
+
+    def has_lost_its_try() -> bool:
+        for process in airflow.components.running_tasks():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(airflow.task("stopped_unseen", TASK, dag_run)["state"] == "up_for_retry")
+
+    airflow.wait(has_lost_its_try, within_seconds=DEADLINE_SECONDS)
+    assert airflow.await_task("stopped_unseen", TASK, "success", run_id=dag_run)["try_number"] == 2

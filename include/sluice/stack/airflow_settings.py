@@ -23,6 +23,9 @@ FIXED_SETTINGS: Mapping[str, str] = {
     # The default asks the network for this machine's name and waits for an answer where there is no network.
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
     "AIRFLOW__API__WORKERS": "1",
+    # A task asks the API server before its first line and after its last. On a busy machine the one worker's first
+    # answer takes longer than the default of 5 seconds, and a task that is not answered loses its try.
+    "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
     "AIRFLOW__API__EXPOSE_CONFIG": "False",
     # New files appear within seconds; a changed YAML file, which Airflow does not watch, within half a minute.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",

@@ -44,9 +44,10 @@ class StreamOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Begin to supervise: in a new DAG run, because a person cleared the task, or in a retry.
 
-        A stream that is stopped is waited for. One that was given up is asked for anew, except in a retry: Airflow has
-        paused its DAG, so that only a person can have brought us here. A stream that was stopped by marking its task is
-        asked for anew by clearing the task or triggering the DAG.
+        A stream that is stopped is waited for, except in a retry: then it was stopped under the try before, which an
+        overloaded Airflow lost, and its DAG run ends as well as that one would have. One that was given up is asked for
+        anew, except in a retry: Airflow has paused its DAG, so that only a person can have brought us here. A stream
+        that was stopped by marking its task is asked for anew by clearing the task or triggering the DAG.
         """
         from sluice.decisions.supervision import SupervisionAction
 
@@ -56,7 +57,7 @@ class StreamOperator(BaseOperator):
         if supervised.decision.action is SupervisionAction.GIVE_UP and is_new:
             self._ask_anew(context)
             supervised = self._supervise(context)
-        if supervised.decision.action is SupervisionAction.FINISH:
+        if supervised.decision.action is SupervisionAction.FINISH and is_new:
             self.log.info("The task waits until somebody asks for the stream")
             self._await_wish(supervised, within=None)
         self._go_on(supervised, context)
