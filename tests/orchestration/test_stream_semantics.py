@@ -63,6 +63,15 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     assert await_running(airflow, "marked", after=run).token == run.token + 1
 
 
+def test_unpausing_at_once_lets_a_stream_go_on_whose_task_was_marked_failed(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "marked_briefly")
+    airflow.mark("marked_briefly", TASK, dag_run, "failed")
+    await_ended(airflow, "marked_briefly")
+    airflow.wait(lambda: airflow.is_paused("marked_briefly"), within_seconds=DEADLINE_SECONDS)
+    airflow.unpause("marked_briefly")  # mostly before the reconciler has seen that the DAG is paused
+    assert await_running(airflow, "marked_briefly", after=run).token == run.token + 1
+
+
 def test_marking_the_task_successful_stops_the_stream_until_a_task_of_it_is_cleared(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "marked_well")
     airflow.mark("marked_well", TASK, dag_run, "success")

@@ -137,6 +137,23 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
     assert await_running(airflow, "given_up").state is RunState.RUNNING
 
 
+def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing_asks(airflow: RunningAirflow) -> None:
+    run, dag_run = started(airflow, "queued_behind")
+    assert run.process is not None
+    queued = airflow.queue_as_scheduled("queued_behind")
+    tell_drivers(
+        airflow.behaviours, "queued_behind", Behaviour(fails_with="CheckpointError: The checkpoint is damaged.")
+    )
+    os.kill(run.process.pid, signal.SIGKILL)
+    airflow.await_task("queued_behind", TASK, "failed", run_id=dag_run)
+    airflow.await_task("queued_behind", TASK, "failed", run_id=queued)
+    airflow.wait(lambda: airflow.is_paused("queued_behind"), within_seconds=DEADLINE_SECONDS)
+    assert len(recent_runs(airflow.ledger, "queued_behind", limit=9)) == 2, "nobody asked for a third"
+    tell_drivers(airflow.behaviours, "queued_behind", Behaviour())
+    airflow.unpause("queued_behind")
+    assert await_running(airflow, "queued_behind", after=run).token == run.token + 2
+
+
 def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_wish(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "stopped")
     wish(airflow.ledger, "stopped", DesiredState.STOPPED, wished_by="a test")

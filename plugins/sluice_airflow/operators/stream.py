@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice_airflow.operators.asking import is_by_person, is_first_try
 from sluice_airflow.operators.telling import StreamGivenUpError, keep_told
 
 if TYPE_CHECKING:
@@ -45,16 +46,18 @@ class StreamOperator(BaseOperator):
         """Begin to supervise: in a new DAG run, because a person cleared the task, or in a retry.
 
         A stream that is stopped is waited for, except in a retry: then it was stopped under the try before, which an
-        overloaded Airflow lost, and its DAG run ends as well as that one would have. One that was given up is asked for
-        anew, except in a retry: Airflow has paused its DAG, so that only a person can have brought us here. A stream
-        that was stopped by marking its task is asked for anew by clearing the task or triggering the DAG.
+        overloaded Airflow lost, and its DAG run ends as well as that one would have. One that was given up, or stopped
+        by marking its task, is asked for anew when a person has brought us here: by clearing the task, triggering the
+        DAG, or unpausing it. A DAG run that was merely in the queue gives a given-up stream up once more, and then
+        Airflow pauses.
         """
         from sluice.decisions.supervision import SupervisionAction
 
         attempt = context["ti"]
         is_new = is_first_try(try_number=attempt.try_number, max_tries=attempt.max_tries, retries=self.retries or 0)
-        supervised = self._supervise(context, is_asked=is_new and is_by_person(context))
-        if supervised.decision.action is SupervisionAction.GIVE_UP and is_new:
+        is_asked = is_new and is_by_person(context)
+        supervised = self._supervise(context, is_asked=is_asked)
+        if supervised.decision.action is SupervisionAction.GIVE_UP and is_asked:
             self._ask_anew(context)
             supervised = self._supervise(context)
         if supervised.decision.action is SupervisionAction.FINISH and is_new:
@@ -153,19 +156,6 @@ class StreamOperator(BaseOperator):
     def _fail(self, sentence: str, cause: Exception | None = None) -> NoReturn:
         self.log.error("%s", sentence)
         raise AirflowFailException(sentence) from cause
-
-
-def is_first_try(*, try_number: int, max_tries: int, retries: int) -> bool:
-    """Whether a try is the first of its DAG run or since the task was cleared, and so no retry.
-
-    Clearing leaves the count of tries as it is, and raises `max_tries` by the task's retries; Airflow's own formula.
-    """
-    return try_number == max_tries - retries + 1
-
-
-def is_by_person(context: Context) -> bool:
-    """Whether a person has brought the task to run: by triggering its DAG, or by clearing it."""
-    return context["dag_run"].run_type == "manual" or context["ti"].try_number > 1
 
 
 def supervising_task(context: Context) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
 import pytest
 
-from sluice_airflow.operators.stream import is_first_try
+from sluice_airflow.operators.asking import RunBefore, follows_unpausing, is_first_try, made_at
 
 
 @pytest.mark.parametrize(
@@ -19,3 +22,28 @@ from sluice_airflow.operators.stream import is_first_try
 )
 def test_a_retry_is_not_taken_for_a_person(try_number: int, max_tries: int, is_first: bool) -> None:
     assert is_first_try(try_number=try_number, max_tries=max_tries, retries=1000) is is_first
+
+
+ENDED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+EARLIER, LATER = ENDED_AT - timedelta(seconds=1), ENDED_AT + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("run_made_at", "before", "is_unpaused"),
+    [
+        pytest.param(LATER, None, True, id="the first run of all"),
+        pytest.param(LATER, RunBefore(is_failed=True, ended_at=ENDED_AT), True, id="the failed run had paused the DAG"),
+        pytest.param(EARLIER, RunBefore(is_failed=True, ended_at=ENDED_AT), False, id="in the queue when it failed"),
+        pytest.param(LATER, RunBefore(is_failed=False, ended_at=ENDED_AT), False, id="the next minute's run"),
+        pytest.param(LATER, RunBefore(is_failed=False, ended_at=None), False, id="the run before goes on"),
+    ],
+)
+def test_a_run_that_was_merely_queued_is_not_taken_for_a_person(
+    run_made_at: datetime, before: RunBefore | None, is_unpaused: bool
+) -> None:
+    assert follows_unpausing(made_at=run_made_at, before=before) is is_unpaused
+
+
+def test_the_id_of_a_task_tells_when_it_was_made() -> None:
+    example = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")  # RFC 9562, A.6: 2022-02-22 14:22:22.00 GMT-05:00
+    assert made_at(example) == datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)

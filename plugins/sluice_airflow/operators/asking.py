@@ -1,0 +1,61 @@
+"""Whether a person has asked for a stream by what brought its task to run: clearing, triggering, unpausing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_MILLISECONDS_FROM_BIT = 80
+"""A UUID of version 7 begins with 48 bits: the milliseconds since the epoch. Source: RFC 9562, 5.7."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBefore:
+    """The scheduled DAG run before this one. ended_at: unset while it goes on."""
+
+    is_failed: bool
+    ended_at: datetime | None
+
+
+def is_first_try(*, try_number: int, max_tries: int, retries: int) -> bool:
+    """Whether a try is the first of its DAG run or since the task was cleared, and so no retry.
+
+    Clearing leaves the count of tries as it is, and raises `max_tries` by the task's retries; Airflow's own formula.
+    """
+    return try_number == max_tries - retries + 1
+
+
+def is_by_person(context: Context) -> bool:
+    """Whether a person brought the first try of a task to run: by clearing it, by triggering or unpausing its DAG."""
+    attempt = context["ti"]
+    if attempt.try_number > 1 or context["dag_run"].run_type == "manual":
+        return True
+    before = attempt.get_previous_dagrun()
+    seen = None if before is None else RunBefore(is_failed=before.state == "failed", ended_at=before.end_date)
+    return follows_unpausing(made_at=made_at(attempt.id), before=seen)
+
+
+def follows_unpausing(*, made_at: datetime, before: RunBefore | None) -> bool:
+    """Whether Airflow can have made a scheduled DAG run only because a person unpaused its DAG.
+
+    Airflow pauses the DAG of a stream when its newest run fails, and makes no run of a paused DAG. So the first run of
+    all comes of unpausing, and so does one that was made after the failed one had ended. One that was in the queue
+    already, as clearing a task leaves it there, has only kept Airflow from pausing.
+
+    Parameters
+    ----------
+    made_at: when the DAG run was made; its start says nothing, because it waits for the one before.
+    """
+    if before is None:
+        return True
+    return before.is_failed and before.ended_at is not None and before.ended_at < made_at
+
+
+def made_at(task_instance_id: UUID) -> datetime:
+    """When Airflow made a task that was not tried yet: together with its DAG run, whose own date it does not tell."""
+    return datetime.fromtimestamp((task_instance_id.int >> _MILLISECONDS_FROM_BIT) / 1000, tz=UTC)
