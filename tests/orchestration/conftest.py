@@ -18,9 +18,9 @@ from sluice.observations.runs import DesiredState
 IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 1 second, longest_delay: 2 seconds}}\n"
 """A restart policy for tests: one quick restart, then a person is asked."""
 
-STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "stopped", "stopped_unseen", "left_alone",
-           "paused", "marked", "marked_well", "edited", "edited_badly", "controlled", "outliving", "dying_too",
-           "announced")  # fmt: skip
+STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
+           "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
+           "edited_badly", "controlled", "outliving", "dying_too", "announced")  # fmt: skip
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 
 

@@ -48,6 +48,11 @@ def clear(scene: Scene, stream: str, dag_run: str) -> None:
     scene.airflow.request("POST", f"/api/v2/dags/{stream}/clearTaskInstances", json=body)
 
 
+def task_instance_id(scene: Scene, stream: str, dag_run: str) -> str:
+    """The id that Airflow gives the supervising task until it is tried anew; its worker's process carries it."""
+    return str(_task(scene, stream, dag_run)["id"])
+
+
 def mark(scene: Scene, stream: str, dag_run: str, state: str) -> None:
     """Mark the supervising task of a DAG run as `failed` or `success`."""
     path = f"/api/v2/dags/{stream}/dagRuns/{dag_run}/taskInstances/{TASK}"
