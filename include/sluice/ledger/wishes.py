@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -57,14 +58,22 @@ def wish(ledger: Ledger, stream: str, desired_state: DesiredState, *, wished_by:
     return observation_of(stream, row)
 
 
-def hold(ledger: Ledger, stream: str, cause: HoldCause) -> WishObservation:
+def hold(ledger: Ledger, stream: str, cause: HoldCause, *, noticed_ago: timedelta | None = None) -> WishObservation:
     """Keep a stream from running, whatever is wished of it. Idempotent. A paused DAG outweighs a marked task.
+
+    Parameters
+    ----------
+    noticed_ago: how long ago the cause was noticed. What was asked of the stream since then is newer than the cause and
+        stays. Unset: the cause is there now.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
     changes = or_(Wish.hold.is_(None), literal(cause is HoldCause.PAUSED) & (Wish.hold != str(cause)))
+    if noticed_ago is not None:  # by the database's clock, to which an age means the same as here
+        changed_at = func.greatest(Wish.wished_at, Wish.held_at)
+        changes &= or_(changed_at.is_(None), changed_at <= func.now() - noticed_ago)
     with ledger.transaction() as connection:
         connection.execute(
             insert(Wish)

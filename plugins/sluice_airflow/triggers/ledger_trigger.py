@@ -10,6 +10,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -83,12 +84,13 @@ class LedgerTrigger(BaseTrigger):
         await asyncio.shield(work)
 
     async def _stop_if_marked(self) -> None:
-        task = self.task_instance
+        task, told_at = self.task_instance, time.monotonic()
         if task is None or not await is_marked(task):
             _log.info("The task of stream %s was not marked; the stream goes on", self.stream)
             return
-        await asyncio.to_thread(hold_as_marked, load_deployment().ledger_url, self.stream)
-        _log.info("The task of stream %s was marked: the stream stops after its batch", self.stream)
+        noticed_ago = timedelta(seconds=time.monotonic() - told_at)
+        await asyncio.to_thread(hold_as_marked, load_deployment().ledger_url, self.stream, noticed_ago=noticed_ago)
+        _log.info("The task of stream %s was marked: it stops after its batch if nobody asked anew since", self.stream)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with what was seen. The task looks again itself before it does anything."""

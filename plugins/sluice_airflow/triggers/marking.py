@@ -7,6 +7,7 @@ trigger was only given to another triggerer. So nothing is believed but the task
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ async def _state_of(task: TaskInstance) -> str | None:
     return None if state is None else str(state)
 
 
-def hold_as_marked(ledger_url: str, stream: str) -> None:
+def hold_as_marked(ledger_url: str, stream: str, *, noticed_ago: timedelta) -> None:
     """Stop a stream gracefully, until a person clears the task, triggers or unpauses the DAG, or starts the stream.
+
+    Parameters
+    ----------
+    noticed_ago: how long ago the trigger was told. On a busy machine it takes a minute until Airflow has said that the
+        task was marked, and a person may have unpaused the DAG by then.
 
     Raises
     ------
@@ -44,4 +50,4 @@ def hold_as_marked(ledger_url: str, stream: str) -> None:
     from sluice.observations.wishes import HoldCause
 
     with open_ledger(ledger_url) as ledger:
-        hold(ledger, stream, HoldCause.MARKED)
+        hold(ledger, stream, HoldCause.MARKED, noticed_ago=noticed_ago)

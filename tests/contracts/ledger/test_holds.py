@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from sluice.errors import CheckpointError
@@ -59,6 +61,16 @@ def test_a_paused_dag_outweighs_a_marked_task_and_a_wish_ends_only_the_latter(le
     assert hold(ledger, "flights", HoldCause.PAUSED).hold is HoldCause.PAUSED
     assert hold(ledger, "flights", HoldCause.MARKED).hold is HoldCause.PAUSED
     assert wish(ledger, "flights", DesiredState.RUNNING).wanted is DesiredState.STOPPED
+
+
+def test_a_mark_that_is_heard_late_does_not_stop_what_was_asked_for_since(ledger: Ledger) -> None:
+    hold(ledger, "flights", HoldCause.PAUSED)
+    lift(ledger, "flights")  # as unpausing does
+    assert hold(ledger, "flights", HoldCause.MARKED, noticed_ago=timedelta(hours=1)).hold is None
+    assert hold(ledger, "flights", HoldCause.MARKED, noticed_ago=timedelta(0)).hold is HoldCause.MARKED
+    wish(ledger, "flights", DesiredState.RUNNING)
+    assert hold(ledger, "flights", HoldCause.MARKED, noticed_ago=timedelta(hours=1)).hold is None
+    assert hold(ledger, "never_asked_for", HoldCause.MARKED, noticed_ago=timedelta(hours=1)).hold is HoldCause.MARKED
 
 
 def test_a_run_that_is_asked_to_end_leaves_its_stream_wanted(ledger: Ledger, run: RunObservation) -> None:
