@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fixtures.publication",
     "tests.fixtures.readme",
     "tests.fixtures.stack",
+    "tests.fixtures.stream_commands",
 ]
 
 

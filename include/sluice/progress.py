@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sluice.decisions.progress import ProgressJudgement, judge_progress
 from sluice.declarations.loaded import Declarations, LoadedStream
-from sluice.ledger.batches import recent_batches
+from sluice.ledger.batches import newest_batch, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.progress import recent_looks, record_look
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
@@ -50,8 +50,9 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
     run = newest_run(ledger, wanted.name)
     if run is None or not _is_watched(run):
         return None
-    newest = next(iter(recent_batches(ledger, wanted.name, limit=1)), None)
-    record_look(ledger, wanted.name, heads.observe_lag(wanted.declaration, newest), newest_batch=newest)
+    newest = newest_batch(ledger, wanted.name, generation=run.generation)
+    lag = heads.observe_lag(wanted.declaration, newest)
+    record_look(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
     judged = judge_run(ledger, wanted, run)
     was_healthy = judge_run(ledger, wanted, run, looks_back=1).is_healthy
     tell = _log.info if judged.is_healthy else _log.warning

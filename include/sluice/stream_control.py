@@ -127,7 +127,7 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     return ControlPlan(verb="restart", stream=wanted.name, steps=steps)
 
 
-def plan_reset(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     """What `reset_breaker` would do now. Nothing is changed.
 
     Raises

@@ -74,5 +74,5 @@ def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, hea
         seen=seen,
         totals=totals(ledger, wanted.name),
         rows_per_second=sum(batch.input_rows for batch in recent) / RATE_SECONDS,
-        lag=UNTOLD if heads is None else heads.observe_lag(wanted.declaration, seen.newest_batch),
+        lag=UNTOLD if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch),
     )

@@ -86,7 +86,10 @@ def require_own_checkpoint(found: CheckpointState, generation: GenerationObserva
     CheckpointError: when it is another one, or has lost its `metadata`.
     """
     whose = f"the checkpoint of stream {generation.stream}, generation {generation.generation}, {generation.checkpoint}"
-    remedy = "Restore the checkpoint, or open a new generation knowingly; going on would read the source anew."
+    remedy = (
+        "Restore the checkpoint; going on would read the source anew, which `sluice stream reset "
+        f"{generation.stream}` does knowingly."
+    )
     if generation.query_id is not None and found.query_id is None:
         raise CheckpointError(
             f"{whose[0].upper()}{whose[1:]}, is registered for query {generation.query_id} and has no metadata.",

@@ -135,8 +135,9 @@ class StagedDelivery:
             self._uncleared += 1
             observation = recovered_observation(batch)
             # A batch that the checkpoint does not know as done comes again, and is then recorded with all that Spark
-            # knows of it.
-            if observation.key.batch <= checkpoint.newest_committed:
+            # knows of it. One of a generation that was left behind never does.
+            is_left = observation.key.generation < self.generation
+            if is_left or observation.key.batch <= checkpoint.newest_committed:
                 self.recording.recovered(observation)
 
     def _finish(self) -> None:

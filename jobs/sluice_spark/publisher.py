@@ -15,6 +15,7 @@ from sluice.errors import DivergedError, UnpublishableError
 from sluice.held_lease import HeldLease
 from sluice.lakehouse.publication.chain import AbandonedBatch, plan_publication
 from sluice.lakehouse.publication.clearing import clear_staging
+from sluice.lakehouse.publication.leaving import leave_generations_before
 from sluice.lakehouse.publication.mark_moves import open_generation, take_over
 from sluice.lakehouse.publication.marks import MarkPosition
 from sluice.lakehouse.publication.offsets import offsets_digest
@@ -65,6 +66,8 @@ class Publisher:
     def open(self, *, generation: int, newest_committed: int) -> None:
         """Make the staging tables equal to their targets and take the stream over: older runs publish nothing any more.
 
+        What earlier generations have staged and not published is abandoned: a person has left them behind.
+
         Parameters
         ----------
         newest_committed: of the checkpoint. A target that has no mark yet, because the stream's batches were delivered
@@ -73,6 +76,7 @@ class Publisher:
         for target in self.targets:
             names = target.names
             self._require_partitions(target)
+            leave_generations_before(self.catalog, names, generation=generation, token=self.token)
             ensure_staging_table(
                 self.catalog,
                 stream=names.stream,

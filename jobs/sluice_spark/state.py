@@ -91,5 +91,5 @@ def _require_same(stream: LoadedStream, key: str, *, declared: int | str | None,
         f"`state.{key}`: {declared} is declared, and the checkpoint keeps its state as {frozen} since its first start; "
         "Spark would go on with that and not say so.",
         location=stream.location(("state", key)),
-        next_step=f"Write {frozen}. To change it, give the stream a new generation of its checkpoint.",
+        next_step=f"Write {frozen}. To change it, leave the checkpoint behind: `sluice stream reset {stream.name}`.",
     )

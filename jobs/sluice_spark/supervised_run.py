@@ -11,7 +11,7 @@ from itertools import takewhile
 from pyspark.sql import SparkSession
 
 from sluice.crash_points import Reached, unnoticed
-from sluice.decisions.compatibility import fingerprint_of, refused_changes
+from sluice.decisions.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.loaded import LoadedStream
 from sluice.errors import CheckpointError, LeaseLostError
 from sluice.held_lease import HeldLease
@@ -149,7 +149,7 @@ class SupervisedRun:
             raise CheckpointError(
                 f"The checkpoint of stream {generation.stream}, generation {generation.generation}, cannot follow: "
                 f"{'; '.join(refused)}.",
-                next_step="Undo that change, or declare the new one as a stream of another name.",
+                next_step=ways_out(generation.stream),
             )
 
     def _assemble(

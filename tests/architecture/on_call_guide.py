@@ -49,6 +49,29 @@ when one of the tables shows the batch already. The marks move past it; the ledg
 rows counted as refused; the batch behind it is the next one. Its source is not read again, and a stateful stream keeps
 what the batch did to its state. A rejection that was cut short is finished by typing it again. The rejected rows lie in
 files that no table refers to, until orphan removal takes them.
+
+## A checkpoint that is left behind
+
+When a stream cannot go on from its checkpoint (it is damaged, the source has lost what comes next, the declaration was
+changed in a way that it cannot follow) and nothing can be repaired, it reads anew from the beginning that its inputs
+declare:
+
+```
+sluice stream stop STREAM
+sluice stream reset STREAM --dry-run
+sluice stream reset STREAM
+sluice stream start STREAM
+```
+
+The plan says which generation is left and which begins, at which batch and offsets the old one ends, what the next
+start reads, and what that means for each output: an append gets rows of before a second time, a merge replaces them by
+their keys. On a terminal the command asks; elsewhere it needs `--yes`. It is refused while a run lives or is wished. In
+Airflow, choose the verb `reset` in the DAG `stream_control`: its task `approve` shows the plan and waits under
+*Required Actions* for a person, a day at most; rejected, or not answered, nothing is changed.
+
+The old checkpoint is kept, and so is everything that the ledger knows of its batches: they are told apart by their
+generation (`sluice batch list STREAM`). Batches that wait staged are abandoned by the next start, which its log tells;
+the plan counts them before. To go back is no command: the old checkpoint lies where the plan says.
 """
 
 

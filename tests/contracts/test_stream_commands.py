@@ -3,143 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
+from tests.fixtures.stream_commands import Sluice, document
 
-from sluice.cli.app import main
 from sluice.decisions.failure_guide import GUIDE, failure_of, next_step
 from sluice.declarations.loading import load_declarations
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.migrations import observe_version
 from sluice.ledger.runs import admit_run, find_run, newest_run, recent_runs, record_end
-from sluice.ledger.wishes import find_wish, hold
+from sluice.ledger.wishes import find_wish, hold, wish
 from sluice.observations.batches import BatchObservation, PublicationKey
 from sluice.observations.failures import FailureReason
 from sluice.observations.runs import DesiredState, RunState
 from sluice.observations.wishes import HoldCause
-from sluice.observing import kafka_topics
-
-STREAM = """\
-stream: flights
-description: Flights as they come.
-owner: team
-mode: continuous
-trigger: {processing_time: 2 seconds}
-inputs:
-  records:
-    stream:
-      kafka: {connection: flights_kafka, topics: [flights]}
-transformation: {python: "transformations.py:flights"}
-outputs:
-  rows:
-    iceberg: {table: bronze.flights}
-"""
-INCREMENT = """\
-stream: weather
-description: Weather as it comes.
-owner: team
-mode: incremental
-schedule: {cron: "@daily"}
-inputs:
-  files:
-    stream:
-      files: {connection: landing, format: json, columns: [{name: origin, type: string}]}
-transformation: {python: "transformations.py:weather"}
-outputs:
-  rows:
-    iceberg: {table: bronze.weather}
-"""
-TABLE = """\
-table: bronze.{name}
-description: rows as they came
-owner: team
-columns:
-  - {{name: origin, type: string}}
-"""
-DRIVER = """\
-#!{python}
-import os, sys, time
-from sluice.ledger.connection import open_ledger
-from sluice.ledger.runs import beat
-from sluice.observations.runs import DesiredState
-run_id = [word for word in sys.argv if word.startswith("--run-id=")][0].partition("=")[2]
-print("the driver begins", flush=True)
-with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
-    while beat(ledger, run_id).wanted is DesiredState.RUNNING:
-        time.sleep(0.1)
-print("the driver ends", flush=True)
-"""
-Sluice = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def sluice(
-    ledger: Ledger,
-    ledger_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[Sluice]:
-    """Types a command in a deployment of the test's own; gives exit code, output and errors."""
-    _write_declarations(tmp_path / "pipelines")
-    binary = tmp_path / "bin" / "spark-submit"
-    binary.parent.mkdir()
-    binary.write_text(DRIVER.format(python=sys.executable))
-    binary.chmod(0o755)
-    environment = {
-        "SLUICE_PIPELINES": str(tmp_path / "pipelines"),
-        "SLUICE_LOGS": str(tmp_path / "logs"),
-        "SLUICE_REPORTS": str(tmp_path / "reports"),
-        "SLUICE_JARS": str(tmp_path / "jars"),
-        "SLUICE_LEDGER_URL": ledger_url,
-        "SLUICE_CHECKPOINTS": "file:///checkpoints",
-        "SLUICE_CATALOG__URI": "http://127.0.0.1:1",
-        "SLUICE_CATALOG__WAREHOUSE": "s3://lakehouse",
-        "SLUICE_OBJECT_STORE__REGION": "us-east-1",
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__KIND": "kafka",
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1",
-        "SLUICE_CONNECTIONS__LANDING__KIND": "files",
-        "SLUICE_CONNECTIONS__LANDING__ROOT": "s3a://landing",
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
-            {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": str(binary)}}
-        ),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(kafka_topics, "ANSWER_SECONDS", 0.2)  # nobody answers there
-
-    def type_command(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        written = capsys.readouterr()
-        return int(end.value.code or 0), written.out, written.err
-
-    yield type_command
-    end_drivers(ledger)
-
-
-def _write_declarations(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "flights.stream.yaml").write_text(STREAM)
-    (folder / "weather.stream.yaml").write_text(INCREMENT)
-    for name in ("flights", "weather"):
-        (folder / f"bronze.{name}.table.yaml").write_text(TABLE.format(name=name))
-    (folder / "transformations.py").write_text("def flights(records): ...\ndef weather(files): ...\n")
-
-
-def document(answer: tuple[int, str, str]) -> Any:
-    """The JSON object of an answer that is good news."""
-    exit_code, output, errors = answer
-    assert exit_code == 0, errors
-    return json.loads(output)
 
 
 def test_a_stream_is_started_adopted_and_stopped(sluice: Sluice, ledger: Ledger) -> None:
@@ -324,8 +206,6 @@ def test_the_log_of_a_run_is_shown_and_followed_to_its_end(sluice: Sluice, ledge
 
 def end_by_wish(ledger: Ledger) -> None:
     """Ask the driver to end, from another thread."""
-    from sluice.ledger.wishes import wish
-
     wish(ledger, "flights", DesiredState.STOPPED)
 
 

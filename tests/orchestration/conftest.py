@@ -20,7 +20,7 @@ IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 1 second, longest
 
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
-           "edited_badly", "controlled", "outliving", "dying_too", "announced")  # fmt: skip
+           "edited_badly", "controlled", "outliving", "dying_too", "announced", "left_behind", "kept")  # fmt: skip
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 
 

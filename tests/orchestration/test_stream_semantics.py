@@ -10,8 +10,11 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.sample_declarations import write_continuous_stream
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
 
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.generations import find_generation
 from sluice.ledger.runs import find_run, recent_runs
 from sluice.ledger.wishes import find_wish
+from sluice.observations.generations import GenerationObservation
 from sluice.observations.runs import DesiredState, RunState
 from sluice.observations.wishes import HoldCause
 
@@ -118,3 +121,64 @@ def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAir
     )
     with pytest.raises(AssertionError, match="explode"):
         airflow.trigger("stream_control", stream="controlled", verb="explode", dry_run=False)
+
+
+def test_a_reset_is_refused_while_a_driver_lives_and_a_rejected_one_changes_nothing(airflow: RunningAirflow) -> None:
+    started(airflow, "kept")
+    refused = airflow.trigger("stream_control", stream="kept", verb="reset", dry_run=False)
+    airflow.await_task("stream_control", "plan", "failed", run_id=refused)
+    assert "stop it first" in airflow.log("stream_control", "plan", refused)
+    _stop(airflow, "kept")
+    rejected = _asked_for_reset(airflow, "kept")
+    _answer(airflow, rejected, "Reject")
+    airflow.await_task("stream_control", "approve", "success", run_id=rejected)
+    airflow.await_task("stream_control", "carry_out_approved", "skipped", run_id=rejected)
+    assert _generation(airflow, "kept").generation == 1
+
+
+def test_a_reset_is_carried_out_once_when_a_person_has_approved_its_plan(airflow: RunningAirflow) -> None:
+    run, _ = started(airflow, "left_behind")
+    _stop(airflow, "left_behind")
+    approved = _asked_for_reset(airflow, "left_behind")
+    assert _generation(airflow, "left_behind").generation == 1, "nothing is done before the answer"
+    _answer(airflow, approved, "Approve")
+    airflow.await_task("stream_control", "carry_out_approved", "success", run_id=approved)
+    opened = _generation(airflow, "left_behind")
+    assert opened.generation == 2
+    assert opened.opened_by.startswith("airflow: stream_control, ")
+    assert ", approved by " in opened.opened_by
+    airflow.clear("stream_control", "carry_out_approved", approved)
+    airflow.await_task("stream_control", "carry_out_approved", "failed", run_id=approved)
+    assert _generation(airflow, "left_behind") == opened, "what was approved is done once"
+    airflow.trigger("stream_control", stream="left_behind", verb="start", dry_run=False)
+    assert await_running(airflow, "left_behind", after=run).generation == 2
+
+
+def _stop(airflow: RunningAirflow, stream: str) -> None:
+    """Stop a stream by the form, once it has brought a batch; nobody is asked."""
+    airflow.wait(lambda: newest_batch(airflow.ledger, stream) is not None, within_seconds=DEADLINE_SECONDS)
+    stop = airflow.trigger("stream_control", stream=stream, verb="stop", dry_run=False)
+    airflow.await_task("stream_control", "carry_out", "success", run_id=stop)
+    assert airflow.tasks("stream_control", stop)["approve"] == "skipped", "other verbs do not ask"
+
+
+def _asked_for_reset(airflow: RunningAirflow, stream: str) -> str:
+    """A run of the form whose reset waits for an answer, with the plan in the question."""
+    dag_run = airflow.trigger("stream_control", stream=stream, verb="reset", dry_run=False)
+    airflow.await_task("stream_control", "approve", "awaiting_input", run_id=dag_run)
+    question = airflow.get(f"dags/stream_control/dagRuns/{dag_run}/taskInstances/approve/-1/hitlDetails")
+    assert question["subject"] == f"reset {stream}?"
+    assert question["body"].startswith("1. Leave generation 1 behind, its offsets. Its newest batch is ")
+    assert airflow.tasks("stream_control", dag_run)["carry_out"] == "skipped"
+    return dag_run
+
+
+def _answer(airflow: RunningAirflow, dag_run: str, answer: str) -> None:
+    path = f"dags/stream_control/dagRuns/{dag_run}/taskInstances/approve/-1/hitlDetails"
+    airflow.patch(path, {"chosen_options": [answer], "params_input": {}})
+
+
+def _generation(airflow: RunningAirflow, stream: str) -> GenerationObservation:
+    generation = find_generation(airflow.ledger, stream)
+    assert generation is not None
+    return generation

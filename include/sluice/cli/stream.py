@@ -112,7 +112,8 @@ def show(
     typer.echo(f"{row.mode}, owned by {stream.declaration.owner}, declared in {stream.file}")
     typer.echo(f"{row.health.state}: {row.health.explanation}")
     if generation is not None:
-        typer.echo(f"generation {generation.generation}, checkpoint {generation.checkpoint}")
+        opened = f", opened by {generation.opened_by}" if generation.opened_by else ""
+        typer.echo(f"generation {generation.generation}{opened}, checkpoint {generation.checkpoint}")
     for table in (rows_table([row]), runs_table(runs), batches_table(batches)):
         typer.echo("")
         console().print(table)

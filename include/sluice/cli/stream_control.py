@@ -1,10 +1,11 @@
-"""`sluice stream start | stop | restart | reset-breaker | logs`: what a person does with a stream."""
+"""`sluice stream start | stop | restart | reset | reset-breaker | logs`: what a person does with a stream."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -32,7 +33,7 @@ _LEDGER_SECONDS = 3.0
 
 def add_control_verbs(stream_app: typer.Typer) -> None:
     """Add the verbs of this file to `sluice stream`."""
-    for verb in (start, stop, restart, logs):
+    for verb in (start, stop, restart, reset, logs):
         stream_app.command()(verb)
     stream_app.command("reset-breaker")(reset_breaker)
 
@@ -82,16 +83,45 @@ def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) 
         _print_start("restart", stream, _restart(here, stream), as_json=as_json)
 
 
+def reset(
+    name: StreamName,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a stopped stream's checkpoint behind: the next start reads anew from the declared beginning.
+
+    The old checkpoint is kept, and what is published stays published. The plan is shown, and asked about.
+    """
+    from sluice.cli.supervising import open_workplace, person
+    from sluice.stream_reset import plan_reset, reset_stream
+    from sluice.upkeep.wording import json_value
+
+    with open_workplace() as here:
+        stream = here.declarations.stream(name)
+        plan = plan_reset(here.ledger, stream, here.settings)
+        if dry_run:
+            _print_plans([plan], as_json=as_json)
+            return
+        if not yes:
+            _require_consent(plan)
+        opened = reset_stream(here.ledger, stream, here.settings, leaving=plan.leaves, asked_by=person())
+    if as_json:
+        typer.echo(json.dumps({"verb": "reset", "plan": json_value(plan), "generation": json_value(opened)}, indent=2))
+    else:
+        typer.echo(f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` reads anew.")
+
+
 def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Forgive a stream's failures, so that it is started again at once; what was asked of it stays."""
     from sluice.cli.supervising import open_workplace, person
-    from sluice.stream_control import plan_reset, reset_breaker
+    from sluice.stream_control import plan_reset_breaker, reset_breaker
     from sluice.upkeep.wording import json_value
 
     with open_workplace() as here:
         stream = here.declarations.stream(name)
         if dry_run:
-            _print_plans([plan_reset(here.supervisor(), stream)], as_json=as_json)
+            _print_plans([plan_reset_breaker(here.supervisor(), stream)], as_json=as_json)
             return
         wish = reset_breaker(here.supervisor(), stream, wished_by=person())
     if as_json:
@@ -178,12 +208,36 @@ def _print_plans(plans: list[ControlPlan], *, as_json: bool) -> None:
         typer.echo(json.dumps({"dry_run": True, "plans": [json_value(plan) for plan in plans]}, indent=2))
         return
     for plan in plans:
-        typer.echo(f"{plan.verb} {plan.stream}:")
-        for number, step in enumerate(plan.steps, start=1):
-            typer.echo(f"  {number}. {step.sentence}")
-            if step.command:
-                typer.echo(f"     {shlex.join(step.command)}")
+        _print_steps(plan)
     typer.echo("Nothing was changed: this was a dry run.")
+
+
+def _print_steps(plan: ControlPlan, *, err: bool = False) -> None:
+    typer.echo(f"{plan.verb} {plan.stream}:", err=err)
+    for number, step in enumerate(plan.steps, start=1):
+        typer.echo(f"  {number}. {step.sentence}", err=err)
+        if step.command:
+            typer.echo(f"     {shlex.join(step.command)}", err=err)
+
+
+def _require_consent(plan: ControlPlan) -> None:
+    """Show a plan on stderr and ask about it; without a terminal nobody can answer.
+
+    Raises
+    ------
+    UsageError: when there is no terminal.
+    UnhealthyError: when the answer is no.
+    """
+    from sluice.errors import UnhealthyError, UsageError
+
+    _print_steps(plan, err=True)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"`{plan.verb}` asks before it does this, and there is no terminal to answer on; nothing was changed.",
+            next_step="See the plan with `--dry-run`, and give `--yes`.",
+        )
+    if not typer.confirm("Do this?", err=True):
+        raise UnhealthyError("Nothing was changed.")
 
 
 def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:

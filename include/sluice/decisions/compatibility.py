@@ -91,6 +91,14 @@ def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> t
     )
 
 
+def ways_out(stream: str) -> str:
+    """What a person does about a change that the checkpoint of a stream cannot follow."""
+    return (
+        "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
+        f"checkpoint behind: `sluice stream reset {stream}` shows what is then read and published again."
+    )
+
+
 def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str], keeps_state: bool) -> bool:
     if key in (STATE_OPERATORS, SOURCES):
         return key in wanted and key in recorded

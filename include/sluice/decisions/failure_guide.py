@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from sluice.observations.failures import Failure, FailureClass, FailureReason
 
 _LOGS = "`sluice stream logs {stream}`"
+_CHECK = "`sluice checkpoint check {stream}`"
+_RESET = "`sluice stream reset {stream}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +87,12 @@ GUIDE: Mapping[FailureReason, Guidance] = {
     FailureReason.OFFSETS_LOST: _of(
         _L,
         "records were removed from the topic before they were read, or the topic was made anew",
-        "Decide what the gap means; then start a new generation from what the topic still holds.",
+        f"Decide what the gap means; then {_RESET} reads what the topic still holds.",
     ),
     FailureReason.SNAPSHOT_EXPIRED: _of(
         _L,
         "the source table no longer has the snapshot at which the stream stands",
-        "Decide what the gap means; then start a new generation from a snapshot that is left.",
+        f"Decide what the gap means; then {_RESET} reads the snapshots that are left.",
     ),
     FailureReason.FILE_VANISHED: _of(
         _L,
@@ -124,15 +126,17 @@ GUIDE: Mapping[FailureReason, Guidance] = {
     FailureReason.CHECKPOINT_DAMAGED: _of(
         _K,
         "a file of the checkpoint is missing or cannot be read",
-        "See `sluice checkpoint check {stream}`; restore it.",
+        f"See {_CHECK}; restore it, or leave it behind: {_RESET} reads anew.",
     ),
     FailureReason.CHECKPOINT_FOREIGN: _of(
-        _K, "the checkpoint is not the one that the ledger knows", "See `sluice checkpoint check {stream}`; restore it."
+        _K,
+        "the checkpoint is not the one that the ledger knows",
+        f"See {_CHECK}; restore it, or leave it behind: {_RESET} reads anew.",
     ),
     FailureReason.QUERY_CHANGED: _of(
         _K,
         "the query was changed in a way that its checkpoint cannot follow",
-        "Undo the change, or declare the new query as a stream of another name.",
+        f"Undo the change, declare the new query as a stream of another name, or read anew: {_RESET}.",
     ),
     FailureReason.TABLE_DIVERGED: _of(
         _K,

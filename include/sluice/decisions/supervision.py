@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sluice.decisions.compatibility import fingerprint_of, refused_changes
+from sluice.decisions.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.decisions.failure_guide import given_up_steps, told
 from sluice.decisions.restart_policy import tries_of
 from sluice.decisions.restarts import RestartHistory, RestartVerdict, judge_restart, wait_after
@@ -221,7 +221,7 @@ def _decide_about_change(run: RunObservation, refused: tuple[str, ...]) -> Super
 def _refusal(stream: str, refused: tuple[str, ...]) -> str:
     return (
         f"The checkpoint of {stream} cannot follow a change of its declaration: {'; '.join(refused)}. "
-        "Undo that change, or declare the new one as a stream of another name."
+        f"{ways_out(stream)}"
     )
 
 

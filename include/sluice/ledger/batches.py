@@ -36,9 +36,10 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     return recorded is not None
 
 
-def newest_batch(ledger: Ledger, stream: str) -> BatchObservation | None:
-    """The newest batch of a stream; none before its first."""
-    return next(iter(recent_batches(ledger, stream, limit=1)), None)
+def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) -> BatchObservation | None:
+    """The newest batch of a stream, or of one generation of it; none before its first."""
+    newest = next(iter(recent_batches(ledger, stream, limit=1)), None)
+    return newest if newest is not None and generation in (None, newest.key.generation) else None
 
 
 def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObservation, ...]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row, Select, cast, func, or_, select, update
+from sqlalchemy import Connection, Row, Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, RunAlreadyLiveError, UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Generation
+from sluice.ledger.models import Generation, Lease
+from sluice.ledger.runs import live_run
+from sluice.ledger.wishes import observation_of as wish_of
+from sluice.ledger.wishes import question_for
 from sluice.observations.generations import GenerationObservation
+from sluice.observations.runs import DesiredState
 
 
 def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) -> GenerationObservation:
@@ -28,7 +32,7 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
     with ledger.transaction() as connection:
         row = connection.execute(_newest(stream)).one_or_none()
         if row is None:
-            checkpoint = f"{checkpoints_root.rstrip('/')}/{stream}/1"
+            checkpoint = checkpoint_of(stream, 1, checkpoints_root=checkpoints_root)
             first = insert(Generation).values(stream=stream, generation=1, checkpoint=checkpoint)
             connection.execute(first.on_conflict_do_nothing())
             row = connection.execute(_newest(stream)).one()
@@ -45,6 +49,59 @@ def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None
     with ledger.transaction() as connection:
         row = connection.execute(_newest(stream)).one_or_none()
     return None if row is None else _observation_of(row)
+
+
+def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str:
+    """The URI at which the checkpoint of a generation is placed when it opens."""
+    return f"{checkpoints_root.rstrip('/')}/{stream}/{generation}"
+
+
+def require_at_rest(ledger: Ledger, stream: str) -> None:
+    """See that no run of a stream lives and none is wished, so that its generation may be left behind.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when a run lives.
+    UsageError: when the stream is wished running.
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        _require_at_rest(connection, stream)
+
+
+def open_next_generation(
+    ledger: Ledger, stream: str, *, leaving: int, checkpoints_root: str, opened_by: str
+) -> GenerationObservation:
+    """Leave the generation of a stream behind and open the next one, whose checkpoint is empty.
+
+    Nothing of the old one changes: its row, its batches and its checkpoint stay.
+
+    Parameters
+    ----------
+    leaving: the generation that is left. When it is not the newest any more, somebody else has done it.
+    checkpoints_root: the URI below which checkpoints lie.
+    opened_by: who asks, for a person.
+
+    Raises
+    ------
+    RunAlreadyLiveError, UsageError: as `require_at_rest`; a UsageError also when `leaving` is not the newest.
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        # An admission takes this lease before it reads the generation: no run is admitted into the one that is left.
+        connection.execute(select(Lease.stream).where(Lease.stream == stream).with_for_update())
+        _require_at_rest(connection, stream)
+        newest = connection.execute(_newest(stream)).one_or_none()
+        if newest is None or newest.generation != leaving:
+            raise _left_already(stream, leaving, newest)
+        number = leaving + 1
+        checkpoint = checkpoint_of(stream, number, checkpoints_root=checkpoints_root)
+        row = connection.execute(
+            insert(Generation)
+            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
+            .returning(*Generation.__table__.columns)
+        ).one()
+    return _observation_of(row)
 
 
 def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str) -> GenerationObservation:
@@ -71,7 +128,7 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
     raise CheckpointError(
         f"The checkpoint of stream {stream}, generation {generation}, belongs to query {known}, got {query_id}: "
         "it was replaced or lost, and going on would read the source anew.",
-        next_step="Restore the checkpoint, or open a new generation knowingly.",
+        next_step=f"Restore the checkpoint, or read the source anew knowingly: `sluice stream reset {stream}`.",
     )
 
 
@@ -102,6 +159,27 @@ def record_fingerprint(
     return _observation_of(row)
 
 
+def _require_at_rest(connection: Connection, stream: str) -> None:
+    if (live := live_run(connection, stream)) is not None:
+        raise RunAlreadyLiveError(live)
+    wish = wish_of(stream, connection.execute(question_for(stream)).one_or_none())
+    if wish.wanted is not DesiredState.STOPPED:
+        raise UsageError(
+            f"Stream {stream} is wished running: its next run may begin at any moment.",
+            next_step=f"Stop it first: `sluice stream stop {stream}`.",
+        )
+
+
+def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageError:
+    if newest is None:
+        return UsageError(f"Stream {stream} has no generation {leaving}: it has never been started.")
+    return UsageError(
+        f"Stream {stream} is at generation {newest.generation}, opened {newest.opened_at:%Y-%m-%d %H:%M:%S %Z} by "
+        f"{newest.opened_by or 'its first run'}; generation {leaving} is not the newest.",
+        next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, ask for a plan anew.",
+    )
+
+
 def _newest(stream: str) -> Select[Any]:
     return (
         select(*Generation.__table__.columns)
@@ -119,4 +197,5 @@ def _observation_of(row: Row[Any]) -> GenerationObservation:
         opened_at=row.opened_at,
         query_id=row.query_id,
         fingerprint=row.fingerprint or {},
+        opened_by=row.opened_by or "",
     )

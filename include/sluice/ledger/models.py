@@ -141,6 +141,7 @@ class Generation(LedgerTable):
     query_id: Mapped[str | None]
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     fingerprint: Mapped[dict[str, Any] | None]
+    opened_by: Mapped[str | None]
 
 
 class Batch(LedgerTable):

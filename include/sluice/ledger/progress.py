@@ -18,21 +18,20 @@ KEPT_FOR = timedelta(days=1)
 
 
 def record_look(
-    ledger: Ledger, stream: str, lag: LagObservation, *, newest_batch: BatchObservation | None
+    ledger: Ledger, stream: str, lag: LagObservation, *, generation: int, newest_batch: BatchObservation | None
 ) -> ProgressSample:
     """Record a look at the sources of a stream, under the database's time, and forget what is older than a day.
 
     Parameters
     ----------
     lag: what was seen.
-    newest_batch: the newest recorded batch, up to whose end offsets the sources were read.
+    generation: that of the run that reads.
+    newest_batch: its newest recorded batch, up to whose end offsets the sources were read; none before its first.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    key = None if newest_batch is None else newest_batch.key
-    generation = None if key is None else key.generation
     kept, forgotten = (
         select(cast(func.coalesce(func.sum(table.input_rows), 0), BigInteger))
         .where(table.stream == stream, table.generation == generation)
@@ -50,7 +49,7 @@ def record_look(
             .values(
                 stream=stream,
                 generation=generation,
-                batch=None if key is None else key.batch,
+                batch=None if newest_batch is None else newest_batch.key.batch,
                 read_rows=kept + forgotten,
                 unread_rows=lag.rows,
                 problem=lag.problem,

@@ -60,11 +60,11 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
     for _ in range(_ADMISSION_TRIES):
         with ledger.transaction() as connection:
             admitted = _admitted(connection, str(uuid4()), admission)
-            live = None if admitted else connection.execute(_runs(stream).where(_IS_LIVE)).one_or_none()
+            live = None if admitted else live_run(connection, stream)
         if admitted is not None:
             return observation_of(admitted)
         if live is not None:
-            raise RunAlreadyLiveError(observation_of(live))
+            raise RunAlreadyLiveError(live)
     raise LedgerError(f"Stream {stream} was refused {_ADMISSION_TRIES} times by runs that ended in between.")
 
 
@@ -78,9 +78,12 @@ def _admitted(connection: Connection, run_id: str, admission: Mapping[str, Any])
     ).one_or_none()
     if admitted is None:
         return None
-    token = leases.acquire(connection, stream=admission["stream"], run_id=run_id)
+    stream = admission["stream"]
+    token = leases.acquire(connection, stream=stream, run_id=run_id)
+    # Who resets a stream holds its lease's row meanwhile: the generation is read again now that it is ours.
+    values = {"token": token, "generation": _current_generation(stream)}
     return connection.execute(
-        update(Run).where(Run.run_id == run_id).values(token=token).returning(*Run.__table__.columns)
+        update(Run).where(Run.run_id == run_id).values(**values).returning(*Run.__table__.columns)
     ).one()
 
 
@@ -255,6 +258,12 @@ def find_run(ledger: Ledger, run_id: str) -> RunObservation:
     """
     with ledger.transaction() as connection:
         return _run(connection, run_id)
+
+
+def live_run(connection: Connection, stream: str) -> RunObservation | None:
+    """The live run of a stream, inside the transaction of the caller; none when none lives."""
+    row = connection.execute(_runs(stream).where(_IS_LIVE)).one_or_none()
+    return None if row is None else observation_of(row)
 
 
 def newest_run(ledger: Ledger, stream: str) -> RunObservation | None:

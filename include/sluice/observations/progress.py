@@ -11,7 +11,8 @@ class ProgressSample:
     """One look.
 
     observed_at: the database's time.
-    generation, batch: of the newest recorded batch; unset before the first.
+    generation: that of the run that reads; unset in looks of long ago.
+    batch: the newest recorded batch of that generation; unset before its first.
     read_rows: what the batches of that generation have read together.
     unread_rows: what lies in the sources and no recorded batch has read, asked of the sources themselves; unset when
         it could not be told, and `problem` says why.

@@ -18,6 +18,8 @@ class StreamObservation:
 
     observed_at: the database's time, against which every age is judged.
     process: whether the driver of the newest run lives; unset when the run has ended, or is not bound to a process yet.
+    newest_batch: the newest of the stream; after a reset it is one of the generation that was left behind.
+    standing_batch: the newest of the present generation, at whose end the stream stands; unset before its first.
     lease: the lease of the stream; unset before its first run.
     fingerprint: what its checkpoint is bound to (`sluice.decisions.compatibility`); empty before its first batch.
     left_exit: how the newest run's driver ended, when its parent could not tell the ledger and left a note.
@@ -30,6 +32,7 @@ class StreamObservation:
     process: ProcessState | None = None
     left_exit: DriverExit | None = None
     newest_batch: BatchObservation | None = None
+    standing_batch: BatchObservation | None = None
     lease: LeaseObservation | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
 

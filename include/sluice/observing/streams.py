@@ -26,7 +26,7 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
     generation = find_generation(ledger, stream)
     process = _observe_driver(launcher, run) if run is not None and is_live else None
     batch = newest_batch(ledger, stream)
-    has_batches = generation is not None and batch is not None and batch.key.generation == generation.generation
+    is_standing = generation is not None and batch is not None and batch.key.generation == generation.generation
     return StreamObservation(
         stream=stream,
         wish=find_wish(ledger, stream),
@@ -34,8 +34,9 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
         process=process,
         left_exit=_left_exit(launcher, run, process) if run is not None and is_live else None,
         newest_batch=batch,
+        standing_batch=batch if is_standing else None,
         lease=find_lease(ledger, stream),
-        fingerprint=generation.fingerprint if generation is not None and has_batches else {},
+        fingerprint=generation.fingerprint if generation is not None and is_standing else {},
         observed_at=database_time(ledger),
     )
 

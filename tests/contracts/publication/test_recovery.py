@@ -114,6 +114,38 @@ def test_a_new_generation_goes_on_where_the_last_one_ended(bench: Workbench) -> 
         bench.as_run(3).begin()
 
 
+def test_what_a_left_generation_has_staged_is_never_published_and_what_it_published_stays_known(
+    bench: Workbench,
+) -> None:
+    visible = bench.stage(0, [0])
+    bench.publish(visible)
+    waiting = [bench.stage(1, [1]), bench.stage(2, [2])]
+    new = bench.as_run(2).in_generation(2)
+    left = new.leave_behind()
+    assert [(lost.batch, lost.reason) for lost in left] == [(batch, AbandonReason.LEFT_BEHIND) for batch in waiting]
+    assert new.leave_behind() == (), "doing it again finds nothing"
+    assert new.begin().position == (2, -1)
+    assert new.leave_behind() == ()
+    assert new.plan().published == (visible,), "the ledger may not have it yet"
+    new.clear()
+    again = new.stage(0, [0])
+    new.publish(again)
+    assert bench.ids() == [0, 0], "what is read again is published again"
+
+
+def test_a_driver_of_a_left_generation_stages_and_publishes_nothing_any_more(bench: Workbench) -> None:
+    staged = bench.stage(0, [0])
+    new = bench.as_run(2).in_generation(2)
+    new.leave_behind()
+    with pytest.raises(StaleTokenError):
+        bench.publish(staged)
+    zombie = bench.stage(1, [666])
+    new.begin()
+    assert [(lost.batch, lost.reason) for lost in new.plan().abandoned] == [(zombie, AbandonReason.OTHER_GENERATION)]
+    assert new.plan().published == ()
+    assert bench.ids() == []
+
+
 def test_a_new_generation_whose_first_batch_begins_elsewhere_publishes_nothing(bench: Workbench) -> None:
     new = bench.as_run(2).in_generation(2)
     new.begin(end_offsets_digest=offsets_digest(offsets(20)))

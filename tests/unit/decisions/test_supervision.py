@@ -70,7 +70,8 @@ def test_a_refused_change_names_what_was_and_what_is() -> None:
     assert decision.explanation == (
         "Run run-1 goes on as it was declared before. The checkpoint of flights cannot follow a change of its "
         "declaration: input records was `kafka connection=flights_kafka topics=flights` and is now `rate`. "
-        "Undo that change, or declare the new one as a stream of another name."
+        "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
+        "checkpoint behind: `sluice stream reset flights` shows what is then read and published again."
     )
 
 

@@ -22,12 +22,14 @@ class AbandonReason(StrEnum):
 
     STALE_TOKEN: it was staged after a newer run had begun. OTHER_GENERATION: its generation is not the open one.
     STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not begin where the one before ends.
+    LEFT_BEHIND: a person has left its generation behind (`sluice stream reset`).
     """
 
     STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is no secret
     OTHER_GENERATION = "other_generation"
     STAGED_TWICE = "staged_twice"
     OUT_OF_CHAIN = "out_of_chain"
+    LEFT_BEHIND = "left_behind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,7 +245,8 @@ def _move(
 def _refuse_staged(catalog: Catalog, output: StagedOutput, position: MarkPosition) -> None:
     staging = load_staging_table(catalog, output)
     staged = staged_batches(staging, stream=output.stream, output=output.output)
-    ahead = [batch for batch in staged if batch.position > (position.generation, position.batch)]
+    reached = (position.generation, position.batch)
+    ahead = [batch for batch in staged if batch.position > reached and not batch.is_overtaken]
     if ahead:
         keys = ", ".join(str(batch.summary.key) for batch in ahead[:5])
         raise StagingError(

@@ -1,0 +1,103 @@
+"""A reset stream reads anew into a new checkpoint; the old one stays, and so does what was published and recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.fixtures.workshop import Workshop
+
+from sluice.crash_points import CrashPoint
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.generations import find_generation
+from sluice.ledger.wishes import wish
+from sluice.observations.runs import DesiredState
+from sluice.stream_reset import plan_reset, reset_stream
+
+ROWS = [{"id": number, "word": f"w{number}"} for number in range(4)]
+
+
+def declare(workshop: Workshop, name: str, **output: Any) -> None:
+    """A stream that copies a table into another one."""
+    for table in ("source", "target"):
+        workshop.declare_table(table, {"id": "long", "word": "string"})
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, word FROM rows",
+        inputs={"rows": {"stream": {"iceberg": {"table": workshop.table_name("source")}}}},
+        outputs={"main": {"iceberg": {"table": workshop.table_name("target"), **output}}},
+    )
+
+
+def leave_behind(workshop: Workshop, name: str) -> tuple[str, ...]:
+    """Stop and reset the stream as a person does; the sentences of the plan."""
+    wish(workshop.ledger, name, DesiredState.STOPPED)
+    stream = workshop.stream(name)
+    plan = plan_reset(workshop.ledger, stream, workshop.settings)
+    reset_stream(workshop.ledger, stream, workshop.settings, leaving=plan.leaves, asked_by="ann")
+    wish(workshop.ledger, name, DesiredState.RUNNING)
+    return tuple(step.sentence for step in plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("output", "times"),
+    [({"mode": "append"}, 2), ({"mode": "merge", "keys": ["id"]}, 1), ({"mode": "append", "delivery": "direct"}, 2)],
+    ids=["append", "merge", "direct"],
+)
+def test_a_reset_stream_reads_anew_into_a_new_checkpoint(
+    output: dict[str, Any], times: int, workshop: Workshop
+) -> None:
+    name = f"s{workshop.namespace}"
+    declare(workshop, name, **output)
+    workshop.append("source", ROWS)
+    workshop.run_supervised(name)
+    before = workshop.checkpoint(name)
+    files = sorted(before.rglob("*"))
+    leave_behind(workshop, name)
+    after = workshop.checkpoint(name)
+    assert (after, after.exists()) == (before.parent / "2", False)
+
+    workshop.run_supervised(name)
+
+    assert workshop.rows("target") == sorted(ROWS * times, key=lambda row: int(str(row["id"])))
+    assert sorted(before.rglob("*")) == files, "the old checkpoint is kept"
+    assert (after / "commits" / "0").exists()
+    keys = [str(batch.key) for batch in recent_batches(workshop.ledger, name, limit=9)]
+    assert keys == [f"{name}:2:0", f"{name}:1:0"]
+    workshop.append("source", [{"id": 9, "word": "new"}])
+    workshop.run_supervised(name)
+    assert len(workshop.rows("target")) == len(ROWS) * times + 1, "and it goes on from there"
+
+
+def test_a_batch_that_waited_staged_is_abandoned_and_the_visible_one_before_it_is_recorded(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    declare(workshop, name)
+    workshop.append("source", ROWS)
+    _crash(workshop, name, at=CrashPoint.PUBLISHED)
+    assert recent_batches(workshop.ledger, name, limit=9) == (), "it is visible, and nobody has recorded it"
+    steps = leave_behind(workshop, name)
+    assert "No batch waits staged." in steps
+    workshop.append("source", [{"id": 9, "word": "new"}])
+    _crash(workshop, name, at=CrashPoint.STAGED)
+    steps = leave_behind(workshop, name)
+    assert any(step.startswith("1 batches that wait staged, with 5 rows, are never published.") for step in steps)
+
+    workshop.run_supervised(name)
+
+    generation = find_generation(workshop.ledger, name)
+    assert generation is not None
+    assert generation.generation == 3
+    assert len(workshop.rows("target")) == len(ROWS) + len(ROWS) + 1, "of generations 1 and 3; 2 published nothing"
+    keys = [str(batch.key) for batch in recent_batches(workshop.ledger, name, limit=9)]
+    assert keys == [f"{name}:3:0", f"{name}:1:0"]
+
+
+def _crash(workshop: Workshop, name: str, *, at: CrashPoint) -> None:
+    """Let a run end at a place, as a crash would."""
+
+    def reached(point: CrashPoint) -> None:
+        if point is at:
+            raise RuntimeError("crash")
+
+    with pytest.raises(Exception, match="crash"):
+        workshop.run(name, reached=reached)
