@@ -36,7 +36,7 @@ _LAST_EVENTS_SECONDS = 10.0
 
 _MAY_NOT_PUBLISH = frozenset({StopReason.LEASE_LOST, StopReason.UNPUBLISHED})
 _LOOK_SECONDS = 0.02
-_WATCH_SECONDS = 0.5
+_WATCH_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
