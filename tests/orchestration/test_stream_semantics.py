@@ -166,6 +166,7 @@ def _asked_for_reset(airflow: RunningAirflow, stream: str) -> str:
     """A run of the form whose reset waits for an answer, with the plan in the question."""
     dag_run = airflow.trigger("stream_control", stream=stream, verb="reset", dry_run=False)
     airflow.await_task("stream_control", "approve", "awaiting_input", run_id=dag_run)
+    airflow.await_noticed("stream_control", "approve", dag_run)
     question = airflow.get(f"dags/stream_control/dagRuns/{dag_run}/taskInstances/approve/-1/hitlDetails")
     assert question["subject"] == f"reset {stream}?"
     assert question["body"].startswith("1. Leave generation 1 behind, its offsets. Its newest batch is ")
