@@ -12,11 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import psutil
 import psycopg
 import pytest
-from tests.contracts.stack.traces import assert_nothing_is_left, processes_of
+from tests.contracts.stack.traces import (
+    asked_of_processes,
+    assert_nothing_is_left,
+    command_line,
+    listening_addresses,
+    processes_of,
+)
 from tests.fixtures.stack import Stack, stack_in
 
 from sluice.stack.environment import STACK_MARK
@@ -41,12 +48,7 @@ def test_what_it_writes_is_private(running: Stack) -> None:
 
 
 def test_everything_listens_on_loopback_only(running: Stack) -> None:
-    listening = [
-        connection.laddr.ip
-        for process in processes_of(running)
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    listening = [*chain.from_iterable(asked_of_processes(running, listening_addresses))]
 
     assert len(listening) >= 10
     assert set(listening) == {"127.0.0.1"}
@@ -54,7 +56,7 @@ def test_everything_listens_on_loopback_only(running: Stack) -> None:
 
 def test_no_secret_is_in_a_command_line_or_a_log(running: Stack) -> None:
     secrets = [value for name, value in _credentials(running).items() if not name.endswith("_id")]
-    commands = [" ".join(process.cmdline()) for process in processes_of(running)]
+    commands = asked_of_processes(running, command_line)
     logs = [path.read_text(errors="replace") for path in (running.data / "logs").rglob("*.log")]
 
     assert [secret for secret in secrets if any(secret in text for text in (*commands, *logs))] == []
@@ -196,7 +198,7 @@ def test_down_ends_what_lost_its_parent(new_stack: Stack) -> None:
     subprocess.run([sys.executable, "-c", command], env=environment, start_new_session=True, check=True)  # noqa: S603
     for service in new_stack.status().values():
         os.kill(service["pid"], signal.SIGKILL)
-    assert any("time.sleep(600)" in " ".join(process.cmdline()) for process in processes_of(new_stack))
+    assert any("time.sleep(600)" in command for command in asked_of_processes(new_stack, command_line))
 
     assert new_stack.run("down").exit_code == 0
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from tests.fixtures.stack import Stack
 
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.ports import is_free, read_ports
+
+Answer = TypeVar("Answer")
 
 
 def processes_of(stack: Stack) -> list[psutil.Process]:
@@ -23,6 +28,26 @@ def processes_of(stack: Stack) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def asked_of_processes(stack: Stack, question: Callable[[psutil.Process], Answer]) -> list[Answer]:
+    """What the living processes of a stack answer; one that ends meanwhile answers nothing."""
+    answers: list[Answer] = []
+    for process in processes_of(stack):
+        with suppress(psutil.NoSuchProcess):
+            answers.append(question(process))
+    return answers
+
+
+def command_line(process: psutil.Process) -> str:
+    """The words with which a process was started."""
+    return " ".join(process.cmdline())
+
+
+def listening_addresses(process: psutil.Process) -> list[str]:
+    """The addresses at which a process waits for others."""
+    found = process.net_connections(kind="inet")
+    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
 
 
 def assert_nothing_is_left(stack: Stack) -> None:

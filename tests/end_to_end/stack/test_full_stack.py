@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from itertools import chain
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -15,7 +15,12 @@ from urllib.request import Request, urlopen
 import psutil
 import psycopg
 import pytest
-from tests.contracts.stack.traces import assert_nothing_is_left, processes_of
+from tests.contracts.stack.traces import (
+    asked_of_processes,
+    assert_nothing_is_left,
+    listening_addresses,
+    processes_of,
+)
 from tests.fixtures.stack import Stack, stack_in
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
@@ -108,14 +113,7 @@ def test_airflow_itself_says_that_it_is_healthy(airflow: AirflowUi) -> None:
 
 
 def test_everything_listens_on_loopback_only(full_stack: Stack) -> None:
-    listening = {
-        connection.laddr.ip
-        for process in processes_of(full_stack)
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
-
-    assert listening == {"127.0.0.1"}
+    assert {*chain.from_iterable(asked_of_processes(full_stack, listening_addresses))} == {"127.0.0.1"}
 
 
 def test_each_role_sees_its_own_database_only(full_stack: Stack) -> None:
@@ -130,7 +128,10 @@ def test_each_role_sees_its_own_database_only(full_stack: Stack) -> None:
 
 
 def test_the_idle_stack_fits_on_a_laptop(full_stack: Stack) -> None:
-    _await(lambda: _pss_bytes(full_stack) < IDLE_PSS_BYTES)  # once the DAG files' first parsing is over
+    def pss_bytes() -> int:
+        return sum(asked_of_processes(full_stack, lambda process: int(process.memory_full_info().pss)))
+
+    _await(lambda: pss_bytes() < IDLE_PSS_BYTES)  # once the DAG files' first parsing is over
 
 
 @pytest.mark.parametrize("victims", [("kafka",), AIRFLOW], ids=["kafka", "all of Airflow"])
@@ -147,14 +148,6 @@ def test_up_brings_back_what_was_killed(full_stack: Stack, victims: tuple[str, .
     assert {name for name, service in broken.items() if not service["running"]} == {*victims}
     assert all(service["healthy"] for service in after.values())
     assert {name for name in SERVICES if after[name]["pid"] != before[name]["pid"]} == {*victims}
-
-
-def _pss_bytes(stack: Stack) -> int:
-    total_bytes = 0
-    for process in processes_of(stack):
-        with suppress(psutil.NoSuchProcess):  # one that parsed a DAG file and has ended since
-            total_bytes += process.memory_full_info().pss
-    return total_bytes
 
 
 def process_name(stack: Stack, process: psutil.Process) -> str:
