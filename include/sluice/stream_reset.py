@@ -61,13 +61,13 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing that could be left behind.")
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
-    _require_empty(checkpoint, settings)
+    is_looked_at = _require_empty(checkpoint, settings)
     batch = newest_batch(ledger, wanted.name, generation=left.generation)
     keeps_state = bool(left.fingerprint.get(STATE_OPERATORS))
     sentences = (
         _leaving(left, batch, keeps_state=keeps_state),
         _staged(ledger, wanted, settings),
-        f"Open generation {opens} with the empty checkpoint {checkpoint}; its batches are counted from 0.",
+        _opening(opens, checkpoint, is_looked_at=is_looked_at),
         *tell_inputs(wanted.declaration),
         *tell_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
         f"{wanted.name} stays stopped until somebody starts it.",
@@ -113,6 +113,11 @@ def _leaving(left: GenerationObservation, batch: BatchObservation | None, *, kee
     return f"Leave generation {left.generation} behind, {what}. {ends} Its checkpoint {left.checkpoint} is kept."
 
 
+def _opening(opens: int, checkpoint: str, *, is_looked_at: bool) -> str:
+    unseen = "" if is_looked_at else " Only Spark can look at that storage: see first that nothing lies there."
+    return f"Open generation {opens} with the empty checkpoint {checkpoint}; its batches are counted from 0.{unseen}"
+
+
 def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> str:
     try:
         sights = observe_batches(open_catalog(settings), ledger, wanted.declaration, limit=1)
@@ -128,14 +133,16 @@ def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> str:
     )
 
 
-def _require_empty(checkpoint: str, settings: Settings) -> None:
+def _require_empty(checkpoint: str, settings: Settings) -> bool:
+    """See that nothing lies where a checkpoint is to be. Returns whether its storage can be looked at from here."""
     try:
         folder = open_checkpoint_files(checkpoint, settings.object_store)
-    except CheckpointError:  # a file system that only Spark can look at
-        return
+    except CheckpointError:  # a file system that only Spark can look at: the plan says so
+        return False
     if found := folder.list_files():
         raise CheckpointError(
             f"{checkpoint}, where the new checkpoint is to be, holds {found[0].path} already: it would be taken for "
             "the stream's own.",
             next_step="See whose it is, and move it away.",
         )
+    return True

@@ -113,6 +113,16 @@ def test_a_reset_is_refused_where_another_checkpoint_lies(
     assert "flights/2, where the new checkpoint is to be, holds metadata already" in errors
 
 
+def test_a_reset_says_when_nobody_has_looked_where_the_new_checkpoint_is_to_be(
+    sluice: Sluice, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivered(ledger)
+    monkeypatch.setenv("SLUICE_CHECKPOINTS", "hdfs://namenode:8020/checkpoints")
+    exit_code, output, _ = sluice("stream", "reset", "flights", "--dry-run")
+    assert exit_code == 0
+    assert "Only Spark can look at that storage: see first that nothing lies there." in output
+
+
 class Terminal(io.StringIO):
     """What a person types at a terminal."""
 
