@@ -33,7 +33,6 @@ drill: setup ## Let publishers race, drivers freeze and drivers die at every pla
 	@$(MAKE) --no-print-directory drill-supervision
 
 drill-supervision: setup ## Kill and freeze drivers and Airflow while flights flow through the demo's streams; part of drill
-	SLUICE_TEST_CROWD=20 $(PYTEST) tests/orchestration/test_supervision.py -k many_streams
 	$(BIN)/python -m tests.faults.supervision_drill
 
 BENCHMARKS := delivery_time supervised_time publication_time triggerer_lag parse_time merge_time fast_trigger forgetting_batches

@@ -14,7 +14,7 @@ from tests.faults.supervision.orders import await_deferred, clear, task_instance
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
-from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, STREAMS
+from sluice.demo.stream_watch import STREAMS
 from sluice.launching.processes import observe_process
 from sluice.ledger.batches import batches_since
 from sluice.ledger.models import Lease, Run
@@ -31,20 +31,13 @@ LONGEST_MOMENT_SECONDS = 8.0
 GRANTED_SECONDS = 20.0
 """What a recovery may take beyond the driver's own start and two triggers."""
 
-UPSTREAM = {SILVER: BRONZE, GOLD: SILVER}
-"""Which stream feeds which: without its publication the other one has nothing to publish."""
-
 ANOTHER_HOST = "a-host-that-is-cut-off"
 _TAKEN_UP_WITHIN_SECONDS = 60.0
 """How long a cleared task is looked for in a worker before it is cleared again."""
 
 
 def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_group: bool) -> Recovery:
-    """SIGKILL after a moment: of the driver's first process, or of all of them at once.
-
-    Where the stream before was killed, too, this one can publish only after that one has: its bound counts from there.
-    """
-    await_deferred(scene, stream)
+    """SIGKILL after a moment: of the driver's first process, or of all of them at once."""
     time.sleep(moment_seconds)  # the random moment is what is tested
     run = scene.run(stream)
     pid = _process(run).pid
@@ -56,18 +49,16 @@ def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_gr
     ended = scene.await_end(run)
     published = scene.await_publication(stream, token=run.token + 1, after_seconds=killed_at)
     start_seconds = _start_seconds(scene, stream, run_id=published.run_id)
-    fed_seconds = _fed_seconds(scene, stream, since=killed_at)
     return Recovery(
         detected_seconds=_ended_seconds(ended) - killed_at,
         recovered_seconds=published.at_seconds - killed_at,
         start_seconds=start_seconds,
-        bound_seconds=max(start_seconds, fed_seconds) + 2 * scene.trigger_seconds(stream) + GRANTED_SECONDS,
+        bound_seconds=start_seconds + 2 * scene.trigger_seconds(stream) + GRANTED_SECONDS,
     )
 
 
 def freeze_driver(scene: Scene, stream: str) -> Recovery:
     """SIGSTOP until the lease runs out: the platform ends the frozen driver itself; SIGCONT then finds nobody."""
-    await_deferred(scene, stream)
     run = scene.run(stream)
     process = _process(run)
     stopped_at = time.time()
@@ -89,7 +80,6 @@ def wake_zombie(scene: Scene, stream: str) -> Recovery:
     The ledger is told that the driver is on a host that nobody reaches, and that its lease has run out at once: so the
     zombie wakes with a lease that is good by its own clock, and only the fence on the table stands against it.
     """
-    await_deferred(scene, stream)
     time.sleep(scene.lots.uniform(0, LONGEST_MOMENT_SECONDS))  # the random moment is what is tested
     run = scene.run(stream)
     process = _process(run)
@@ -209,13 +199,6 @@ def _ended_seconds(run: RunObservation) -> float:
     if run.ended_at is None:
         raise AssertionError(f"{run.run_id} has not ended")
     return run.ended_at.timestamp()
-
-
-def _fed_seconds(scene: Scene, stream: str, *, since: float) -> float:
-    """How long after a moment the stream that feeds this one published first; nothing when Kafka feeds it."""
-    if stream not in UPSTREAM:
-        return 0.0
-    return scene.await_publication(UPSTREAM[stream], token=0, after_seconds=since).at_seconds - since
 
 
 def _start_seconds(scene: Scene, stream: str, *, run_id: str) -> float:
