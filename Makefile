@@ -1,12 +1,22 @@
 # Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and a shell; the rest is brought.
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
-.PHONY: help setup demo down test drill drill-supervision bench matrix lint format lock clean \
+.PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
         test-unit test-contracts test-spark test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+CHECKS := lint test-unit test-spark test-orchestration test-end-to-end test-contracts
+CHECKS_AT_ONCE := 2
+
+ifeq ($(MAKECMDGOALS),checks)
+# Side by side they print whole lines only. The filter outlives Ctrl-C, so that each ring can say how it ended.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+WHOLE_LINES := | (trap '' INT; exec sed --unbuffered '')
+else
+.NOTPARALLEL:
+endif
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-26s %s\n", $$1, $$2 }'
@@ -20,8 +30,12 @@ demo: setup ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and everything that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-test: setup lint test-unit test-contracts test-spark test-orchestration test-end-to-end ## Run the checks and every test ring
+# A ring waits for its services about as long as it computes, so two of them fill two cores.
+test: setup ## Run the checks and every test ring, two at a time
+	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 	@echo "All checks and all test rings passed."
+
+checks: $(CHECKS)
 
 drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for hours; needs no other stack
 	$(BIN)/python -m tests.faults.publishing_races
@@ -47,19 +61,19 @@ lint: setup ## Check style, format and types
 	$(BIN)/mypy
 
 test-unit: setup ## Tests of single parts and of the architecture, no service, seconds
-	$(PYTEST) tests/unit tests/architecture
+	$(PYTEST) tests/unit tests/architecture $(WHOLE_LINES)
 
 test-contracts: setup ## Every port's fake and its real adapter against the same tests
-	$(PYTEST) tests/contracts
+	$(PYTEST) tests/contracts $(WHOLE_LINES)
 
 test-spark: setup ## Tests on a real Spark
-	$(PYTEST) tests/spark
+	$(PYTEST) tests/spark $(WHOLE_LINES)
 
 test-orchestration: setup ## Tests on a real Airflow
-	$(PYTEST) tests/orchestration
+	$(PYTEST) tests/orchestration $(WHOLE_LINES)
 
 test-end-to-end: setup ## The whole platform as a person uses it
-	$(PYTEST) tests/end_to_end
+	$(PYTEST) tests/end_to_end $(WHOLE_LINES)
 
 test-yarn: setup ## Tests on a real YARN of one node; fetches 80 MB once, and is no part of `make test`
 	$(PYTEST) tests/yarn
