@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.streams import StateDeclaration
 from sluice.engine import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice_spark.jvm import remember_names
 from sluice_spark.state import choose_shuffle_partitions, state_conf
 from sluice_spark.versions import require_matching_jars
 
@@ -50,6 +51,7 @@ def open_session(
     builder = SparkSession.builder.appName(name)
     conf = {**engine_conf(state), **deployment_conf(settings), **_cores_conf(cores)}
     spark = builder.config(map={**(_adding_delta(conf) if with_delta else conf)}).getOrCreate()
+    remember_names(spark)
     require_matching_jars(spark)
     choose_shuffle_partitions(spark, state)
     return spark

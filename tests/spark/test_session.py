@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from py4j.java_gateway import JVMView
 from pyspark.sql import SparkSession
 
 from sluice.declarations.streams import StateDeclaration
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice_spark.jvm import jvm_of
 from sluice_spark.session import catalog_conf, deployment_conf, engine_conf
 from sluice_spark.state import choose_shuffle_partitions
 from sluice_spark.versions import FoundVersions, find_mismatch
@@ -86,3 +88,21 @@ def test_a_session_is_set_for_the_machine_and_for_utc(spark: SparkSession) -> No
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(spark.sparkContext.defaultParallelism)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+def test_the_end_of_a_java_iterator_asks_the_jvm_for_no_name(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark asks for the same class 13 times there, and a progress report of a stream has five iterators."""
+    asked: list[str] = []
+    ask = JVMView.__getattr__
+
+    def noted(view: JVMView, name: str) -> object:
+        asked.append(name)
+        return ask(view, name)
+
+    monkeypatch.setattr(JVMView, "__getattr__", noted)
+
+    assert list(jvm_of(spark).java.util.ArrayList()) == []
+
+    assert [name for name in asked if name in ("java", "py4j")] == []
