@@ -18,6 +18,10 @@ from sluice.stack.records import ProcessRecord, read_records, read_selection
 from sluice.stack.services import all_services
 from sluice.stack.step import Health, Service
 from sluice.stack.tools import tools_of
+from sluice.stack.waiting import wait_until
+
+_ANSWER_SECONDS = 5.0
+"""How long a process that lives may take to give a healthy answer: on a busy machine the first one may come late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class StackStatus:
 
 
 def observe_stack() -> StackStatus:
-    """Look at every service that the last `up` was asked for, and ask it for a real answer.
+    """Look at every service that the last `up` was asked for, and ask it for a real answer, for some seconds.
 
     Raises
     ------
@@ -105,7 +109,9 @@ def _observe(
         return _stopped(service, "was never started")
     if not record.is_alive(everything):
         return _stopped(service, f"its process {record.pid} is gone")
-    health: Health = service.probe(plan, record.since)
+    health: Health = wait_until(
+        lambda: service.probe(plan, record.since), lambda seen: seen.is_healthy, seconds=_ANSWER_SECONDS
+    )
     return ServiceStatus(
         name=service.name,
         is_running=True,
