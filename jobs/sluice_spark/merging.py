@@ -1,5 +1,7 @@
 """Merges staged batches into their target with Spark, fenced: a MERGE that was checked against an old table is refused.
 
+The rows are read and kept first, so that nothing but the MERGE itself lies behind the fence.
+
 The fence: a Spark session of its own, whose catalog keeps a table object until it is told to refresh. The table is
 refreshed once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Any
 rows that others added to the touched partitions since then refuse the MERGE, whatever keys they have; then everything
@@ -13,15 +15,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.crash_points import CrashPoint, Reached, unnoticed
@@ -36,20 +35,18 @@ from sluice.lakehouse.publication.standing import Standing, load_standing
 from sluice.lakehouse.publication.summaries import publication_summary
 from sluice_spark.identifiers import quoted
 from sluice_spark.jvm import jvm_of
+from sluice_spark.merged_rows import BATCH_VIEW, KeptRows, RowsToMerge, ordering_of
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
 from sluice_spark.spark_errors import first_line
+from sluice_spark.state import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 _log = logging.getLogger(__name__)
 
-_BATCH_VIEW = "sluice_batch"
-_BATCH = "_sluice_batch"
-_PLACE = "_sluice_place"
-
-_MOST_VALUES = 200
-"""So many partitions are named one by one in a MERGE; above, from the lowest to the highest."""
+_PARTS_PER_CORE = 4
+"""In how many parts a MERGE shuffles the rows: Spark puts together what is small, and cannot part what is large."""
 
 MERGE_RACES = RacePolicy(attempts=20, longest_wait_seconds=2.0)
 """A MERGE costs seconds and not milliseconds, so it is tried less often than a commit without Spark."""
@@ -90,14 +87,17 @@ class FencedMerge:
         """
         if all(batch.data_files == 0 for batch in batches):
             return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
-        with self.turn(target.declared.table):
-            merged = self._merge_until_admitted(target, batches)
+        with self.turn(target.declared.table), KeptRows(self._fenced_session(), target) as kept:
+            merged = self._merge_until_admitted(target, batches, kept)
         settle_merge(self.catalog, target.names, token=self.token)
         return merged
 
-    def _merge_until_admitted(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+    def _merge_until_admitted(
+        self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows
+    ) -> Publication:
         refusal: Exception | None = None
         attempts = 0
+        self._read_ahead(target, batches, kept)
         for attempts in self.policy.turns():
             standing = self._refreshed(target)
             todo = batches_to_publish(
@@ -110,14 +110,11 @@ class FencedMerge:
                 )
             self.reached(CrashPoint.CHECKED)
             try:
-                self._merge(target, todo, standing)
+                self._merge(target, kept.of(todo, standing.table))
             except (PySparkException, Py4JJavaError) as error:
                 # Only a table that others have changed meanwhile explains a refusal.
                 if not self._has_moved(target, standing):
-                    raise DeliveryError(
-                        f"Batch {todo[-1].summary.key} cannot be merged into {target.declared.table}: "
-                        f"{first_line(error)}."
-                    ) from error
+                    raise _unmergeable(target, todo, error) from error
                 _log.info("%s changed while batch %s was merged; again", target.declared.table, todo[-1].summary.key)
                 refusal = error
                 continue
@@ -130,12 +127,23 @@ class FencedMerge:
             next_step="Let the others write into other partitions, or less often; a merge that is tried again is safe.",
         ) from refusal
 
+    def _read_ahead(self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows) -> None:
+        """Read the rows that will be merged, so that only the MERGE itself lies between the check and its commit."""
+        standing = load_standing(self.catalog, target.names)
+        position = standing.position(target.names)
+        todo = batches_to_publish(position, batches, token=self.token, target=target.declared.table)
+        if all(batch.data_files == 0 for batch in todo):
+            return
+        try:
+            kept.of(todo, standing.table)
+        except (PySparkException, Py4JJavaError) as error:
+            raise _unmergeable(target, todo, error) from error
+
     def _refreshed(self, target: IcebergTarget) -> Standing:
         """How far the output is published, in the very metadata that the fenced session holds from now on."""
         session = self._fenced_session()
         for _ in self.policy.turns():
-            for table in (target.identifier, target.staging_identifier):
-                session.sql(f"REFRESH TABLE {table}")
+            session.sql(f"REFRESH TABLE {target.identifier}")
             # The session's object is loaded first: were it the newer one, the check below would be of an older table.
             head = _head(self._held(target))
             standing = load_standing(self.catalog, target.names)
@@ -165,100 +173,49 @@ class FencedMerge:
             name = self.catalog.name
             session.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "true")
             session.conf.set(f"spark.sql.catalog.{name}.cache.expiration-interval-ms", "-1")
+            # A new session begins with Spark's 200 parts: as many files, for each task of each shuffle of a MERGE.
+            session.conf.set(SHUFFLE_PARTITIONS, str(_PARTS_PER_CORE * self.spark.sparkContext.defaultParallelism))
             self._session = session
         return self._session
 
-    def _merge(self, target: IcebergTarget, batches: Sequence[StagedBatch], checked: Standing) -> None:
-        session = self._fenced_session()
-        rows = self._newest_rows(session, target, batches).alias(_BATCH_VIEW)
+    def _merge(self, target: IcebergTarget, brought: RowsToMerge) -> None:
         condition = _same_key(target)
-        for bound in partition_bounds(rows, target, checked.table):
+        for bound in brought.bounds:
             condition = condition & bound
-        summary = publication_summary([batch.summary for batch in batches])
-        with _summary_of_sql(session, summary):
-            merge = rows.mergeInto(target.identifier, condition)
+        summary = publication_summary([batch.summary for batch in brought.batches])
+        with _summary_of_sql(self._fenced_session(), summary):
+            merge = brought.rows.mergeInto(target.identifier, condition)
             merge = merge.whenMatched(_is_newer(target) & _is_delete()).delete()
             merge = merge.whenMatched(_is_newer(target)).updateAll()
             merge.whenNotMatched(~_is_delete()).insertAll().merge()
 
-    def _newest_rows(self, session: SparkSession, target: IcebergTarget, batches: Sequence[StagedBatch]) -> DataFrame:
-        """The staged rows; of a key that several batches hold, the newest change of a change feed, otherwise the newest
-        batch's row."""
-        read = [
-            _staged_rows(session, target, batch).withColumn(_BATCH, fn.lit(batch.summary.key.batch))
-            for batch in batches
-            if batch.data_files > 0
-        ]
-        rows = reduce(DataFrame.unionByName, read)
-        if len(read) > 1:
-            keys = [fn.col(quoted(key)) for key in target.declared.keys]
-            ordered = [fn.col(quoted(ordering)).desc_nulls_last()] if (ordering := _ordering(target)) else []
-            newest_first = Window.partitionBy(*keys).orderBy(*ordered, fn.col(_BATCH).desc())
-            rows = rows.withColumn(_PLACE, fn.row_number().over(newest_first)).where(fn.col(_PLACE) == 1).drop(_PLACE)
-        return rows.drop(_BATCH)
+
+def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:
+    return DeliveryError(
+        f"Batch {batches[-1].summary.key} cannot be merged into {target.declared.table}: {first_line(error)}."
+    )
 
 
 def _same_key(target: IcebergTarget) -> Column:
     """When a row of the batch and one of the target are of the same key."""
     keys = (quoted(key) for key in target.declared.keys)
-    return fn.expr(" AND ".join(f"{target.identifier}.{key} = {_BATCH_VIEW}.{key}" for key in keys))
-
-
-def _ordering(target: IcebergTarget) -> str | None:
-    """The column by which a change is newer than another, in whichever batch; none when the batch alone says it."""
-    return target.declared.ordering_column if target.declared.operation_column is not None else None
+    return fn.expr(" AND ".join(f"{target.identifier}.{key} = {BATCH_VIEW}.{key}" for key in keys))
 
 
 def _is_delete() -> Column:
     """When a row of the batch takes its key out of the target; one without an operation does not."""
-    return fn.coalesce(fn.col(f"{_BATCH_VIEW}.{OPERATION_COLUMN}"), fn.lit("")) == DELETE
+    return fn.coalesce(fn.col(f"{BATCH_VIEW}.{OPERATION_COLUMN}"), fn.lit("")) == DELETE
 
 
 def _is_newer(target: IcebergTarget) -> Column:
     """When a row of the batch may touch the target's: a change that comes late changes nothing. Rows that no ordering
     places are the oldest; of two that tie, the one that comes later counts, which makes a repeated merge harmless."""
-    ordering = _ordering(target)
+    ordering = ordering_of(target)
     if ordering is None:
         return fn.lit(True)
     column = quoted(ordering)
     there = f"{target.identifier}.{column}"
-    return fn.expr(f"{there} IS NULL OR coalesce({_BATCH_VIEW}.{column} >= {there}, false)")
-
-
-def partition_bounds(rows: DataFrame, target: IcebergTarget, table: Table) -> list[Column]:
-    """Which partitions of the target a batch can touch, as conditions on its columns.
-
-    With them only rows that others add to those partitions refuse the MERGE. A column that is no key bounds nothing:
-    the row that is replaced may lie in another partition than the new one.
-    """
-    bounds = []
-    for part in table.spec().fields:
-        column = table.schema().find_column_name(part.source_id)
-        if column is None or column not in target.declared.keys:
-            continue
-        ours, theirs = fn.col(f"{_BATCH_VIEW}.{quoted(column)}"), fn.expr(f"{target.identifier}.{quoted(column)}")
-        if isinstance(part.transform, IdentityTransform):
-            values = [row[0] for row in rows.select(ours).distinct().limit(_MOST_VALUES + 1).collect()]
-            if len(values) <= _MOST_VALUES:
-                bounds.append(theirs.isin([value for value in values if value is not None]))
-                continue
-        lowest, highest = rows.agg(fn.min(ours), fn.max(ours)).collect()[0]
-        if lowest is not None:
-            bounds.append(theirs.between(fn.lit(lowest), fn.lit(highest)))
-    return bounds
-
-
-def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
-    """The rows of one batch: what its snapshot added to the one before."""
-    if batch.parent_id is None:
-        rows = session.read.option("snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
-    else:
-        reader = session.read.option("start-snapshot-id", str(batch.parent_id))
-        rows = reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
-    if OPERATION_COLUMN in rows.columns:
-        return rows
-    # A snapshot is read with the schema of its time, in which there may have been no operations.
-    return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
+    return fn.expr(f"{there} IS NULL OR coalesce({BATCH_VIEW}.{column} >= {there}, false)")
 
 
 def _head(table: JavaObject) -> int | None:

@@ -15,7 +15,8 @@ from sluice.errors import DeliveryError, StaleTokenError, StarvedError
 from sluice.lakehouse.catalog import open_catalog
 from sluice.lakehouse.publication.committing import RacePolicy
 from sluice.lakehouse.publication.mark_moves import take_over
-from sluice.lakehouse.publication.staging import load_staging_table, staged_batches
+from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.lakehouse.publication.staging import load_staging_table, staged_batches, staged_files
 from sluice.lakehouse.publication.standing import load_standing
 from sluice_spark.merging import FencedMerge
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -165,6 +166,22 @@ def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_don
         (91, "theirs"),
         (92, "theirs"),
     ]
+
+
+def test_the_rows_are_read_before_the_check(by_region: Workshop, stream_name: str) -> None:
+    """What is read between the check and the commit is time for others to commit in: not even the files are needed."""
+    names = StagedOutput(stream=stream_name, output="copies", target=by_region.table_name("target"))
+
+    def staged_files_are_gone(here: CrashPoint) -> None:
+        if here is CrashPoint.CHECKED:
+            staging = load_staging_table(open_catalog(by_region.settings), names)
+            newest = staged_batches(staging, stream=stream_name, output="copies")[-1]
+            for file in staged_files(staging, [newest])[newest.snapshot_id]:
+                staging.io.delete(file.file_path)
+
+    by_region.run(stream_name, reached=staged_files_are_gone)
+
+    assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new")]
 
 
 def test_rows_that_others_add_elsewhere_do_not_disturb_a_merge(by_region: Workshop, stream_name: str) -> None:
