@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -60,9 +60,13 @@ PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """One batch: how long its trigger took until it was in the table, and how many MERGEs were sent and refused."""
+    """One batch: how long its trigger took until it was in the table, and how many MERGEs were sent and refused.
+
+    open_ms: how long the MERGE that was taken could have been refused: from the look at the table to its commit.
+    """
 
     trigger_ms: float
+    open_ms: float
     sent: int
     refused: int
 
@@ -120,7 +124,7 @@ class Bench:
         """The merge as one writes it with PySpark."""
         source, target = self.tables(name)
         checkpoint = (self.workshop.folder.parent / f"{name}-by-hand").as_uri()
-        counts = Counter[str]()
+        sent: list[float] = []
 
         def merge_batch(batch: DataFrame, _number: int) -> None:
             view = f"{name}_batch"
@@ -132,16 +136,16 @@ class Bench:
             merge = (
                 f"MERGE INTO {self.qualified(target)} t USING {view} b ON {condition} WHEN MATCHED THEN UPDATE SET * "
             )
-            _send_until_taken(batch.sparkSession, merge + "WHEN NOT MATCHED THEN INSERT *", counts)
+            _send_until_taken(batch.sparkSession, merge + "WHEN NOT MATCHED THEN INSERT *", sent)
 
         def merge() -> Merged:
-            counts.clear()
+            sent.clear()
             rows = self.spark.readStream.format("iceberg").load(self.qualified(source))
             writer = rows.writeStream.foreachBatch(merge_batch).option("checkpointLocation", checkpoint)
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
             took = [one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"]]
-            return Merged(trigger_ms=float(sum(took)), sent=counts["sent"], refused=counts["refused"])
+            return Merged(trigger_ms=float(sum(took)), open_ms=sent[-1], sent=len(sent), refused=len(sent) - 1)
 
         return Way(name=_SPOKEN[name], source=source, target=target, merge=merge)
 
@@ -157,12 +161,18 @@ class Bench:
         )
 
         def merge() -> Merged:
-            passed = Counter[CrashPoint]()
-            result = self.workshop.run(stream, reached=lambda point: passed.update([point]))
+            passed: dict[CrashPoint, list[float]] = {CrashPoint.CHECKED: [], CrashPoint.MERGED: []}
+
+            def note(point: CrashPoint) -> None:
+                passed.setdefault(point, []).append(time.monotonic())
+
+            result = self.workshop.run(stream, reached=note)
+            checked, merged = passed[CrashPoint.CHECKED], passed[CrashPoint.MERGED]
             return Merged(
                 trigger_ms=float(sum(batch.duration_ms for batch in result.batches)),
-                sent=passed[CrashPoint.CHECKED],
-                refused=passed[CrashPoint.CHECKED] - passed[CrashPoint.MERGED],
+                open_ms=(merged[-1] - checked[-1]) * 1000,
+                sent=len(checked),
+                refused=len(checked) - len(merged),
             )
 
         return Way(name=_SPOKEN[name], source=source, target=target, merge=merge)
@@ -205,17 +215,19 @@ class Bench:
 _SPOKEN = {"plain": "by hand", "bounded": "by hand, partitions named", "sluice": "sluice"}
 
 
-def _send_until_taken(session: SparkSession, merge: str, counts: Counter[str]) -> None:
+def _send_until_taken(session: SparkSession, merge: str, sent: list[float]) -> None:
+    """Send a MERGE until it is taken, and note how long each one took."""
     for turn in range(MOST_TRIES):
-        counts["sent"] += 1
+        began = time.monotonic()
         try:
             session.sql(merge)
         except (PySparkException, Py4JError):
-            counts["refused"] += 1
             if turn == MOST_TRIES - 1:
                 raise
         else:
             return
+        finally:
+            sent.append((time.monotonic() - began) * 1000)
 
 
 def take_turns(
@@ -231,6 +243,8 @@ def take_turns(
                 if is_compacted:
                     time.sleep(PAUSE_SECONDS * 4)  # so that a compaction is under way
                 found[way.name].append(way.merge())
+            phase = "compacted" if is_compacted else "quiet"
+            sys.stderr.write(f"{phase}, batch {number}, {way.name}: {found[way.name][-1]}\n")
             tick()
     return found
 
@@ -243,6 +257,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=4, help="measured rounds, quiet and compacted")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
+    most = options.rows // REGIONS * TOUCHED_REGIONS
+    if options.changes > most:
+        parser.error(
+            f"--changes {options.changes}: {TOUCHED_REGIONS} partitions have {most} keys of {options.rows} rows"
+        )
     with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
         stack.up(("postgres", "seaweedfs"))
         settings = stack.settings()
@@ -300,6 +319,7 @@ def _print(found: dict[str, dict[str, list[Merged]]], *, title: str, are_equal: 
         "way",
         "median batch ms",
         "speed",
+        "open to refusal ms",
         "MERGEs sent",
         "refused",
         "conflict rate",
@@ -315,6 +335,7 @@ def _print(found: dict[str, dict[str, list[Merged]]], *, title: str, are_equal: 
                 name,
                 f"{_median_ms(ways[name]):.0f}",
                 f"{base / _median_ms(ways[name]):.2f}x",
+                f"{statistics.median(one.open_ms for one in ways[name]):.0f}",
                 f"{sent}",
                 f"{refused}",
                 f"{refused / sent:.2f}",

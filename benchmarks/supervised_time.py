@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.delivery_time import Bench, Turn, fill_topic
+from benchmarks.delivery_time import Bench, fill_topic
+from benchmarks.paired_turns import Turn
 from rich.console import Console
 from rich.table import Table
 from tests.faults.dying_driver import submit_arguments
