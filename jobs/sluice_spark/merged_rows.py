@@ -1,26 +1,28 @@
-"""Reads the rows of staged batches for a MERGE, and keeps them, before the target is looked at.
+"""Reads the rows of staged batches for a MERGE, keeps them, and puts it together, before the target is looked at.
 
-What is read between the check of the mark and the commit of the MERGE is time in which others may commit and refuse it.
+What is done between the check of the mark and the commit of the MERGE is time in which others may commit and refuse it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
 
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.lakehouse.publication.staging import StagedBatch
 from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
+from sluice.lakehouse.publication.summaries import publication_summary
 from sluice_spark.identifiers import quoted
+from sluice_spark.merge_statement import BATCH_VIEW, merge_statement, ordering_of, summary_of_sql
 from sluice_spark.sinks.iceberg import IcebergTarget
 
-BATCH_VIEW = "sluice_batch"
 _BATCH = "_sluice_batch"
 _PLACE = "_sluice_place"
 
@@ -30,17 +32,14 @@ _MOST_VALUES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToMerge:
-    """The rows of some staged batches, under the name of `BATCH_VIEW`.
+    """Some staged batches, read.
 
-    bounds: which partitions of the target they can touch, as conditions on its columns. They follow from the equality
-        of keys, so they stay true whatever becomes of the target's partitioning meanwhile.
-    kept: what Spark holds of them in memory or on local disk.
+    statement: their MERGE into the target. Its bounds on the target's partitions follow from the equality of keys, so
+        they stay true whatever becomes of the partitioning meanwhile.
     """
 
     batches: tuple[StagedBatch, ...]
-    rows: DataFrame
-    bounds: tuple[Column, ...]
-    kept: DataFrame
+    statement: MergeIntoWriter
 
 
 class KeptRows:
@@ -49,7 +48,8 @@ class KeptRows:
     def __init__(self, session: SparkSession, target: IcebergTarget) -> None:
         self._session = session
         self._target = target
-        self._held: RowsToMerge | None = None
+        self._read: RowsToMerge | None = None
+        self._kept = ExitStack()
 
     def __enter__(self) -> KeptRows:
         return self
@@ -58,34 +58,33 @@ class KeptRows:
         self._let_go()
 
     def of(self, batches: Sequence[StagedBatch], table: Table) -> RowsToMerge:
-        """The rows of these batches; read now unless they are the ones that were read last.
+        """These batches; read now unless they are the ones that were read last. Until then, or the end of the block,
+        what the session commits by SQL carries their summary.
 
         Parameters
         ----------
         table: the target, whose partitioning tells what bounds are of use.
         """
-        if self._held is None or self._held.batches != tuple(batches):
+        if self._read is None or self._read.batches != tuple(batches):
             self._let_go()
-            self._held = self._read(tuple(batches), table)
-        return self._held
+            self._read = RowsToMerge(batches=tuple(batches), statement=self._prepared(batches, table))
+        return self._read
 
-    def _read(self, batches: tuple[StagedBatch, ...], table: Table) -> RowsToMerge:
+    def _prepared(self, batches: Sequence[StagedBatch], table: Table) -> MergeIntoWriter:
         self._session.sql(f"REFRESH TABLE {self._target.staging_identifier}")  # the session's tables never do it alone
         kept = newest_rows(self._session, self._target, batches).persist()
-        try:
-            rows = kept.alias(BATCH_VIEW)
-            bounds = tuple(partition_bounds(rows, self._target, table))
-            if not bounds:  # nothing has read the rows yet
-                kept.count()
-        except Exception:
-            kept.unpersist()
-            raise
-        return RowsToMerge(batches=batches, rows=rows, bounds=bounds, kept=kept)
+        self._kept.callback(kept.unpersist)
+        rows = kept.alias(BATCH_VIEW)
+        bounds = partition_bounds(rows, self._target, table)
+        if not bounds:  # nothing has read the rows yet
+            kept.count()
+        summary = publication_summary([batch.summary for batch in batches])
+        self._kept.enter_context(summary_of_sql(self._session, summary))
+        return merge_statement(rows, self._target, bounds)
 
     def _let_go(self) -> None:
-        if self._held is not None:
-            self._held.kept.unpersist()
-            self._held = None
+        self._read = None
+        self._kept.close()
 
 
 def newest_rows(session: SparkSession, target: IcebergTarget, batches: Sequence[StagedBatch]) -> DataFrame:
@@ -103,11 +102,6 @@ def newest_rows(session: SparkSession, target: IcebergTarget, batches: Sequence[
         newest_first = Window.partitionBy(*keys).orderBy(*ordered, fn.col(_BATCH).desc())
         rows = rows.withColumn(_PLACE, fn.row_number().over(newest_first)).where(fn.col(_PLACE) == 1).drop(_PLACE)
     return rows.drop(_BATCH)
-
-
-def ordering_of(target: IcebergTarget) -> str | None:
-    """The column by which a change is newer than another, in whichever batch; none when the batch alone says it."""
-    return target.declared.ordering_column if target.declared.operation_column is not None else None
 
 
 def partition_bounds(rows: DataFrame, target: IcebergTarget, table: Table) -> list[Column]:

@@ -1,6 +1,6 @@
 """Merges staged batches into their target with Spark, fenced: a MERGE that was checked against an old table is refused.
 
-The rows are read and kept first, so that nothing but the MERGE itself lies behind the fence.
+The rows are read and kept, and the MERGE put together, first: nothing but its execution lies behind the fence.
 
 The fence: a Spark session of its own, whose catalog keeps a table object until it is told to refresh. The table is
 refreshed once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Any
@@ -12,16 +12,15 @@ look at a newer table than it had checked, and merge an old batch over a newer o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as fn
+from pyspark.sql import SparkSession
 
 from sluice.crash_points import CrashPoint, Reached, unnoticed
 from sluice.errors import DeliveryError, StarvedError
@@ -30,13 +29,10 @@ from sluice.lakehouse.publication.committing import RacePolicy
 from sluice.lakehouse.publication.mark_moves import settle_merge
 from sluice.lakehouse.publication.publishing import Publication, publish_append
 from sluice.lakehouse.publication.staging import StagedBatch
-from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
 from sluice.lakehouse.publication.standing import Standing, load_standing
-from sluice.lakehouse.publication.summaries import publication_summary
-from sluice_spark.identifiers import quoted
 from sluice_spark.jvm import jvm_of
-from sluice_spark.merged_rows import BATCH_VIEW, KeptRows, RowsToMerge, ordering_of
-from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
+from sluice_spark.merged_rows import KeptRows, RowsToMerge
+from sluice_spark.sinks.iceberg import IcebergTarget
 from sluice_spark.spark_errors import first_line
 from sluice_spark.state import SHUFFLE_PARTITIONS
 
@@ -110,7 +106,7 @@ class FencedMerge:
                 )
             self.reached(CrashPoint.CHECKED)
             try:
-                self._merge(target, kept.of(todo, standing.table))
+                self._merge(kept.of(todo, standing.table))
             except (PySparkException, Py4JJavaError) as error:
                 # Only a table that others have changed meanwhile explains a refusal.
                 if not self._has_moved(target, standing):
@@ -152,6 +148,9 @@ class FencedMerge:
                 return standing
         raise StarvedError(f"{target.declared.table} changes faster than it can be looked at.")
 
+    def _merge(self, brought: RowsToMerge) -> None:
+        brought.statement.merge()  # it looks the target up now, in what the fenced session holds
+
     def _has_moved(self, target: IcebergTarget, checked: Standing) -> bool:
         now, before = load_standing(self.catalog, target.names).table, checked.table
         return now.metadata.current_snapshot_id != before.metadata.current_snapshot_id
@@ -178,17 +177,6 @@ class FencedMerge:
             self._session = session
         return self._session
 
-    def _merge(self, target: IcebergTarget, brought: RowsToMerge) -> None:
-        condition = _same_key(target)
-        for bound in brought.bounds:
-            condition = condition & bound
-        summary = publication_summary([batch.summary for batch in brought.batches])
-        with _summary_of_sql(self._fenced_session(), summary):
-            merge = brought.rows.mergeInto(target.identifier, condition)
-            merge = merge.whenMatched(_is_newer(target) & _is_delete()).delete()
-            merge = merge.whenMatched(_is_newer(target)).updateAll()
-            merge.whenNotMatched(~_is_delete()).insertAll().merge()
-
 
 def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:
     return DeliveryError(
@@ -196,41 +184,6 @@ def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: E
     )
 
 
-def _same_key(target: IcebergTarget) -> Column:
-    """When a row of the batch and one of the target are of the same key."""
-    keys = (quoted(key) for key in target.declared.keys)
-    return fn.expr(" AND ".join(f"{target.identifier}.{key} = {BATCH_VIEW}.{key}" for key in keys))
-
-
-def _is_delete() -> Column:
-    """When a row of the batch takes its key out of the target; one without an operation does not."""
-    return fn.coalesce(fn.col(f"{BATCH_VIEW}.{OPERATION_COLUMN}"), fn.lit("")) == DELETE
-
-
-def _is_newer(target: IcebergTarget) -> Column:
-    """When a row of the batch may touch the target's: a change that comes late changes nothing. Rows that no ordering
-    places are the oldest; of two that tie, the one that comes later counts, which makes a repeated merge harmless."""
-    ordering = ordering_of(target)
-    if ordering is None:
-        return fn.lit(True)
-    column = quoted(ordering)
-    there = f"{target.identifier}.{column}"
-    return fn.expr(f"{there} IS NULL OR coalesce({BATCH_VIEW}.{column} >= {there}, false)")
-
-
 def _head(table: JavaObject) -> int | None:
     snapshot = table.currentSnapshot()
     return int(snapshot.snapshotId()) if snapshot is not None else None
-
-
-@contextmanager
-def _summary_of_sql(spark: SparkSession, summary: Mapping[str, str]) -> Iterator[None]:
-    """Snapshots that SQL commits meanwhile carry these properties in their summary."""
-    names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in summary.items()}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in names:
-            spark.conf.unset(name)
