@@ -87,7 +87,7 @@ def test_without_the_guard_a_late_change_would_win(workshop: Workshop, stream_na
     workshop.run(stream_name)
     feed(workshop, [(1, 4, "late", "u")])
 
-    with patch("sluice_spark.merging._is_newer", return_value=fn.lit(True)):
+    with patch("sluice_spark.merge_statement._is_newer", return_value=fn.lit(True)):
         workshop.run(stream_name)
 
     assert rows(workshop) == [(1, 4, "late")]
