@@ -1,4 +1,4 @@
-# Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and a shell; the rest is brought.
+# Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and bash; the rest is brought.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
         test-unit test-contracts test-spark test-orchestration test-end-to-end test-yarn
@@ -13,7 +13,7 @@ ifeq ($(MAKECMDGOALS),checks)
 # Side by side they print whole lines only. The filter outlives Ctrl-C, so that each ring can say how it ended.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
-WHOLE_LINES := | (trap '' INT; exec sed --unbuffered '')
+WHOLE_LINES := | (trap '' INT; exec sed -u '')
 else
 .NOTPARALLEL:
 endif

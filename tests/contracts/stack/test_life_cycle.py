@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -140,6 +141,18 @@ def test_up_replaces_a_service_that_hangs(running: Stack) -> None:
     assert (seen["running"], seen["healthy"]) == (True, False)
     assert running.status()["seaweedfs"]["healthy"]
     assert before not in {process.pid for process in processes_of(running)}
+
+
+def test_a_service_whose_first_answer_is_late_is_healthy(running: Stack) -> None:
+    pid = running.status()["seaweedfs"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    awake = threading.Timer(4.0, os.kill, (pid, signal.SIGCONT))  # one look at it gives up after three seconds
+    awake.start()
+
+    seen = running.status()["seaweedfs"]
+    awake.join()
+
+    assert (seen["running"], seen["healthy"], seen["detail"]) == (True, True, "")
 
 
 def test_a_changed_setting_restarts_only_the_service_it_concerns(running: Stack) -> None:
