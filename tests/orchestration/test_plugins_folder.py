@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -27,3 +28,12 @@ def test_airflow_loads_no_module_of_ours_under_a_second_name() -> None:
     seen = json.loads(scanned.stdout.splitlines()[-1])
     assert seen["errors"] == {}
     assert ours & set(seen["modules"]) == set()
+
+
+def test_what_dag_files_need_is_imported_before_airflow_forks() -> None:
+    files = [file.read_text() for file in (project_root() / "dags").glob("*.py")]
+    needed = set(re.findall(r"^from (sluice[\w.]*) import", "\n".join(files), re.MULTILINE))
+    command = [sys.executable, "-c", SCAN]
+    scanned = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  # ours
+    assert needed
+    assert needed <= set(json.loads(scanned.stdout.splitlines()[-1])["modules"])
