@@ -9,6 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 CHECKS := lint test-unit test-spark test-orchestration test-end-to-end test-contracts
 CHECKS_AT_ONCE := 2
 
+# Without it every ring, and every process that a test starts, would compile the same modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 ifeq ($(MAKECMDGOALS),checks)
 # Side by side they print whole lines only. The filter outlives Ctrl-C, so that each ring can say how it ended.
 SHELL := bash

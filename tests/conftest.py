@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -18,6 +19,11 @@ pytest_plugins = [
     "tests.fixtures.stack",
     "tests.fixtures.stream_commands",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage pass over what has been imported: it all stays, and a look at it takes 0.3 s."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

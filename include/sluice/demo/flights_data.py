@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ class Flight:
     @property
     def identity(self) -> str:
         """The name of the flight among all flights: planned hour, carrier, number."""
-        return f"{self.time_hour:%Y-%m-%dT%HZ}/{self.carrier}/{self.flight}"
+        return f"{self.time_hour.isoformat(timespec='hours')[:13]}Z/{self.carrier}/{self.flight}"
 
     @property
     def departure(self) -> datetime:
@@ -99,8 +100,9 @@ def _start_of(day: date) -> datetime:
     return datetime.combine(day, time(), tzinfo=UTC) + DAY_STARTS_AT
 
 
+@cache
 def read_flights() -> pa.Table:
-    """Every flight of 2013 with the columns of `Flight`."""
+    """Every flight of 2013 with the columns of `Flight`; read once, 30 MB."""
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive:
         return _parse_csv(archive.read("flights.csv"))
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -51,6 +51,7 @@ class RecordKind(StrEnum):
 MALFORMED_KINDS = frozenset({RecordKind.TRUNCATED, RecordKind.MISSING_KEY, RecordKind.WRONG_TYPE})
 """The kinds that belong into the quarantine."""
 
+_FIELDS = tuple(field.name for field in fields(Flight))
 _KEYS_TO_LOSE = ("time_hour", "carrier", "flight")
 _TYPES_TO_BREAK: Mapping[str, Any] = {"flight": "seven", "dep_delay": "a while", "time_hour": {"hour": "noon"}}
 
@@ -187,7 +188,8 @@ def _arrivals(flight: Flight, seed: int) -> Iterable[tuple[datetime, RecordKind,
 
 
 def _json_fields(flight: Flight) -> dict[str, Any]:
-    return asdict(flight) | {"time_hour": f"{flight.time_hour:%Y-%m-%dT%H:%M:%SZ}"}
+    values = {name: getattr(flight, name) for name in _FIELDS}
+    return values | {"time_hour": f"{flight.time_hour:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def _pick(flight: Flight, choice: str, among: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,9 +15,6 @@ from pathlib import Path
 
 _LOOK_SECONDS = 0.05
 """How often it is looked whether a process group has ended; the system offers nothing to wait on for a group."""
-
-_ARE_YOU_THERE = 0
-"""The signal that only asks whether there is anybody to receive it."""
 
 _MESSAGE_CHARACTERS = 400
 """Bounds how much of a program's output is repeated in one error sentence."""
@@ -112,7 +110,7 @@ class CommandRunner:
             except subprocess.TimeoutExpired:
                 _stop(process, grace_seconds=self._grace_seconds)
                 exit_code = process.wait()
-                too_late = f"\nerror: stopped, because it was not done after {deadline_seconds:.0f} s\n"
+                too_late = f"\nerror: stopped, because it was not done after {deadline_seconds:g} s\n"
             except BaseException:
                 if is_stoppable:
                     _stop(process, grace_seconds=self._grace_seconds)
@@ -135,9 +133,10 @@ class CommandRunner:
 def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
     """End a program and all that it started, which is in its process group; the last of them may outlive it."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        _signal_group(process, signal_number)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal_number)
         deadline = time.monotonic() + grace_seconds
-        while _signal_group(process, _ARE_YOU_THERE):
+        while _is_group_alive(process.pid):
             if time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
@@ -145,11 +144,18 @@ def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
             return
 
 
-def _signal_group(process: subprocess.Popen[bytes], signal_number: int) -> bool:
-    """Signal a program's group; False when nobody is left in it."""
-    process.poll()  # who has ended stays in the group until somebody has asked for the exit code
-    try:
-        os.killpg(process.pid, signal_number)
-    except ProcessLookupError:
-        return False
-    return True
+def _is_group_alive(group: int) -> bool:
+    """Whether a process of the group runs.
+
+    Who has ended stays in it until somebody has asked for the exit code, and does not count: an orphan's is asked for
+    by the machine's first process, which takes seconds on some machines, and in many containers never does.
+    Source: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    for seen in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, member_of, *_ = seen.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended between two looks
+        if int(member_of) == group and state not in "ZX":
+            return True
+    return False

@@ -9,25 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from sluice.cli.app import app, main
+from sluice.errors import UnhealthyError
 
 HEAVY = {"airflow", "boto3", "great_expectations", "pandas", "psycopg", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 
-EXTRA_COMMANDS = """
+SHOW_ENVIRONMENT = """
 import os
 from sluice.cli import app as root
-from sluice.errors import UnhealthyError
-
-@root.app.command()
-def unhealthy(as_json: bool = root.typer.Option(False, "--json")) -> None:
-    raise UnhealthyError("Two streams are late.", next_step="Look at `sluice stream list`.")
-
-@root.app.command()
-def interrupted() -> None:
-    raise KeyboardInterrupt
-
-@root.app.command()
-def defect() -> None:
-    raise RuntimeError("this is a defect")
 
 @root.app.command()
 def show_environment() -> None:
@@ -35,18 +26,42 @@ def show_environment() -> None:
 
 root.main()
 """
-"""The real command with further commands that do on purpose what others do by accident."""
+"""The real command with one more, that tells whose environment it got."""
 
 
-def sluice(*words: str, data: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command on a stack's data folder, with nothing of this process's own settings."""
+def environment_seen(data: Path, **environment: str) -> str:
+    """What a command sees beside a stack's data folder, in a process with nothing of this process's own settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    return subprocess.run(  # noqa: S603  # our own command
-        [sys.executable, "-c", EXTRA_COMMANDS, *words],
+    answer = subprocess.run(  # noqa: S603  # our own command
+        [sys.executable, "-c", SHOW_ENVIRONMENT, "show-environment"],
         capture_output=True,
         text=True,
+        check=True,
         env={**inherited, "SLUICE_DATA": str(data), "JAVA_HOME": "/of-the-shell", **environment},
     )
+    return answer.stdout
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    """The command's own root, to which a test may give a command that does on purpose what others do by accident."""
+    monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+    return app
+
+
+def exit_code(*words: str) -> object:
+    """The code with which the command leaves this process."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    return left.value.code
+
+
+def add_unhealthy(root: typer.Typer) -> None:
+    """A command that fails as commands do."""
+
+    @root.command()
+    def unhealthy(as_json: bool = typer.Option(False, "--json")) -> None:
+        raise UnhealthyError("Two streams are late.", next_step="Look at `sluice stream list`.")
 
 
 def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
@@ -62,39 +77,46 @@ def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
         assert f" {family} " in answer.stdout
 
 
-def test_error_is_a_sentence_and_the_next_step(tmp_path: Path) -> None:
-    answer = sluice("unhealthy", data=tmp_path)
+def test_error_is_a_sentence_and_the_next_step(root: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    add_unhealthy(root)
 
-    assert (answer.returncode, answer.stdout) == (1, "")
-    assert answer.stderr == "sluice: Two streams are late.\nLook at `sluice stream list`.\n"
+    assert exit_code("unhealthy") == 1
+    assert capsys.readouterr() == ("", "sluice: Two streams are late.\nLook at `sluice stream list`.\n")
 
 
-def test_error_is_json_for_a_program(tmp_path: Path) -> None:
-    answer = sluice("unhealthy", "--json", data=tmp_path)
+def test_error_is_json_for_a_program(root: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    add_unhealthy(root)
 
-    assert (answer.returncode, answer.stdout) == (1, "")
-    assert json.loads(answer.stderr) == {
+    assert exit_code("unhealthy", "--json") == 1
+    written, told = capsys.readouterr()
+    assert written == ""
+    assert json.loads(told) == {
         "error": "UnhealthyError",
         "message": "Two streams are late.",
         "next_step": "Look at `sluice stream list`.",
     }
 
 
-def test_interruption_has_its_own_exit_code(tmp_path: Path) -> None:
-    assert sluice("interrupted", data=tmp_path).returncode == 130
+def test_interruption_has_its_own_exit_code(root: typer.Typer) -> None:
+    @root.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert exit_code("interrupted") == 130
 
 
-def test_defect_keeps_its_traceback(tmp_path: Path) -> None:
-    answer = sluice("defect", data=tmp_path)
+def test_defect_keeps_its_traceback(root: typer.Typer) -> None:
+    @root.command()
+    def defect() -> None:
+        raise RuntimeError("this is a defect")
 
-    assert answer.returncode == 1
-    assert answer.stderr.startswith("Traceback")
-    assert answer.stderr.endswith("RuntimeError: this is a defect\n")
+    with pytest.raises(RuntimeError, match="this is a defect"):
+        main(["defect"])
 
 
 @pytest.mark.parametrize("words", [("no-such-command",), ("validate", "--no-such-option")])
-def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...], tmp_path: Path) -> None:
-    assert sluice(*words, data=tmp_path).returncode == 2
+def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...]) -> None:
+    assert exit_code(*words) == 2
 
 
 def write_stack(data: Path) -> None:
@@ -106,9 +128,9 @@ def write_stack(data: Path) -> None:
 def test_environment_of_the_stack_is_taken_over_and_own_settings_win(tmp_path: Path) -> None:
     write_stack(tmp_path)
 
-    answer = sluice("show-environment", data=tmp_path, SLUICE_LOGS="/of-the-shell")
+    seen = environment_seen(tmp_path, SLUICE_LOGS="/of-the-shell")
 
-    assert answer.stdout == (
+    assert seen == (
         "{'SLUICE_LEDGER_URL': 'of-the-stack', 'SLUICE_LOGS': '/of-the-shell', 'JAVA_HOME': '/of-the-stack'}\n"
     )
 
@@ -116,14 +138,12 @@ def test_environment_of_the_stack_is_taken_over_and_own_settings_win(tmp_path: P
 def test_deployment_keeps_its_own_environment(tmp_path: Path) -> None:
     write_stack(tmp_path)
 
-    answer = sluice("show-environment", data=tmp_path, SLUICE_LEDGER_URL="of-the-deployment")
+    seen = environment_seen(tmp_path, SLUICE_LEDGER_URL="of-the-deployment")
 
-    assert answer.stdout == (
-        "{'SLUICE_LEDGER_URL': 'of-the-deployment', 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n"
-    )
+    assert seen == ("{'SLUICE_LEDGER_URL': 'of-the-deployment', 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n")
 
 
 def test_without_a_stack_nothing_is_taken_over(tmp_path: Path) -> None:
-    answer = sluice("show-environment", data=tmp_path)
+    seen = environment_seen(tmp_path)
 
-    assert answer.stdout == "{'SLUICE_LEDGER_URL': None, 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n"
+    assert seen == "{'SLUICE_LEDGER_URL': None, 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n"

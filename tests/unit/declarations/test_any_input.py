@@ -70,7 +70,8 @@ def check(folder: Folder, name: str, text: bytes) -> None:
 def test_any_value_anywhere_in_a_stream(lasting: Folder, data: st.DataObject, value: Any) -> None:
     content = yaml.safe_load(STREAM)
     path = data.draw(st.sampled_from(list(places(content))))
-    check(lasting, "silver_flights.stream.yaml", yaml.safe_dump(replaced(content, path, value)).encode())
+    changed = yaml.dump(replaced(content, path, value), Dumper=yaml.CSafeDumper)
+    check(lasting, "silver_flights.stream.yaml", changed.encode())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
@@ -79,7 +80,7 @@ def test_any_value_anywhere_in_a_table(lasting: Folder, data: st.DataObject, val
     content = yaml.safe_load(TABLE.replace("bronze.flights", "other.flights"))
     path = data.draw(st.sampled_from(list(places(content))))
     file = lasting.path / "other.flights.table.yaml"
-    file.write_text(yaml.safe_dump(replaced(content, path, value)))
+    file.write_text(yaml.dump(replaced(content, path, value), Dumper=yaml.CSafeDumper))
     declarations = lasting.load()
     file.unlink()
     assert {problem.location.file for problem in declarations.problems} <= {file}

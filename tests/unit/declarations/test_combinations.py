@@ -45,7 +45,7 @@ def test_what_is_forbidden_is_refused_where_it_is_declared_and_nothing_else(
         declaration = {"stream": name, "description": name, "owner": "me", "transformation": {"sql": f"{name}.sql"}}
         folder.write(f"{name}.sql", query(combination))
         parts = declared_parts(combination, Places())
-        folder.write(f"{name}.stream.yaml", yaml.safe_dump(declaration | parts, sort_keys=False))
+        folder.write(f"{name}.stream.yaml", yaml.dump(declaration | parts, Dumper=yaml.CSafeDumper, sort_keys=False))
 
     problems: defaultdict[str, list[DeclarationError]] = defaultdict(list)
     for problem in folder.load().problems:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import time
 from dataclasses import FrozenInstanceError
 from typing import TYPE_CHECKING
 
@@ -144,19 +143,3 @@ def test_loading_imports_neither_spark_nor_iceberg_nor_airflow(sound: Folder) ->
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own interpreter and text
     assert finished.stdout.strip() == "set()"
-
-
-def test_a_thousand_files_load_within_the_time_of_a_dag_parse(sound: Folder) -> None:
-    stream = (sound.path / "silver_flights.stream.yaml").read_text()
-    table = (sound.path / "silver.flights.table.yaml").read_text()
-    for number in range(500):
-        own = stream.replace("silver_flights\n", f"s{number}\n", 1).replace("silver.flights", f"silver.s{number}")
-        sound.write(f"many/s{number}.stream.yaml", own)
-        sound.write(f"many/silver.s{number}.table.yaml", table.replace("silver.flights", f"silver.s{number}"))
-    sound.write("many/transformations.py", (sound.path / "transformations.py").read_text())
-    before = time.process_time()
-    declarations = sound.load()
-    seconds = time.process_time() - before
-    assert declarations.problems == ()
-    assert len(declarations.streams) == 501
-    assert seconds < 1.5, "processor time: 0.6 s where this was written"

@@ -30,14 +30,14 @@ FLUSHED_EVERY = timedelta(hours=1)
 _week = flights_of(Span(first_day=FIRST_DAY, days=7))
 
 
-def _plan(first: int, days: int, seed: int) -> tuple[list[Flight], ReplayPlan]:
+def _plan(first: int, days: int, seed: int, *, every: int = 1) -> tuple[list[Flight], ReplayPlan]:
     span = Span(first_day=FIRST_DAY + timedelta(days=first), days=days)
-    flights = [flight for flight in _week if span.starts_at <= flight.departure < span.ends_at]
+    flights = [flight for flight in _week[::every] if span.starts_at <= flight.departure < span.ends_at]
     return flights, plan_replay(flights, span=span, seed=seed)
 
 
-plans = st.builds(_plan, st.integers(0, 4), st.integers(2, 3), st.integers(0, 2**32))
-few = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+plans = st.builds(_plan, st.integers(0, 4), st.integers(2, 3), st.integers(0, 2**32), every=st.integers(3, 30))
+few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few
