@@ -30,6 +30,17 @@ _SPOT_NODES = {
 Source: https://spark.apache.org/docs/4.1.0/configuration.html"""
 
 
+_PATIENT_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""Let the JVM's optimizing compiler wait ten times longer than it would. What runs hot for good is compiled all the
+same; what a driver does while it starts is not, which took two fifths of its first minutes' processor time.
+Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html (and `java -XX:+PrintFlagsFinal`)"""
+
+
 def class_path(jars: Path) -> str:
     """The jars of Spark's class path, in a stable order; Delta's lie there unused until a session asks for them."""
     return ":".join(str(jar) for folder in ("spark", "delta") for jar in sorted((jars / folder).glob("*.jar")))
@@ -56,6 +67,8 @@ def launch_conf(
     java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", "-XX:+UseSerialGC"]
     if is_bounded:
         java_options.append("-XX:TieredStopAtLevel=1")
+    else:
+        java_options += _PATIENT_COMPILER
     java_options += _class_archive_options()
     return {
         **engine.options,

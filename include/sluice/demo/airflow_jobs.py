@@ -38,12 +38,12 @@ def unpause_streams(platform: LocalPlatform) -> None:
         platform.airflow.unpause(stream)
 
 
-def run_jobs(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
-    """Run every bounded job, one after the other: they share the one slot of Airflow's Spark pool.
+def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
+    """Drop weather files, read them by one increment, and wait for the one that its new rows set off.
 
     Parameters
     ----------
-    log: says how long each took.
+    log: says how long it took.
     flights_until: all flights that left before are in `silver.flights`.
 
     Raises
@@ -51,23 +51,32 @@ def run_jobs(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) 
     DemonstrationError: when a job fails or takes too long.
     """
     with log.step(DemoStep.WEATHER):
-        _run_weather(platform, flights_until=flights_until)
+        platform.airflow.await_known(GOLD_BY_WEATHER, deadline_seconds=_DAG_SECONDS)
+        platform.airflow.unpause(GOLD_BY_WEATHER)
+        known = _runs(platform, GOLD_BY_WEATHER)
+        drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
+        _run(platform, BRONZE_WEATHER)
+        set_off = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
+        platform.airflow.await_success(set_off, deadline_seconds=_JOB_SECONDS)
+
+
+def run_upkeep(platform: LocalPlatform, log: StepLog) -> None:
+    """Run what keeps tables and streams sound, one after the other.
+
+    Parameters
+    ----------
+    log: says how long each took.
+
+    Raises
+    ------
+    DemonstrationError: when a job fails or takes too long.
+    """
     with log.step(DemoStep.MAINTENANCE):
         _run(platform, MAINTENANCE, tables=MAINTAINED_TABLES)
     with log.step(DemoStep.QUALITY):
         _run(platform, QUALITY, tables=CHECKED_TABLES)
     with log.step(DemoStep.HEALTH):
         _run(platform, CHECKPOINT_HEALTH)
-
-
-def _run_weather(platform: LocalPlatform, *, flights_until: datetime) -> None:
-    platform.airflow.await_known(GOLD_BY_WEATHER, deadline_seconds=_DAG_SECONDS)
-    platform.airflow.unpause(GOLD_BY_WEATHER)
-    known = _runs(platform, GOLD_BY_WEATHER)
-    drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
-    _run(platform, BRONZE_WEATHER)
-    set_off = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
-    platform.airflow.await_success(set_off, deadline_seconds=_JOB_SECONDS)
 
 
 def _run(platform: LocalPlatform, dag_id: str, *, tables: tuple[str, ...] = ()) -> None:

@@ -2,7 +2,7 @@
 
 What overlaps, because two cores have no time to wait: the plan of the replay is made while the tables are; half of the
 flights are sent while the drivers start, as a backlog, and the other half flows through the running streams; the
-bounded jobs go through Airflow while the late set goes through the streams.
+bounded jobs go through Airflow, two at a time, while the late set goes through the streams.
 
 Ctrl-C stops the replay between two hours of event time, when everything sent is acknowledged. The stack goes on
 running, as it does after the demo's end: `sluice stack down` stops it, and `sluice demo` goes on where this one was.
@@ -19,7 +19,7 @@ from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING
 
-from sluice.demo.airflow_jobs import run_jobs, unpause_streams
+from sluice.demo.airflow_jobs import run_upkeep, run_weather, unpause_streams
 from sluice.demo.comparison import require_truth
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sluice.demo.live_table import Render
 
 _THREADS = 4
-"""Tables and plan, then replay and jobs: never more than three at a time."""
+"""Tables and plan, then the replay, the weather and the upkeep: never more than three at a time."""
 
 YEAR = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA)
 
@@ -153,10 +153,14 @@ def _stream(
         with log.step(DemoStep.FLIGHTS):
             sending = streaming.send(flowing, hours_per_second=options.hours_per_second)
             streaming.await_drained(sending, headline="Flights flow")
-        jobs = pool.submit(run_jobs, platform, log, flights_until=flights_until)
+        jobs = (
+            pool.submit(run_weather, platform, log, flights_until=flights_until),
+            pool.submit(run_upkeep, platform, log),
+        )
         if late_set:
             with log.step(DemoStep.LATE_SET):
                 streaming.await_passed(watermark_to_pass(late_set), headline="The watermark passes the late set")
                 sending = streaming.send(late_set, hours_per_second=None)
                 streaming.await_drained(sending, headline="The late set is read and dropped")
-    jobs.result()
+    for job in jobs:
+        job.result()

@@ -37,8 +37,9 @@ FIXED_SETTINGS: Mapping[str, str] = {
 
 SPARK_POOL = "spark"
 
-SPARK_POOL_SLOTS = 1
-"""Bounded Spark jobs run one after the other: beside three live drivers, two cores and 10 GB hold one more JVM."""
+SPARK_POOL_SLOTS = 2
+"""So many bounded Spark jobs run at a time: each waits for itself about half of its time, so two of them fill what
+three live drivers leave of two cores, and stay within 10 GB with them."""
 
 SPARK_CONNECTION = json.dumps(
     {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"}}

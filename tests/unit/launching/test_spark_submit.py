@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 from tests.fixtures.streams import continuous_stream
 
+from sluice.declarations.streams import EngineDeclaration
 from sluice.engine import launch_conf
 from sluice.errors import LaunchError
 from sluice.job_command import MaintainTable, RunStream
@@ -178,3 +179,20 @@ def test_executors_are_granted_where_there_are_any(
     assert ("spark.executor.extraClassPath" in granted) is not master.startswith("local")
     granted.pop("spark.executor.extraClassPath", None)
     assert granted == conf
+
+
+@pytest.mark.parametrize(
+    ("is_bounded", "compiler"),
+    [
+        (True, {"TieredStopAtLevel"}),
+        (False, {f"Tier4{name}Threshold" for name in ("Invocation", "MinInvocation", "Compile", "BackEdge")}),
+    ],
+)
+def test_the_optimizing_compiler_comes_late_to_streams_and_never_to_what_ends_soon(
+    is_bounded: bool, compiler: set[str]
+) -> None:
+    conf = launch_conf(home=Path("/h"), jars=Path("/j"), engine=EngineDeclaration(), is_bounded=is_bounded)
+
+    options = conf["spark.driver.extraJavaOptions"].split()
+
+    assert {word.removeprefix("-XX:").partition("=")[0] for word in options if "Tier" in word} == compiler
