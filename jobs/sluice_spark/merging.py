@@ -81,8 +81,8 @@ class FencedMerge:
         StarvedError: when other writers were faster every time.
         DeliveryError, LakehouseError: as `publish_append` raises them.
         """
-        if all(batch.data_files == 0 for batch in batches):
-            return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
+        if _are_empty(batches):
+            return self._move_mark(target, batches)
         with self.turn(target.declared.table), KeptRows(self._fenced_session(), target) as kept:
             merged = self._merge_until_admitted(target, batches, kept)
         settle_merge(self.catalog, target.names, token=self.token)
@@ -104,6 +104,8 @@ class FencedMerge:
                 return Publication(
                     snapshot_id=standing.published_by, published=() if before else tuple(batches), attempts=attempts - 1
                 )
+            if _are_empty(todo):  # others have published the rows before them
+                return self._move_mark(target, todo)
             self.reached(CrashPoint.CHECKED)
             try:
                 self._merge(kept.of(todo, standing.table))
@@ -123,12 +125,16 @@ class FencedMerge:
             next_step="Let the others write into other partitions, or less often; a merge that is tried again is safe.",
         ) from refusal
 
+    def _move_mark(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+        """Publish batches without rows: there is nothing to merge, and the mark moves by a commit without Spark."""
+        return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
+
     def _read_ahead(self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows) -> None:
         """Read the rows that will be merged, so that only the MERGE itself lies between the check and its commit."""
         standing = load_standing(self.catalog, target.names)
         position = standing.position(target.names)
         todo = batches_to_publish(position, batches, token=self.token, target=target.declared.table)
-        if all(batch.data_files == 0 for batch in todo):
+        if _are_empty(todo):
             return
         try:
             kept.of(todo, standing.table)
@@ -176,6 +182,10 @@ class FencedMerge:
             session.conf.set(SHUFFLE_PARTITIONS, str(_PARTS_PER_CORE * self.spark.sparkContext.defaultParallelism))
             self._session = session
         return self._session
+
+
+def _are_empty(batches: Sequence[StagedBatch]) -> bool:
+    return all(batch.data_files == 0 for batch in batches)
 
 
 def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:

@@ -7,7 +7,14 @@ from unittest.mock import patch
 
 import pytest
 from pyiceberg.table.snapshots import Snapshot
-from tests.fixtures.streams_of_tables import COLUMNS, all_of_them, blind_to_what_is_there, reading, writing
+from tests.fixtures.streams_of_tables import (
+    COLUMNS,
+    all_of_them,
+    blind_to_what_is_there,
+    reading,
+    stopping_when_staged,
+    writing,
+)
 from tests.fixtures.workshop import Workshop
 
 from sluice.crash_points import CrashPoint
@@ -20,6 +27,7 @@ from sluice.lakehouse.publication.staging import load_staging_table, staged_batc
 from sluice.lakehouse.publication.standing import load_standing
 from sluice_spark.merging import FencedMerge
 from sluice_spark.sinks.iceberg import IcebergTarget
+from sluice_spark.stopping import StopRequest
 
 
 @pytest.fixture
@@ -193,14 +201,19 @@ def test_rows_that_others_add_elsewhere_do_not_disturb_a_merge(by_region: Worksh
     assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new"), (91, "theirs")]
 
 
-def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, stream_name: str) -> None:
-    """A driver checks and stops there; the next one takes over, merges this batch and the next; the first goes on."""
-    names = IcebergTarget(
+def iceberg_target(workshop: Workshop, stream_name: str) -> IcebergTarget:
+    """What the stream merges into."""
+    return IcebergTarget(
         stream=stream_name,
         output="copies",
-        declared=by_region.stream(stream_name).declaration.outputs["copies"].iceberg or pytest.fail("no table"),
-        catalog=by_region.settings.catalog.name,
+        declared=workshop.stream(stream_name).declaration.outputs["copies"].iceberg or pytest.fail("no table"),
+        catalog=workshop.settings.catalog.name,
     )
+
+
+def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, stream_name: str) -> None:
+    """A driver checks and stops there; the next one takes over, merges this batch and the next; the first goes on."""
+    names = iceberg_target(by_region, stream_name)
 
     def overtaken(here: CrashPoint) -> None:
         if here is CrashPoint.CHECKED:
@@ -216,6 +229,41 @@ def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, str
         by_region.run(stream_name, reached=overtaken)
 
     assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "newest")]
+
+
+def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Workshop, stream_name: str) -> None:
+    source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
+    inputs = reading(source)
+    inputs["records"]["stream"]["iceberg"]["max_files_per_batch"] = 1
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT id, word FROM records WHERE word <> 'nothing'",
+        inputs=inputs,
+        outputs=writing(target, mode="merge", keys=["id"], publish_every="1 hour"),
+        mode="continuous",
+        trigger={"processing_time": "100 milliseconds"},
+    )
+    for number, word in enumerate(("something", "nothing")):
+        workshop.append("source", [{"id": number, "word": word}])
+    merged = iceberg_target(workshop, stream_name)
+    groups: list[list[int]] = []
+    stop_when_staged = stopping_when_staged(stop := StopRequest(), batches=2)
+
+    def publish_the_first(here: CrashPoint) -> None:
+        stop_when_staged(here)
+        if here is CrashPoint.CHECKED and not groups:
+            catalog = open_catalog(workshop.settings)
+            token = load_standing(catalog, merged.names).position(merged.names).token
+            staged = staged_batches(load_staging_table(catalog, merged.names), stream=stream_name, output="copies")
+            groups.append([batch.summary.key.batch for batch in staged])
+            FencedMerge(spark=workshop.spark, catalog=catalog, token=token).publish(merged, staged[:1])
+
+    workshop.run(stream_name, stop=stop, reached=publish_the_first)
+
+    assert groups == [[0, 1]]
+    assert workshop.rows("target") == [{"id": 0, "word": "something"}]
+    position = load_standing(open_catalog(workshop.settings), merged.names).position(merged.names)
+    assert position.batch == 1
 
 
 def test_without_the_fence_the_older_driver_would_win(by_region: Workshop, stream_name: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, writing
+from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, stopping_when_staged, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint, Reached
+from sluice.crash_points import CrashPoint
 from sluice.errors import UnpublishableError
 from sluice.lakehouse.publication.summaries import FIRST_BATCH
-from sluice_spark.stopping import StopReason, StopRequest
+from sluice_spark.stopping import StopRequest
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_group_is_one_commit_with_the_small_files_put_together(workshop: Works
     for number in range(3):
         workshop.append("source", [{"id": number, "word": "x"}])
 
-    result = workshop.run(stream_name, stop=(stop := StopRequest()), reached=stopping_at_the_third(stop))
+    result = workshop.run(stream_name, stop=(stop := StopRequest()), reached=stopping_when_staged(stop, batches=3))
 
     assert [row["id"] for row in workshop.rows("target")] == [0, 1, 2]
     (published,) = publications(workshop)
@@ -75,18 +75,6 @@ def test_a_group_is_one_commit_with_the_small_files_put_together(workshop: Works
     assert (published["sluice.rows"], published["added-data-files"]) == ("3", "1")
     assert [batch.key.batch for batch in result.batches] == [0, 1, 2]
     assert len({batch.snapshot_ids["copies"] for batch in result.batches}) == 1
-
-
-def stopping_at_the_third(stop: StopRequest) -> Reached:
-    """Asks a run to stop when its third batch is staged."""
-    staged: list[CrashPoint] = []
-
-    def reached(here: CrashPoint) -> None:
-        staged.extend([here] if here is CrashPoint.STAGED else [])
-        if len(staged) == 3:
-            stop.make(StopReason.WISHED)
-
-    return reached
 
 
 def test_a_group_becomes_visible_when_it_is_due_without_new_input(workshop: Workshop, stream_name: str) -> None:

@@ -98,7 +98,7 @@ def test_no_token_without_a_password(airflow: AirflowUi) -> None:
 def test_the_pool_of_spark_jobs(airflow: AirflowUi) -> None:
     status, pool = airflow.call("/api/v2/pools/spark", token=airflow.token())
 
-    assert (status, pool["slots"], pool["include_deferred"]) == (200, 1, False)
+    assert (status, pool["slots"], pool["include_deferred"]) == (200, 2, False)
 
 
 def test_airflow_itself_says_that_it_is_healthy(airflow: AirflowUi) -> None:
