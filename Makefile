@@ -6,8 +6,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-unit test-spark test-orchestration test-end-to-end test-contracts
-CHECKS_AT_ONCE := 2
+CHECKS := lint test-unit test-spark test-orchestration test-contracts test-end-to-end
+CHECKS_AT_ONCE := 3
 
 # Without it every ring, and every process that a test starts, would compile the same modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,8 +33,8 @@ demo: setup ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and everything that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-# A ring waits for its services about as long as it computes, so two of them fill two cores.
-test: setup ## Run the checks and every test ring, two at a time
+# A ring waits for its services about as long as it computes, so three of them fill two cores. The longest begins first.
+test: setup ## Run the checks and every test ring, three at a time
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 	@echo "All checks and all test rings passed."
 
