@@ -31,6 +31,10 @@ LONGEST_MOMENT_SECONDS = 8.0
 GRANTED_SECONDS = 20.0
 """What a recovery may take beyond the driver's own start and two triggers."""
 
+_SHOWN_AT_LEAST = 24
+"""So many characters of a task's id tell it from others. A worker shows as many as the words leave room for with which
+the scheduler was started, which the length of the project's path decides."""
+
 ANOTHER_HOST = "a-host-that-is-cut-off"
 _TAKEN_UP_WITHIN_SECONDS = 60.0
 """How long a cleared task is looked for in a worker before it is cleared again."""
@@ -176,8 +180,8 @@ def _caught_worker(scene: Scene, stream: str) -> psutil.Process | None:
 def _busy_worker(scheduler: int, instance: str) -> psutil.Process | None:
     for process in _session(scheduler):
         with suppress(psutil.NoSuchProcess):
-            title = " ".join(process.cmdline())
-            if title.startswith("airflow worker -- LocalExecutor") and instance in title:
+            shown = " ".join(process.cmdline()).partition("airflow worker -- LocalExecutor: ")[2].strip()
+            if len(shown) >= _SHOWN_AT_LEAST and instance.startswith(shown):
                 return process
     return None
 
