@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 from sluice.settings import project_root
 
@@ -18,14 +19,19 @@ print(json.dumps({"modules": sorted(sys.modules), "errors": get_import_errors()}
 """
 
 
+def scan() -> dict[str, Any]:
+    """What a process of Airflow has imported when it has loaded its plugins, and what went wrong."""
+    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(project_root() / "plugins")}
+    command = [sys.executable, "-c", SCAN]
+    scanned = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)  # noqa: S603  # our own interpreter and text
+    return dict(json.loads(scanned.stdout.splitlines()[-1]))
+
+
 def test_airflow_loads_no_module_of_ours_under_a_second_name() -> None:
     plugins = project_root() / "plugins"
     ours = {file.stem for file in (plugins / "sluice_airflow").rglob("*.py")} - {"__init__"}
     assert {"composition", "stream_trigger", "table_jobs"} <= ours
-    environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins)}
-    command = [sys.executable, "-c", SCAN]
-    scanned = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)  # noqa: S603  # ours
-    seen = json.loads(scanned.stdout.splitlines()[-1])
+    seen = scan()
     assert seen["errors"] == {}
     assert ours & set(seen["modules"]) == set()
 
@@ -33,7 +39,5 @@ def test_airflow_loads_no_module_of_ours_under_a_second_name() -> None:
 def test_what_dag_files_need_is_imported_before_airflow_forks() -> None:
     files = [file.read_text() for file in (project_root() / "dags").glob("*.py")]
     needed = set(re.findall(r"^from (sluice[\w.]*) import", "\n".join(files), re.MULTILINE))
-    command = [sys.executable, "-c", SCAN]
-    scanned = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  # ours
     assert needed
-    assert needed <= set(json.loads(scanned.stdout.splitlines()[-1])["modules"])
+    assert needed <= set(scan()["modules"])

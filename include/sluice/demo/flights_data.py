@@ -102,7 +102,7 @@ def _start_of(day: date) -> datetime:
 
 @cache
 def read_flights() -> pa.Table:
-    """Every flight of 2013 with the columns of `Flight`; read once, 30 MB."""
+    """Every flight of 2013 with the columns of `Flight`; read once, and 51 MB kept."""
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive:
         return _parse_csv(archive.read("flights.csv"))
 

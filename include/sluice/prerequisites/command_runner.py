@@ -133,7 +133,7 @@ class CommandRunner:
 def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
     """End a program and all that it started, which is in its process group; the last of them may outlive it."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # nobody is left in the group, which is what is wanted
             os.killpg(process.pid, signal_number)
         deadline = time.monotonic() + grace_seconds
         while _is_group_alive(process.pid):

@@ -99,7 +99,7 @@ def test_program_ends_at_its_deadline() -> None:
 def test_package_manager_is_never_stopped(tmp_path: Path) -> None:
     runner = CommandRunner()
     started, ended = tmp_path / "started", tmp_path / "ended"
-    script = f"echo yes > {started}; sleep 0.2; echo yes > {ended}"
+    script = f"echo yes > {started}; sleep 0.5; echo yes > {ended}"
     thread = threading.Thread(target=lambda: runner.run(["sh", "-c", script], is_stoppable=False))
     thread.start()
     await_text(started)

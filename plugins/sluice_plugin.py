@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 import sluice.declarations.loading
-import sluice.settings  # noqa: F401  # it and what follows: for the children
+import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
 import sluice_airflow.dag_builders.broken_declarations
 import sluice_airflow.dag_builders.building
 import sluice_airflow.dag_builders.checkpoint_health
@@ -19,7 +19,7 @@ import sluice_airflow.dag_builders.ledger_upkeep
 import sluice_airflow.dag_builders.stream_control
 import sluice_airflow.dag_builders.stream_reconciler
 import sluice_airflow.dag_builders.streams
-import sluice_airflow.dag_builders.table_maintenance  # noqa: F401  # as above
+import sluice_airflow.dag_builders.table_maintenance  # noqa: F401  # used by the children alone
 
 
 class SluicePlugin(AirflowPlugin):
