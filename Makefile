@@ -63,10 +63,10 @@ lint: setup ## Check style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-unit: setup ## Tests of single parts and of the architecture, no service, seconds
+test-unit: setup ## Tests of single parts and of the architecture: no service, no database, no Airflow; seconds
 	$(PYTEST) tests/unit tests/architecture $(WHOLE_LINES)
 
-test-contracts: setup ## Every port's fake and its real adapter against the same tests
+test-contracts: setup ## Every port's fake and its real adapter against the same tests; programs, processes, databases
 	$(PYTEST) tests/contracts $(WHOLE_LINES)
 
 test-spark: setup ## Tests on a real Spark

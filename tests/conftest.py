@@ -14,7 +14,6 @@ pytest_plugins = [
     "tests.fixtures.kinesis",
     "tests.fixtures.registry",
     "tests.fixtures.ledger",
-    "tests.fixtures.publication",
     "tests.fixtures.readme",
     "tests.fixtures.stack",
     "tests.fixtures.stream_commands",

