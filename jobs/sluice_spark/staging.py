@@ -74,19 +74,20 @@ class BatchStaging:
 
         Returns
         -------
-        How many rows the batch has for each output, staged now or before.
+        How many rows the batch has for each output, staged now or before; nothing when its only output was written
+        while it was computed, because then the snapshot says it.
 
         Raises
         ------
         DeliveryError: when an output cannot be written.
         """
         missing = [target for target in self.targets if target.output in outputs]
+        if len(missing) == 1 and not self.is_computed_once:
+            self._stage_one(rows, missing[0], batch)
+            return {}
         counts = Observation()
         observed = rows.observe(counts, *row_counts(rows, {target.output: None for target in self.targets}))
-        if len(missing) == 1 and not self.is_computed_once:
-            self._stage_one(observed, missing[0], batch)
-        else:
-            self._stage_kept(observed, counts, missing, batch)
+        self._stage_kept(observed, counts, missing, batch)
         return {output: int(number) for output, number in counts.get.items()}
 
     def _stage_kept(
