@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
         stack.up(("postgres", "seaweedfs", "kafka"))
         settings = stack.settings()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
         spark = open_session(settings, name="benchmark", state=StateDeclaration())
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
             large = Bench(

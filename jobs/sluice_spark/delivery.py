@@ -25,8 +25,8 @@ from sluice.lakehouse.publication.staging import StagedBatch
 from sluice.lakehouse.publication.summaries import BatchSummary
 from sluice.observations.batches import BatchObservation, PublicationKey
 from sluice_spark.checkpoint import CheckpointState
-from sluice_spark.grouped_publication import GroupedPublication
 from sluice_spark.offset_log import OffsetLog
+from sluice_spark.overlapped_publication import OverlappedPublication
 from sluice_spark.publisher import Publisher, StagedByOutput, no_tables
 from sluice_spark.recording import Recording
 from sluice_spark.staging import BatchStaging, StagingLook, tell_difference
@@ -67,6 +67,7 @@ class StagedDelivery:
     stream, generation, run_id, token: whose batches they are; the token is the run's fencing token.
     offsets: says which stretch of the sources a batch covers.
     publish_every_seconds: how long staged batches wait to be published together; none when each is visible at once.
+    is_overlapped: whether each is published while Spark works on the next; groups always are.
     on_failure: is called when a publication on a thread of its own has failed; it is to end the run.
     is_stateful: a batch that is staged already is computed all the same, so that state and watermark move.
     gate: lets batches in.
@@ -84,6 +85,7 @@ class StagedDelivery:
     is_stateful: bool
     gate: BatchGate
     publish_every_seconds: float | None = None
+    is_overlapped: bool = False
     on_failure: Callable[[], None] = lambda: None
     audit: Audit = let_pass
     reached: Reached = unnoticed
@@ -91,7 +93,7 @@ class StagedDelivery:
     _delivered: dict[int, DeliveredBatch] = field(default_factory=dict)
     _newest: int | None = None
     _uncleared: int = 0
-    _group: GroupedPublication | None = None
+    _publication: OverlappedPublication | None = None
 
     @contextmanager
     def at_work(self, checkpoint: CheckpointState) -> Iterator[None]:
@@ -103,13 +105,13 @@ class StagedDelivery:
         DeliveryError, LakehouseError: when the stream cannot be taken over, or a staged batch not be published.
         """
         self._begin(checkpoint)
-        if self.publish_every_seconds is None:
+        if self.publish_every_seconds is None and not self.is_overlapped:
             yield
         else:
-            group = GroupedPublication(
+            publication = OverlappedPublication(
                 self._publish_group, every_seconds=self.publish_every_seconds, on_failure=self.on_failure
             )
-            with group as self._group:
+            with publication as self._publication:
                 yield
         self._finish()
 
@@ -117,7 +119,7 @@ class StagedDelivery:
         """Deliver a batch; for `foreachBatch`."""
         self.gate.enter()
         try:
-            if self._group is None:
+            if self._publication is None:
                 self._clear_when_worthwhile()
             self._delivered[number] = self._deliver(batch, number)
             self._newest = number
@@ -163,8 +165,8 @@ class StagedDelivery:
         delivered = {**counted, **rows_of_staged}
         if visible == self.publisher.outputs:  # the marks may have moved on since, without rows
             self._note_published([number], self.publisher.snapshots_of(batch.key))
-        elif self._group is not None:
-            self._group.add(staged)
+        elif self._publication is not None:
+            self._publication.add(staged)
         else:
             self._publish_group([staged], look.tables if look is not None else {})
         return DeliveredBatch(rows=delivered, is_replay=not missing)
@@ -173,7 +175,7 @@ class StagedDelivery:
         snapshot_ids = self.publisher.publish(batches, staging=staging)
         numbers = [next(iter(batch.values())).summary.key.batch for batch in batches]
         self._note_published(numbers, snapshot_ids)
-        if self._group is not None:
+        if self._publication is not None:
             self._clear_when_worthwhile()
 
     def _note_published(self, numbers: Sequence[int], snapshot_ids: Mapping[str, int]) -> None:

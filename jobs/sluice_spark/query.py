@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 INPUT_METRIC = "sluice.input."
 """The prefix of the observed metric that counts an input's rows. Spark's own `numInputRows` counts a source once for
-each place in the plan where it is read, which is each output."""
+each place in the plan where it is read, which is each output; where it is read once, a second count of every row would
+only cost time."""
+
+_NEW_SOURCE = "StreamingRelationV2"
 
 
 _APPENDED = ("append", "overwrite_partitions")
@@ -68,6 +71,13 @@ class StreamPlan:
         state; or it is kept for the sake of other outputs, so that nothing is computed twice."""
         is_safe = not self.is_stateful or bool(self.sinks)
         return is_safe and len(self.targets) == 1 and self.targets[0].declared.mode in _APPENDED
+
+    @property
+    def publishes_beside(self) -> bool:
+        """Whether a batch may become visible while Spark works on the next: its commits need no Spark, no other system
+        waits for them, and no input reads what they bring."""
+        is_read = not set(self.declaration.tables_read).isdisjoint(self.declaration.tables_written)
+        return not self.sinks and not is_read and all(target.declared.mode == "append" for target in self.targets)
 
     @property
     def direct_target(self) -> IcebergTarget | None:
@@ -107,13 +117,9 @@ def plan_stream(
         name: read_input(spark, declared, settings, checkpoint=checkpoint)
         for name, declared in declaration.inputs.items()
     }
-    counted = inputs if declaration.hands_on_records else _counted(inputs)
-    decoded = {
-        name: decode(counted[name], declared, folder=stream.folder, settings=settings)
-        for name, declared in declaration.inputs.items()
-    }
-    opened = {name: with_watermark(decoded[name].rows, declared) for name, declared in declaration.inputs.items()}
-    outputs = _with_refused(transform(spark, stream, opened), decoded.values())
+    outputs = _transformed(spark, stream, inputs, settings)
+    if not declaration.hands_on_records and not _are_counted_by_spark(outputs.values(), inputs.values()):
+        outputs = _transformed(spark, stream, _counted(inputs), settings)
     targets = tuple(_targets(stream, catalog=settings.catalog.name))
     for target in targets:
         if target.output in outputs:
@@ -135,6 +141,18 @@ def plan_stream(
     )
 
 
+def _transformed(
+    spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, DataFrame], settings: Settings
+) -> dict[str, DataFrame]:
+    """The outputs: decoded, with their watermarks, through the transformation."""
+    declared = stream.declaration.inputs
+    decoded = {
+        name: decode(rows, declared[name], folder=stream.folder, settings=settings) for name, rows in inputs.items()
+    }
+    opened = {name: with_watermark(one.rows, declared[name]) for name, one in decoded.items()}
+    return _with_refused(transform(spark, stream, opened), decoded.values())
+
+
 def _with_refused(outputs: dict[str, DataFrame], decoded: Iterable[Decoded]) -> dict[str, DataFrame]:
     """The outputs, with what could not be decoded beside what the transformation refuses."""
     refused = [of_input.refused for of_input in decoded if of_input.refused is not None]
@@ -152,6 +170,18 @@ def _united(
         return unite(outputs)
     united = unite(outputs, besides={} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REFUSED_ROW})
     return refuse_unknown_operations(united, targets)
+
+
+def _are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFrame]) -> bool:
+    """Whether Spark's own count of a batch's rows is right: it adds up what every reading of a source gives, and knows
+    nothing of sources of the older kind whose plan has more leaves than it looks for.
+
+    Source: `ProgressReporter.extractSourceToNumInputRows` of Spark 4.1.
+    """
+    sources = [_identity(leaf) for rows in inputs if rows.isStreaming for leaf in _leaves(_analyzed(rows))]
+    read = [leaf for rows in outputs for leaf in _leaves(_analyzed(rows)) if leaf.isStreaming()]
+    are_new = all(leaf.nodeName() == _NEW_SOURCE for leaf in read)
+    return are_new and sorted(sources) == sorted(_identity(leaf) for leaf in read)
 
 
 def _counted(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:

@@ -276,6 +276,7 @@ class SupervisedRun:
             ),
             recording=recording,
             publish_every_seconds=publish_every.total_seconds() if publish_every is not None else None,
+            is_overlapped=plan.publishes_beside,
             on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
             offsets=OffsetLog(spark=spark, query_name=self.stream.name, sources=plan.sources),
             is_stateful=plan.is_stateful,

@@ -57,9 +57,14 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
     return reached
 
 
-def submit_arguments(settings: Settings) -> str:
-    """What PySpark starts its JVM with when a driver is started by Python itself."""
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+def submit_arguments(settings: Settings, *, is_bounded: bool = True) -> str:
+    """What PySpark starts its JVM with when a driver is started by Python itself.
+
+    Parameters
+    ----------
+    is_bounded: whether it is started quickly, as what ends within minutes is; otherwise as a continuous stream is.
+    """
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=is_bounded)
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     return shlex.join([*words, "pyspark-shell"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -96,6 +98,28 @@ def test_a_publication_that_fails_on_its_own_thread_ends_the_run_by_name(worksho
         workshop.run(stream_name, reached=dying_at(CrashPoint.CHECKED))
 
     assert workshop.rows("target") == []
+
+
+def test_a_batch_becomes_visible_while_spark_works_on_the_next(workshop: Workshop, stream_name: str) -> None:
+    workshop.declare_table("target", COLUMNS)
+    declare(workshop, stream_name, "SELECT id, word FROM records", source={"max_files_per_batch": 1})
+    for number in range(4):
+        workshop.append("source", [{"id": number, "word": "x"}])
+    staged = itertools.count(1)
+    second_is_staged = threading.Event()
+    ending = stopping_when_staged(stop := StopRequest(), batches=4)
+
+    def reached(point: CrashPoint) -> None:
+        if point is CrashPoint.STAGED and next(staged) == 2:
+            second_is_staged.set()
+        if point is CrashPoint.CHECKED:
+            assert second_is_staged.wait(60), "the second batch waited for the publication of the first"
+        ending(point)
+
+    workshop.run(stream_name, stop=stop, reached=reached)
+
+    assert [row["id"] for row in workshop.rows("target")] == [0, 1, 2, 3]
+    assert len(publications(workshop)) == 4
 
 
 def test_complete_replaces_the_table(workshop: Workshop, stream_name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -122,6 +123,24 @@ def test_a_sort_order_that_changes_is_followed(bench: Workbench) -> None:
     bench.begin()
     bench.publish(bench.stage(1, [2]))
     assert bench.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("layout", "distribution"),
+    [
+        ({"sort_order": [], "properties": {}}, None),
+        ({"sort_order": [{"column": "kind"}], "properties": {}}, "hash"),
+        ({"sort_order": [{"column": "kind"}], "properties": {"write.distribution-mode": "none"}}, "none"),
+        ({"sort_order": [], "properties": {"write.distribution-mode": "range"}}, "hash"),
+    ],
+    ids=["unsorted", "sorted", "sorted, as declared", "by range"],
+)
+def test_a_batch_is_never_sampled_to_be_sorted_over_all_its_files(
+    bench: Workbench, layout: dict[str, Any], distribution: str | None
+) -> None:
+    bench.declare(**layout)
+    bench.begin()
+    assert staging_of(bench).properties.get("write.distribution-mode") == distribution
 
 
 def staging_of(bench: Workbench) -> Table:

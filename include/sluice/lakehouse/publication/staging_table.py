@@ -42,6 +42,8 @@ _OWN_PLACES = frozenset({"write.metadata.path", "write.data.path", "write.wap.en
 """Properties of a target that its staging table does not take over: its metadata is its own, its data is the target's,
 and a staged batch is not staged a second time."""
 
+_DISTRIBUTION = "write.distribution-mode"
+
 _LAST_ADDED = -1
 
 
@@ -49,7 +51,8 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is.
 
     Field ids, partition spec, sort order and `write.*` properties are the target's. Files go into the target's data
-    folder and stay there; `gc.enabled=false` keeps every engine's maintenance from deleting them.
+    folder and stay there; `gc.enabled=false` keeps every engine's maintenance from deleting them. Rows are sorted
+    within files, not over all files of a batch: Spark would compute the batch twice, the first time for a sample.
 
     Parameters
     ----------
@@ -227,7 +230,17 @@ def _properties(target: TableMetadata) -> dict[str, str]:
         if name.startswith(("write.", "commit.")) and name not in _OWN_PLACES
     }
     return copied | {
+        **({_DISTRIBUTION: "hash"} if _is_sorted_over_all_files(target) else {}),
         "write.data.path": data_folder(target),
         "gc.enabled": "false",
         TARGET_UUID: str(target.table_uuid),
     }
+
+
+def _is_sorted_over_all_files(target: TableMetadata) -> bool:
+    """Whether engines give each file of a write a range of its own, which they do by default where rows are sorted.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-writes/#writing-distribution-modes
+    """
+    order = target.sort_order_by_id(target.default_sort_order_id) or UNSORTED_SORT_ORDER
+    return target.properties.get(_DISTRIBUTION, "range" if order.fields else "none") == "range"

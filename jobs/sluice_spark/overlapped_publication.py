@@ -1,5 +1,6 @@
-"""Publishes staged batches several at a time, on a thread of the driver: what is staged is safe, so it need not be
-visible at once, and a table that gets a snapshot every half minute stays small and quick.
+"""Publishes staged batches on a thread of the driver, while Spark works on the next: what is staged is safe, so nobody
+has to wait for its commit. Several may wait to be published together; a table that gets a snapshot every half minute
+stays small and quick.
 """
 
 from __future__ import annotations
@@ -8,29 +9,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from sluice_spark.publisher import StagedByOutput
+if TYPE_CHECKING:
+    from sluice_spark.publisher import StagedByOutput
 
 _log = logging.getLogger(__name__)
 
-Publish = Callable[[Sequence[StagedByOutput]], None]
+Publish: TypeAlias = "Callable[[Sequence[StagedByOutput]], None]"
 """Makes batches visible, in order, and sees to all that follows from it."""
 
 
-class GroupedPublication:
+class OverlappedPublication:
     """The batches that wait for their publication, and the thread that publishes them when they are due.
 
-    They are due a fixed time after the first of them was staged, with or without new input, and when the run ends. Used
-    as a context manager: leaving it publishes what is left, unless the block failed; then the next run does it.
+    They are due a fixed time after the first of them was staged, with or without new input, and when the run ends.
+    Without such a time each is published alone, and Spark is never further ahead than the batch it works on. Used as a
+    context manager: leaving it publishes what is left, unless the block failed; then the next run does it.
 
     Parameters
     ----------
     publish: called on the thread, and at the end on the caller's.
-    every_seconds: how long the first batch of a group waits.
+    every_seconds: how long the first batch of a group waits; none when there are no groups.
     on_failure: is called when a publication has failed; leaving the block then raises its error.
     """
 
-    def __init__(self, publish: Publish, *, every_seconds: float, on_failure: Callable[[], None]) -> None:
+    def __init__(self, publish: Publish, *, every_seconds: float | None, on_failure: Callable[[], None]) -> None:
         self._publish = publish
         self._every_seconds = every_seconds
         self._on_failure = on_failure
@@ -39,9 +43,9 @@ class GroupedPublication:
         self._due_at: float | None = None
         self._is_ending = False
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="grouped-publication", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="publication", daemon=True)
 
-    def __enter__(self) -> GroupedPublication:
+    def __enter__(self) -> OverlappedPublication:
         self._thread.start()
         return self
 
@@ -57,17 +61,19 @@ class GroupedPublication:
         self._publish_waiting()
 
     def add(self, batch: StagedByOutput) -> None:
-        """Let a staged batch wait for its publication.
+        """Let a staged batch wait for its publication; without groups, as soon as the batch before it is visible.
 
         Raises
         ------
         Exception: that of a publication that has failed; no further batch is taken.
         """
         with self._changed:
+            if self._every_seconds is None:
+                self._changed.wait_for(lambda: not self._waiting or self._failure is not None)
             if self._failure is not None:
                 raise self._failure
             if self._due_at is None:
-                self._due_at = time.monotonic() + self._every_seconds
+                self._due_at = time.monotonic() + (self._every_seconds or 0.0)
             self._waiting.append(batch)
             self._changed.notify_all()
 
@@ -76,8 +82,10 @@ class GroupedPublication:
             try:
                 self._publish_waiting()
             except Exception as error:  # noqa: BLE001  # the thread's end: the error is kept whole and raised by the run
-                self._failure = error
                 _log.error("a publication failed, so the run ends: %s", error)
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
                 self._on_failure()
                 return
 
@@ -93,6 +101,9 @@ class GroupedPublication:
 
     def _publish_waiting(self) -> None:
         with self._changed:
-            batches, self._waiting, self._due_at = self._waiting, [], None
+            batches, self._due_at = tuple(self._waiting), None
         if batches:
             self._publish(batches)
+        with self._changed:
+            del self._waiting[: len(batches)]
+            self._changed.notify_all()
