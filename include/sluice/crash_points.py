@@ -11,7 +11,8 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """A place on the way of a batch, in the order in which a batch passes them.
+    """A place on the way of a batch, in the order in which a batch passes them. From AUDITED on, what is only appended
+    goes its way on a thread of its own, while Spark works on the next batch.
 
     BATCH_BEGUN: Spark has handed the batch over; nothing of it is written.
     FIRST_OUTPUT_STAGED: one of several outputs is staged, the others are not.
@@ -22,7 +23,7 @@ class CrashPoint(StrEnum):
     FIRST_OUTPUT_PUBLISHED: one of several outputs is visible, the others are not.
     PUBLISHED: every output is visible.
     RECORDED: the ledger knows the batch.
-    CLEARED: the staging tables no longer hold it; next, Spark notes in the checkpoint that the batch is done.
+    CLEARED: the staging tables no longer hold it.
     """
 
     BATCH_BEGUN = "batch_begun"
