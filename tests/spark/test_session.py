@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from py4j.java_gateway import JVMView
 from pyspark.sql import SparkSession
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_options import ALLOWED_OPTIONS
+from sluice.declarations.streams import EngineDeclaration, StateDeclaration
+from sluice.engine import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.jvm import jvm_of
 from sluice_spark.session import catalog_conf, deployment_conf, engine_conf
@@ -106,3 +110,11 @@ def test_the_end_of_a_java_iterator_asks_the_jvm_for_no_name(
     assert list(jvm_of(spark).java.util.ArrayList()) == []
 
     assert [name for name in asked if name in ("java", "py4j")] == []
+
+
+def test_a_setting_that_may_be_declared_is_none_that_the_platform_sets_itself() -> None:
+    engine = EngineDeclaration(cores=2, executors=1, most_executors=3, executor_memory="1GiB", spot_nodes=True)
+    ours = launch_conf(home=Path("/h"), jars=Path("/j"), engine=engine, is_bounded=False, master="yarn")
+    names = [option.name for option in ALLOWED_OPTIONS]
+    assert not set(names) & (set(ours) | set(engine_conf(StateDeclaration())))
+    assert len(names) == len(set(names))

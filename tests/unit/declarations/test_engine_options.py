@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sluice.declarations.engine_options import ALLOWED_OPTIONS, option_problem
-from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.engine import launch_conf
-from sluice_spark.session import engine_conf
+from sluice.declarations.streams import EngineDeclaration
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "engine.md"
 HIDDEN = ("s3a://x", "org.evil.Codec", "../x", "${env:SECRET}", "a b")
@@ -92,13 +90,6 @@ def test_what_yaml_reads_as_a_number_or_a_flag_is_written_as_spark_does() -> Non
         {"options": {"spark.sql.adaptive.enabled": False, "spark.task.maxFailures": 4}}
     )
     assert engine.options == {"spark.sql.adaptive.enabled": "false", "spark.task.maxFailures": "4"}
-
-
-def test_an_allowed_setting_is_none_that_the_platform_sets_itself() -> None:
-    engine = EngineDeclaration(cores=2, executors=1, most_executors=3, executor_memory="1GiB", spot_nodes=True)
-    ours = launch_conf(home=Path("/h"), jars=Path("/j"), engine=engine, is_bounded=False, master="yarn")
-    assert not set(NAMES) & (set(ours) | set(engine_conf(StateDeclaration())))
-    assert len(NAMES) == len(set(NAMES))
 
 
 def test_the_guide_lists_what_is_allowed() -> None:
