@@ -54,11 +54,10 @@ class OverlappedPublication:
             self._is_ending = True
             self._changed.notify_all()
         self._thread.join()
-        if kind is not None:
-            return
-        if self._failure is not None:
+        if self._failure is not None:  # it knows the reason; a query that fails beside it shows what follows from it
             raise self._failure
-        self._publish_waiting()
+        if kind is None:
+            self._publish_waiting()
 
     def add(self, batch: StagedByOutput) -> None:
         """Let a staged batch wait for its publication; without groups, as soon as the batch before it is visible.

@@ -22,7 +22,7 @@ come to twelve. Memory, and the files of a store of state, tell nothing so soon.
 
 def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
-    watch = LeakWatch(spark=workshop.spark, every=3)
+    watch = LeakWatch(spark=workshop.spark, every=1)  # a batch is under way at each look: only many looks tell
     declare(workshop, stream)
 
     workshop.run(stream, stop_when=stopping_after(watch, BATCHES))

@@ -136,3 +136,18 @@ def test_a_run_that_failed_leaves_what_waits_to_the_next(table: Table) -> None:
     with pytest.raises(RuntimeError, match="the query"):
         run()
     assert table.commits == []
+
+
+def test_the_failure_of_a_publication_outranks_that_of_the_query_beside_it(table: Table) -> None:
+    """After a take-over both see it: the one finds a newer token, the other files of another query."""
+    table.refusal = OSError("refused")
+
+    def run() -> None:
+        with overlapped(table) as publication:
+            publication.add(batch(0))
+            assert table.has_begun.wait(30)
+            threading.Timer(0.1, table.may_commit.set).start()
+            raise RuntimeError("the query")
+
+    with pytest.raises(OSError, match="refused"):
+        run()
