@@ -137,9 +137,11 @@ class Bench:
         ours = {name: self.spark.conf.get(name) for name in (_KEPT_PROGRESS, _CHECKPOINT_MANAGER)}
         self.spark.conf.set(_KEPT_PROGRESS, str(self.batches + 2))
         self.spark.conf.unset(_CHECKPOINT_MANAGER)
-        yield
-        for name, value in ours.items():
-            self.spark.conf.set(name, str(value))
+        try:
+            yield
+        finally:
+            for name, value in ours.items():
+                self.spark.conf.set(name, str(value))
 
     def declare_target(self, workshop: Workshop, *, history: int = 0) -> str:
         """The table of one turn; its full name. history: how many snapshots it has already."""

@@ -40,7 +40,7 @@ each place in the plan where it is read, which is each output; where it is read 
 only cost time."""
 
 _NEW_SOURCE = "StreamingRelationV2"
-
+"""What reads a source of the newer kind, in the words of an analyzed plan."""
 
 _APPENDED = ("append", "overwrite_partitions")
 """The modes whose rows are staged as they come: Spark's query appends them."""
@@ -118,6 +118,7 @@ def plan_stream(
         for name, declared in declaration.inputs.items()
     }
     outputs = _transformed(spark, stream, inputs, settings)
+    # Only what was described tells how often a source is read; to describe it a second time computes nothing.
     if not declaration.hands_on_records and not _are_counted_by_spark(outputs.values(), inputs.values()):
         outputs = _transformed(spark, stream, _counted(inputs), settings)
     targets = tuple(_targets(stream, catalog=settings.catalog.name))
