@@ -20,7 +20,7 @@ from sluice_spark.record_query import start_records
 from sluice_spark.sink_delivery import Delivery
 from sluice_spark.sinks.kafka import KafkaSink
 from sluice_spark.stopping import BatchGate, StopReason, StopRequest
-from sluice_spark.sweeping import swept
+from sluice_spark.sweeping import quick_collections, swept
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,8 @@ class QueryRun:
         self.spark.streams.addListener(listener)
         try:
             if self.stop.reason is None:
-                self._start_and_watch(trigger)
+                with quick_collections():
+                    self._start_and_watch(trigger)
                 listener.terminated.wait(_LAST_EVENTS_SECONDS)
         finally:
             self.spark.streams.removeListener(listener)

@@ -184,7 +184,7 @@ class SupervisedRun:
             stop=stop,
             gate=gate,
             new_listener=lambda: ProgressListener(
-                origin, take_delivered=delivery.take, hand_over=passed_over.completing(recording.observed)
+                spark, origin, take_delivered=delivery.take, hand_over=passed_over.completing(recording.observed)
             ),
             on_started=self._register_query(generation),
             late_watermark=late_watermark,

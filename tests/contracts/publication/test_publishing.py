@@ -9,6 +9,7 @@ from sluice.errors import DeliveryError, DivergedError, MarkError, StagingError,
 from sluice.lakehouse.publication.mark_moves import open_generation, reject_batch, take_over
 from sluice.lakehouse.publication.publishing import publish_append
 from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.lakehouse.publication.staging import load_staging_table
 from sluice.lakehouse.publication.staging_table import ensure_staging_table
 from sluice.observations.batches import PUBLICATION_KEY
 
@@ -61,6 +62,32 @@ def test_of_several_batches_those_that_are_visible_already_are_left_out(bench: W
     bench.publish(batches[0])
     assert bench.publish(*batches).published == tuple(batches[1:])
     assert bench.ids() == [0, 1, 2]
+
+
+def test_nothing_is_read_of_batches_that_were_published_before(bench: Workbench) -> None:
+    bench.publish(bench.stage(0, [0]))
+    staging = load_staging_table(bench.catalog, bench.output)
+    snapshot = staging.current_snapshot()
+    assert snapshot is not None
+    for manifest in snapshot.manifests(staging.io):
+        staging.io.delete(manifest.manifest_path)
+    bench.publish(bench.stage(1, [1]))
+    assert bench.mark().batch == 1
+
+
+def test_a_batch_is_found_where_its_manifest_was_put_together_with_others(bench: Workbench) -> None:
+    first = bench.stage(0, [0])
+    staging = load_staging_table(bench.catalog, bench.output)
+    merging = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    with staging.transaction() as transaction:
+        transaction.set_properties(merging)
+    second = bench.stage(1, [1])
+    snapshot = load_staging_table(bench.catalog, bench.output).current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(staging.io)) == 1
+    bench.publish(first)
+    bench.publish(second)
+    assert bench.ids() == [0, 1]
 
 
 def test_an_empty_batch_is_published_too_so_that_the_chain_holds(bench: Workbench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,16 +105,28 @@ def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
     StagingError: when delete files were staged; only data files are ever published.
     """
     newest = staging.current_snapshot()
+    wanted = {batch.snapshot_id for batch in batches}
     files: dict[int | None, list[DataFile]] = defaultdict(list)
     with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
         manifests = newest.manifests(staging.io) if newest is not None else []
         if any(manifest.content != ManifestContent.DATA for manifest in manifests):
             raise StagingError(f"The staging table {'.'.join(staging.name())} holds delete files.")
-        for entry in _live_entries(staging, manifests):
+        theirs = [manifest for manifest in manifests if _may_hold(manifest, wanted)]
+        for entry in _live_entries(staging, theirs):
             files[entry.snapshot_id].append(entry.data_file)
     for batch in batches:
         _refuse_incomplete(batch, found=len(files[batch.snapshot_id]), staging=staging)
     return {batch.snapshot_id: tuple(files[batch.snapshot_id]) for batch in batches}
+
+
+def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:
+    """Whether a manifest can list files that some snapshots added. One that only adds files lists those of the snapshot
+    that wrote it; others were written anew from older ones and may list anybody's.
+
+    Source: https://iceberg.apache.org/spec/#manifest-lists, `added_snapshot_id` and the counts, which version 1 lacks.
+    """
+    only_adds = manifest.existing_files_count == 0 and manifest.deleted_files_count == 0
+    return not only_adds or manifest.added_snapshot_id in snapshots
 
 
 def _live_entries(staging: Table, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
