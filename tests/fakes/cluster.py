@@ -28,13 +28,15 @@ class FakeCluster:
     """Runs nothing, and remembers what was submitted.
 
     ledger: asked by drivers that obey: they end when their run has lost its lease.
-    refusal: when set, every submission fails with this sentence before it reaches the cluster.
+    refusal: when set, every submission fails with this sentence.
+    lists_refused: whether an application that was refused is known as one that failed, as it is on YARN.
     lost_answer: whether a submission reaches the cluster and is told as failed all the same.
     is_silent: whether the cluster answers nobody.
     """
 
     ledger: Ledger | None = None
     refusal: str = ""
+    lists_refused: bool = False
     lost_answer: bool = False
     is_silent: bool = False
     submissions: list[Submission] = field(default_factory=list)
@@ -49,9 +51,11 @@ class FakeCluster:
         self.submissions.append(submission)
         settings = _read_properties(submission.properties_file.read_text())
         self.settings.append(settings)
-        if self.refusal:
-            raise LaunchError(self.refusal)
         tag = _tag_in(settings)
+        if self.refusal:
+            if self.lists_refused:
+                self.add(tag, ApplicationState.FAILED, explanation=self.refusal)
+            raise LaunchError("it could not be submitted" if self.lists_refused else self.refusal)
         self.add(tag, ApplicationState.RUNNING)
         if IGNORES_ITS_LEASE in submission.arguments:
             self._hung.add(tag)

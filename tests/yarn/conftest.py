@@ -11,8 +11,8 @@ import pyspark
 import pytest
 from tests.yarn.single_node import SingleNodeYarn, single_node_yarn
 
-CONNECTION = "spark_default"
-"""The Airflow connection of this ring. A declaration that names another one is refused yet."""
+CONNECTION = "the_cluster"
+"""The Airflow connection of this ring, by the name that its stream declares."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

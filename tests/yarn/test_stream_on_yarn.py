@@ -43,7 +43,7 @@ transformation: {sql: rows.sql}
 outputs:
   numbers:
     iceberg: {table: silver.numbers}
-engine: {executors: 1, cores: 1, executor_memory: 512 MiB}
+engine: {connection: the_cluster, executors: 1, cores: 1, executor_memory: 512 MiB}
 supervision:
   restart: {first_delay: 1 second}
 """
@@ -59,8 +59,8 @@ columns:
 
 @pytest.fixture
 def deployment(yarn_connection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A deployment whose Spark connection leads to YARN."""
-    assert yarn_connection == "spark_default"
+    """A deployment with a Spark connection to YARN, which the stream names."""
+    assert f"connection: {yarn_connection}," in STREAM
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "on_yarn.stream.yaml").write_text(STREAM)
     (tmp_path / "pipelines" / "silver.numbers.table.yaml").write_text(TABLE)

@@ -39,11 +39,6 @@ NOT_YET: tuple[NotYetPart, ...] = (
     NotYetPart(path="outputs.*.iceberg.max_held_batches", reason="no batch is held"),
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
     # running
-    NotYetPart(
-        path="engine.connection",
-        reason="the contract of every launcher was not yet run on a real cluster",
-        instead="Leave it out: the driver runs where `spark_default` says.",
-    ),
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
     # tables
     NotYetPart(path="maintenance.compaction.strategy", reason="files are put together only", works=("binpack",)),

@@ -150,10 +150,11 @@ def test_a_submission_whose_answer_was_lost_is_no_failure(
     assert make_launcher().observe(process) is ProcessState.ALIVE
 
 
+@pytest.mark.parametrize("lists_refused", [False, True])
 def test_a_submission_that_failed_is_one_sentence(
-    run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+    lists_refused: bool, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
 ) -> None:
-    cluster.refusal = "the queue does not exist"
+    cluster.refusal, cluster.lists_refused = "the queue does not exist", lists_refused
     with pytest.raises(LaunchError, match="the queue does not exist"):
         make_launcher().launch(ask(run))
 

@@ -101,6 +101,7 @@ _WORKS_BELOW = {
     "supervision.max_lag.": ("rows", "duration", "action"),
     "supervision.breaker.": ("failures", "window"),
     "engine.": (
+        "connection",
         "driver_memory",
         "cores",
         "executors",

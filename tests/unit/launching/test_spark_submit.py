@@ -18,6 +18,7 @@ from sluice.job_command import MaintainTable, RunStream
 from sluice.launching.driver import driver_request
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit, spark_submit_command
 from sluice.observations.runs import DesiredState, RunObservation, RunState
+from sluice.ports import LaunchRequest
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 
 SECRETS = ("planted-password", "planted-credential", "planted-key-id", "planted-access-key")
@@ -110,9 +111,11 @@ def test_a_missing_program_is_one_sentence(spark_submit: Path) -> None:
         find_spark_submit("spark9-submit")
 
 
-def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A deployment's settings, with secrets."""
     password, credential, key_id, access_key = (SecretStr(secret) for secret in SECRETS)
-    settings = Settings(
+    return Settings(
         home=Path("/sluice"),
         jars=tmp_path,
         logs=Path("/logs"),
@@ -122,8 +125,10 @@ def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path
         catalog=CatalogSettings(uri="http://c", warehouse="s3://w", credential=credential),
         object_store=ObjectStoreSettings(access_key_id=key_id, secret_access_key=access_key),
     )
-    wanted = continuous_stream(engine={"driver_memory": "700 MiB"})
-    run = RunObservation(
+
+
+def _run() -> RunObservation:
+    return RunObservation(
         token=1,
         run_id="0123456789abcdef",
         stream="flights",
@@ -135,11 +140,15 @@ def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path
         launched_by="a test",
         declaration_digest="d",
     )
-    request = driver_request(wanted, run, settings=settings, connections=lambda name: SparkConnection())
+
+
+def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, settings: Settings) -> None:
+    wanted = continuous_stream(engine={"driver_memory": "700 MiB"})
+    request = driver_request(wanted, _run(), settings=settings, connections=lambda name: SparkConnection())
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=wanted.declaration.engine, is_bounded=False)
     assert request.command == spark_submit_command(
         SparkConnection(),
-        RunStream(stream="flights", run_id=run.run_id),
+        RunStream(stream="flights", run_id=request.run_id),
         home=settings.home,
         conf=conf,
         name="sluice flights",
@@ -147,6 +156,27 @@ def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, tmp_path: Path
     assert request.log_file == Path("/logs/flights/20261120T120005Z-01234567.log")
     assert request.environment["PYSPARK_PYTHON"] == sys.executable
     assert not any(secret in repr((request, request.environment)) for secret in SECRETS)
+
+
+def test_a_driver_runs_where_the_connection_that_its_stream_names_leads(spark_submit: Path, settings: Settings) -> None:
+    known = {
+        "spark_default": SparkConnection(master="local[2]"),
+        "large_machine": SparkConnection(master="local[16]"),
+        "the_cluster": SparkConnection(master="yarn", deploy_mode="cluster"),
+    }
+
+    def request(connection: str | None) -> LaunchRequest:
+        wanted = continuous_stream(engine={"connection": connection})
+        return driver_request(wanted, _run(), settings=settings, connections=known.__getitem__)
+
+    here, there, on_the_cluster = request(None), request("large_machine"), request("the_cluster")
+    assert (here.connection, _master(here.command)) == (None, "local[2]")
+    assert (there.connection, _master(there.command)) == (None, "local[16]")
+    assert on_the_cluster.connection == "the_cluster"
+
+
+def _master(command: tuple[str, ...]) -> str:
+    return command[command.index("--master") + 1]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,9 @@ _STATES: Mapping[ApplicationState, ProcessState] = {
     ApplicationState.RUNNING: ProcessState.ALIVE,
 }
 
+_REFUSED = frozenset({ApplicationState.FAILED, ApplicationState.KILLED})
+"""Where an application stands whose submission failed, when the cluster did not take it in."""
+
 _LIVING = frozenset({ProcessState.ALIVE, ProcessState.QUEUED})
 
 _KILLED_EXIT_CODE = -9
@@ -166,6 +169,12 @@ class ClusterLauncher:
             return
         if found is None:
             raise error
+        if found.state in _REFUSED:  # YARN lists what it did not take in, and knows best why
+            raise LaunchError(
+                f"{found.application_id}, of run {tag.run_id}, was not taken in through the connection "
+                f"{self.connection}: {found.explanation or found.state}",
+                next_step="See what the connection and the stream's engine ask of the cluster.",
+            ) from error
         _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
 
     def _is_killed(self, process: ProcessIdentity, tag: DriverTag) -> bool:
