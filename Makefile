@@ -40,12 +40,13 @@ test: setup ## Run the checks and every test ring, three at a time
 
 checks: $(CHECKS)
 
+# Ten times the random streams of `make test` may take ten times as long.
 drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for hours; needs no other stack
 	$(BIN)/python -m tests.faults.publishing_races
 	$(BIN)/python -m tests.faults.stopped_publisher
 	$(BIN)/python -m tests.faults.stopped_driver
 	$(BIN)/python -m tests.faults.long_run --batches 1500
-	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py
+	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py --timeout=6000
 	$(BIN)/python -m tests.faults.crash_table
 	@$(MAKE) --no-print-directory drill-supervision
 
