@@ -29,7 +29,7 @@ def remember_names(spark: SparkSession) -> None:
 
     The JVM then looks for a class of that name in every jar of the class path, and for a bare name in every imported
     package too: 2-3 ms for `org` alone. PySpark asks 13 times what kind of exception ends a Java iterator, which took
-    21 ms and takes 5 with what is remembered here, and a progress report of a stream has five iterators.
+    21 ms and takes 5 with what is remembered here.
     """
     for name in _REMEMBERED:
         place = jvm_of(spark)

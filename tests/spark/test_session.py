@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
 from sluice.engine import launch_conf
-from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
 from sluice_spark.jvm import jvm_of
 from sluice_spark.session import catalog_conf, deployment_conf, engine_conf
 from sluice_spark.state import choose_shuffle_partitions
@@ -118,3 +119,21 @@ def test_a_setting_that_may_be_declared_is_none_that_the_platform_sets_itself() 
     names = [option.name for option in ALLOWED_OPTIONS]
     assert not set(names) & (set(ours) | set(engine_conf(StateDeclaration())))
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("reason", "told"), [(None, ""), ("the branch has changed", ": the branch has changed")])
+def test_each_event_of_the_jvms_log_is_a_line_of_its_own(reason: str | None, told: str, spark: SparkSession) -> None:
+    jvm = jvm_of(spark)
+    core = jvm.org.apache.logging.log4j.core
+    settings = jvm.java.net.URI((project_root() / "jobs" / "log4j2.properties").as_uri())
+    configuration = core.config.ConfigurationFactory.getInstance().getConfiguration(None, "a test", settings)
+    configuration.initialize()
+    event = core.impl.Log4jLogEvent.newBuilder().setLoggerName("org.apache.iceberg.util.Tasks")
+    event = event.setLevel(jvm.org.apache.logging.log4j.Level.WARN)
+    event = event.setMessage(jvm.org.apache.logging.log4j.message.SimpleMessage("Retrying task"))
+    if reason is not None:
+        event = event.setThrown(jvm.java.lang.IllegalStateException(reason))
+    line: str = configuration.getAppender("stderr").getLayout().toSerializable(event.build())
+    moment, space, rest = line.partition(" ")
+    assert datetime.fromisoformat(moment)
+    assert space + rest == f" WARN Tasks: Retrying task{told}\n"
