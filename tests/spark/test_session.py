@@ -98,7 +98,7 @@ def test_a_session_is_set_for_the_machine_and_for_utc(spark: SparkSession) -> No
 def test_the_end_of_a_java_iterator_asks_the_jvm_for_no_name(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark asks for the same class 13 times there, and a progress report of a stream has five iterators."""
+    """PySpark asks for the same class 13 times there."""
     asked: list[str] = []
     ask = JVMView.__getattr__
 

@@ -46,7 +46,7 @@ _STATES: Mapping[ApplicationState, ProcessState] = {
 }
 
 _REFUSED = frozenset({ApplicationState.FAILED, ApplicationState.KILLED})
-"""Where an application stands whose submission failed, when the cluster did not take it in."""
+"""Where an application stands whose submission failed, when it has no driver and will have none."""
 
 _LIVING = frozenset({ProcessState.ALIVE, ProcessState.QUEUED})
 
@@ -171,8 +171,8 @@ class ClusterLauncher:
             raise error
         if found.state in _REFUSED:  # YARN lists what it did not take in, and knows best why
             raise LaunchError(
-                f"{found.application_id}, of run {tag.run_id}, was not taken in through the connection "
-                f"{self.connection}: {found.explanation or found.state}",
+                f"{found.application_id}, of run {tag.run_id}, was not taken in, or ended at once, through the "
+                f"connection {self.connection}: {found.explanation or found.state}",
                 next_step="See what the connection and the stream's engine ask of the cluster.",
             ) from error
         _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
