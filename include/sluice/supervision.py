@@ -46,8 +46,8 @@ from sluice.ports import Launcher, LaunchRequest
 _log = logging.getLogger(__name__)
 
 MOST_LOOKS = 6
-"""How often one call looks: at the worst a run is stopped, closed, a launch fails, and the delay is told. More would
-mean that runs end faster than they are looked at."""
+"""How often one call looks: at the worst a run is stopped, closed, two launches fail, the second of them because the
+first restart comes at once, and the delay is told. More would mean that runs end faster than they are looked at."""
 
 EXIT_AWAITED_SECONDS = 10.0
 """How long the parent of a vanished driver may take to record its exit, before the run is closed without a reason."""

@@ -95,8 +95,9 @@ def _policy(failure_class: FailureClass) -> str:
         return "It stops at once: another start would only repeat it."
     times = f"{policy.tries_factor} times `restart.attempts`" if policy.tries_factor > 1 else "`restart.attempts`"
     tries = f"at most {policy.most_tries}" if policy.most_tries is not None else times
-    wait = f" of {policy.delay_factor:.0f} times `first_delay`" if policy.delay_factor > 1 else " of `first_delay`"
-    return f"It starts again, {tries} in a row, after a wait{wait} that doubles up to `longest_delay`."
+    first = "at once, and then " if policy.is_first_at_once else ""
+    wait = f"{policy.delay_factor:.0f} times `first_delay`" if policy.delay_factor > 1 else "`first_delay`"
+    return f"It starts again, {tries} in a row: {first}after a wait of {wait} that doubles up to `longest_delay`."
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from sluice.observations.runs import DesiredState, DriverExit, ProcessIdentity, 
 from sluice.ports import LaunchRequest
 from sluice.supervision import Supervised, Supervisor, judge, supervise
 
-WANTED = continuous_stream(restart={"attempts": 2, "first_delay": "1 hour", "longest_delay": "1 day"})
+WANTED = continuous_stream(restart={"attempts": 3, "first_delay": "1 hour", "longest_delay": "1 day"})
 
 
 @pytest.fixture
@@ -87,9 +87,13 @@ def test_judging_changes_nothing(launcher: FakeLauncher, ledger: Ledger) -> None
     assert newest_run(ledger, "flights") is None
 
 
-def test_a_failed_run_is_restarted_after_its_delay_until_the_budget_is_spent(
+def test_a_failed_run_is_restarted_at_once_and_then_after_its_delay_until_the_budget_is_spent(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
+    launcher.end(process_of(supervise(supervisor, WANTED)), exit_code=1)
+    again = supervise(supervisor, WANTED)
+    assert words(again) == (SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE)
+    assert again.run is not None
     for delay in (timedelta(hours=1), timedelta(hours=2)):
         launcher.end(process_of(supervise(supervisor, WANTED)), exit_code=1)
         waiting = supervise(supervisor, WANTED)
@@ -111,9 +115,8 @@ def test_a_driver_that_vanished_is_closed_as_lost_and_restarted(
 ) -> None:
     first = supervise(supervisor, WANTED)
     launcher.vanish(process_of(first))
-    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.RESTART_LATER, SupervisionReason.BACKING_OFF)
-    lost = newest_run(ledger, "flights")
-    assert lost is not None
+    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE)
+    _, lost = recent_runs(ledger, "flights", limit=9)
     assert (lost.state, lost.exit_code) == (RunState.LOST, None)
 
 
@@ -128,8 +131,7 @@ def test_the_word_of_the_driver_itself_is_awaited_before_a_run_is_called_lost(
         closing = pool.submit(supervise, supervisor, WANTED)
         launcher.end(process, exit_code=3)
         closing.result()
-    ended = newest_run(ledger, "flights")
-    assert ended is not None
+    _, ended = recent_runs(ledger, "flights", limit=9)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
 
 
@@ -216,9 +218,8 @@ def test_a_driver_that_cannot_be_started_is_a_failure_with_its_sentence(
     waiting = supervise(supervisor, WANTED)
     assert words(waiting) == (SupervisionAction.RESTART_LATER, SupervisionReason.BACKING_OFF)
     assert "LaunchError: spark-submit is not found." in waiting.decision.explanation
-    failed = newest_run(ledger, "flights")
-    assert failed is not None
-    assert (failed.state, failed.exit_code) == (RunState.FAILED, None)
+    failed = recent_runs(ledger, "flights", limit=9)
+    assert [(one.state, one.exit_code) for one in failed] == [(RunState.FAILED, None)] * 2, "the first, and one at once"
 
 
 def test_a_new_declaration_is_a_new_beginning(supervisor: Supervisor, launcher: FakeLauncher) -> None:

@@ -15,8 +15,9 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.wishes import wish
 from sluice.observations.runs import DesiredState
 
-IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 1 second, longest_delay: 2 seconds}}\n"
-"""A restart policy for tests: one quick restart, then a person is asked."""
+IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 20 seconds}}\n"
+"""A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often, and its
+second wait is longer than Airflow takes to run a task."""
 
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psutil
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
-from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
+from tests.fixtures.supervised_streams import (
+    DEADLINE_SECONDS,
+    TASK,
+    await_ended,
+    await_running,
+    kill_driver,
+    lives,
+    started,
+)
 
 from sluice.decisions.failure_guide import failure_of, next_step
 from sluice.ledger.batches import newest_batch
@@ -22,9 +29,15 @@ from sluice.observations.failures import FailureReason
 from sluice.observations.runs import DesiredState, RunState
 from sluice_airflow.operators.telling import TOLD_KEY
 
+WAIT_BEFORE_THE_SECOND = timedelta(seconds=20)
+"""Before the second restart, as the streams of this ring declare it; shortened by up to a quarter."""
+
 
 def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:
     airflow.wait(lambda: airflow.client.get("/api/v2/dags/launched").is_success, within_seconds=DEADLINE_SECONDS)
+    airflow.wait(
+        _is_the_next_minute_far, within_seconds=DEADLINE_SECONDS
+    )  # else its run may be due then, and not before
     unpaused_at = datetime.now(UTC)
     run, _ = started(airflow, "launched")
     due_at = datetime.fromisoformat(airflow.runs("launched")[0]["run_after"])
@@ -36,6 +49,10 @@ def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow:
     airflow.wait(lambda: newest_batch(airflow.ledger, "launched") != batch, within_seconds=DEADLINE_SECONDS)
     pool = airflow.get("pools/default_pool")
     assert (pool["running_slots"], pool["queued_slots"]) == (0, 0)
+
+
+def _is_the_next_minute_far() -> bool:
+    return datetime.now(UTC).second < 40
 
 
 def test_twenty_streams_at_once_hold_no_slot_of_a_worker(airflow: RunningAirflow) -> None:
@@ -83,16 +100,20 @@ def test_a_run_that_is_triggered_by_hand_starts_no_second_driver(airflow: Runnin
     assert lives(run)
 
 
-def test_a_killed_driver_is_started_again_by_the_same_task(airflow: RunningAirflow) -> None:
-    run, dag_run = started(airflow, "killed")
-    assert run.process is not None
-    os.kill(run.process.pid, signal.SIGKILL)
-    airflow.wait(lambda: newest_run(airflow.ledger, "killed") != run, within_seconds=DEADLINE_SECONDS)
-    airflow.wait(lambda: len(recent_runs(airflow.ledger, "killed", limit=9)) == 2, within_seconds=DEADLINE_SECONDS)
-    again = await_running(airflow, "killed")
-    first = recent_runs(airflow.ledger, "killed", limit=9)[1]
-    assert (first.run_id, first.state, first.reason) == (run.run_id, RunState.FAILED, "killed by SIGKILL")
-    assert (again.launched_at - first.ended_at).total_seconds() >= 0.75  # type: ignore[operator]  # it has ended
+def test_a_killed_driver_is_started_again_by_the_same_task_at_once_and_the_next_time_after_a_wait(
+    airflow: RunningAirflow,
+) -> None:
+    first, dag_run = started(airflow, "killed")
+    kill_driver(first)
+    second = await_running(airflow, "killed", after=first)
+    log = airflow.log("killed", TASK, dag_run, 1)
+    assert ("restart_due" in log, "backing_off" in log) == (True, False), "Airflow ran the task once for the restart"
+    kill_driver(second)
+    third = await_running(airflow, "killed", after=second)
+    seen = recent_runs(airflow.ledger, "killed", limit=9)
+    assert [one.token for one in seen] == [third.token, second.token, first.token]
+    assert {(one.state, one.reason) for one in seen[1:]} == {(RunState.FAILED, "killed by SIGKILL")}
+    assert third.launched_at - seen[1].ended_at >= 0.75 * WAIT_BEFORE_THE_SECOND  # type: ignore[operator]  # it has ended
     airflow.await_task("killed", TASK, "deferred", run_id=dag_run)
     assert len(airflow.runs("killed")) == 1
 
@@ -140,12 +161,11 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
 
 def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing_asks(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "queued_behind")
-    assert run.process is not None
     queued = airflow.queue_as_scheduled("queued_behind")
     tell_drivers(
         airflow.behaviours, "queued_behind", Behaviour(fails_with="CheckpointError: The checkpoint is damaged.")
     )
-    os.kill(run.process.pid, signal.SIGKILL)
+    kill_driver(run)
     airflow.await_task("queued_behind", TASK, "failed", run_id=dag_run)
     airflow.await_task("queued_behind", TASK, "failed", run_id=queued)
     airflow.wait(lambda: airflow.is_paused("queued_behind"), within_seconds=DEADLINE_SECONDS)

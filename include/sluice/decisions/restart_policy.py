@@ -1,12 +1,12 @@
 """Whether a stream that failed is started again, when, and when a person is asked instead. Pure.
 
-| class                                       | tries          | first wait | why                                    |
-|---------------------------------------------|----------------|------------|----------------------------------------|
-| transient, commit conflict, unknown         | as declared    | declared   | it may be over at once                 |
-| infrastructure                              | ten times that | declared   | others repair it, and that takes hours |
-| resource                                    | at most two    | ten times  | memory and disk must first become free |
-| source data lost, poison data, schema,      | none           |            | another start would only repeat it     |
-| checkpoint, code                            |                |            |                                        |
+| class                               | tries          | the first | then waits | why                                    |
+|-------------------------------------|----------------|-----------|------------|----------------------------------------|
+| transient, commit conflict, unknown | as declared    | at once   | declared   | it may be over already                 |
+| infrastructure                      | ten times that | at once   | declared   | the same, or others repair it in hours |
+| resource                            | at most two    | waits too | ten times  | memory and disk must first become free |
+| source data lost, poison data,      | none           |           |            | another start would only repeat it     |
+| schema, checkpoint, code            |                |           |            |                                        |
 
 The tries of a class are counted among the failures in a row (`decisions.restarts`), so stable uptime, a new declaration
 and a person's wish set them back. A wait doubles with every failure of the class, up to the longest one that is
@@ -39,11 +39,13 @@ class ClassPolicy:
     """How one class of failures is restarted.
 
     tries_factor: times the declared attempts. most_tries: never more than that. delay_factor: times the first delay.
+    is_first_at_once: whether the first restart comes without a wait, and the first delay lies before the second.
     """
 
     tries_factor: int = 1
     most_tries: int | None = None
     delay_factor: float = 1.0
+    is_first_at_once: bool = True
 
 
 _AS_DECLARED = ClassPolicy()
@@ -53,7 +55,7 @@ POLICIES: Mapping[FailureClass, ClassPolicy] = {
     FailureClass.COMMIT_CONFLICT: _AS_DECLARED,
     FailureClass.UNKNOWN: _AS_DECLARED,
     FailureClass.INFRASTRUCTURE: ClassPolicy(tries_factor=10),
-    FailureClass.RESOURCE: ClassPolicy(most_tries=2, delay_factor=10.0),
+    FailureClass.RESOURCE: ClassPolicy(most_tries=2, delay_factor=10.0, is_first_at_once=False),
     FailureClass.SOURCE_DATA_LOST: _NEVER,
     FailureClass.POISON_DATA: _NEVER,
     FailureClass.SCHEMA: _NEVER,
@@ -86,10 +88,15 @@ def restart_wait(
 
     Returns
     -------
-    At least three quarters of the first delay, at most the longest one.
+    Nothing where the first restart comes at once; else at least three quarters of the first delay, at most the
+    longest one.
     """
-    doublings = min(failures - 1, 30)  # 2**30 times any delay is longer than any wait that makes sense
-    factor = POLICIES[failure_class].delay_factor * float(2**doublings)
+    policy = POLICIES[failure_class]
+    waits = failures - policy.is_first_at_once
+    if waits == 0:
+        return timedelta(0)
+    doublings = min(waits - 1, 30)  # 2**30 times any delay is longer than any wait that makes sense
+    factor = policy.delay_factor * float(2**doublings)
     is_longest = factor >= restart.longest_delay / restart.first_delay  # asked first: the product may be no timedelta
     whole = restart.longest_delay if is_longest else restart.first_delay * factor
     return whole * (1 - LARGEST_SHARE_OFF * share_of(run_id))

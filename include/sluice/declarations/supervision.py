@@ -16,7 +16,10 @@ class RestartDeclaration(Declared):
     attempts: int = Field(
         5, ge=0, description="restarts in a row; then a person is asked. More or fewer by the failure's class"
     )
-    first_delay: Duration = Field(timedelta(seconds=5), description="the wait before the first restart; it doubles")
+    first_delay: Duration = Field(
+        timedelta(seconds=5),
+        description="the first wait, which doubles; the first restart comes at once, unless memory or disk ran out",
+    )
     longest_delay: Duration = Field(timedelta(minutes=5), description="the longest wait between restarts")
     stable_after: Duration = Field(
         timedelta(minutes=10), description="a run that stays up for so long sets the count of restarts back"

@@ -127,10 +127,12 @@ def test_a_launch_that_breaks_off_before_the_submission_is_launched_anew_when_no
     assert waiting.seen.process is ProcessState.UNKNOWN
     assert cluster.submissions == []
     monkeypatch.setattr(launcher_room, "SUBMITTED_WITHIN_SECONDS", 0.0)
-    closed = supervise(supervisor_with(ledger, make_launcher()), WANTED)
-    assert closed.decision.action is SupervisionAction.RESTART_LATER  # with a token of its own
-    assert closed.seen.newest_run is not None
-    assert closed.seen.newest_run.state is RunState.LOST
+    anew = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert anew.decision.action is SupervisionAction.LAUNCH
+    assert anew.seen.newest_run is not None
+    assert anew.seen.newest_run.state is RunState.LOST
+    assert anew.run is not None
+    assert anew.run.token > anew.seen.newest_run.token
 
 
 def test_a_launcher_of_another_process_is_refused_and_submits_nothing(
@@ -204,7 +206,7 @@ def test_a_driver_that_died_without_a_word_is_told_by_its_cluster(
     assert left is not None
     assert (left.state, left.exit_code, left.reason) == (RunState.FAILED, 137, "killed by signal exitCode: 137")
     supervised = supervise(supervisor_with(ledger, make_launcher()), WANTED)
-    assert supervised.decision.action is SupervisionAction.RESTART_LATER
+    assert supervised.decision.action is SupervisionAction.LAUNCH  # its first failure: it comes back at once
     ended = find_run(ledger, run.run_id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 137)
 

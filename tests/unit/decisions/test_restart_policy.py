@@ -62,9 +62,25 @@ def test_the_tries_of_each_class_by_default(failure_class: FailureClass, tries: 
     assert helps_to_restart(failure_class) is (tries > 0)
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 5), (2, 10), (3, 20), (6, 160), (7, 300), (8, 300), (500, 300)])
-def test_the_wait_doubles_up_to_the_longest(failures: int, seconds: int) -> None:
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(1, 0), (2, 5), (3, 10), (4, 20), (7, 160), (8, 300), (9, 300), (500, 300)]
+)
+def test_the_first_restart_comes_at_once_and_then_the_wait_doubles_up_to_the_longest(
+    failures: int, seconds: int
+) -> None:
     assert restart_wait(DEFAULT, FailureClass.UNKNOWN, failures=failures) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 50), (2, 100), (3, 200), (4, 300)])
+def test_what_lacks_memory_or_disk_waits_from_the_first_restart_on(failures: int, seconds: int) -> None:
+    assert restart_wait(DEFAULT, FailureClass.RESOURCE, failures=failures) == timedelta(seconds=seconds)
+
+
+def test_every_other_class_that_is_restarted_begins_at_once() -> None:
+    waiting = {
+        one for one in FailureClass if helps_to_restart(one) and restart_wait(DEFAULT, one, failures=1) > timedelta(0)
+    }
+    assert waiting == {FailureClass.RESOURCE}
 
 
 @given(restarts(), CLASSES, st.integers(min_value=1, max_value=10_000), st.text(min_size=1))
@@ -73,13 +89,14 @@ def test_a_wait_is_within_its_bounds_whatever_is_declared(
 ) -> None:
     wait = restart_wait(restart, failure_class, failures=failures, run_id=run_id)
     whole = restart_wait(restart, failure_class, failures=failures)
-    assert 0.74 * restart.first_delay <= 0.74 * whole <= wait <= whole <= restart.longest_delay
+    shortest = timedelta(0) if failures == 1 and POLICIES[failure_class].is_first_at_once else restart.first_delay
+    assert 0.74 * shortest <= 0.74 * whole <= wait <= whole <= restart.longest_delay
     assert wait == restart_wait(restart, failure_class, failures=failures, run_id=run_id), "each look tells the same"
     assert whole <= restart_wait(restart, failure_class, failures=failures + 1)
 
 
 def test_runs_that_failed_together_do_not_come_back_together() -> None:
-    waits = {restart_wait(DEFAULT, FailureClass.INFRASTRUCTURE, failures=7, run_id=f"run-{n}") for n in range(100)}
+    waits = {restart_wait(DEFAULT, FailureClass.INFRASTRUCTURE, failures=8, run_id=f"run-{n}") for n in range(100)}
     assert len(waits) == 100
     assert max(waits) - min(waits) > timedelta(seconds=60)
 
