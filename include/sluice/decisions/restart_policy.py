@@ -1,12 +1,12 @@
 """Whether a stream that failed is started again, when, and when a person is asked instead. Pure.
 
-| class                               | tries          | the first | then waits | why                                    |
-|-------------------------------------|----------------|-----------|------------|----------------------------------------|
-| transient, commit conflict, unknown | as declared    | at once   | declared   | it may be over already                 |
-| infrastructure                      | ten times that | at once   | declared   | the same, or others repair it in hours |
-| resource                            | at most two    | waits too | ten times  | memory and disk must first become free |
-| source data lost, poison data,      | none           |           |            | another start would only repeat it     |
-| schema, checkpoint, code            |                |           |            |                                        |
+| class                               | tries          | the first | then waits | why                                  |
+|-------------------------------------|----------------|-----------|------------|--------------------------------------|
+| transient, commit conflict, unknown | as declared    | at once   | declared   | it may be over already               |
+| infrastructure                      | ten times that | at once   | declared   | or others repair it, in hours        |
+| resource                            | at most two    | waits too | ten times  | memory and disk must be freed first  |
+| source data lost, poison data,      | none           |           |            | another start would only repeat it   |
+| schema, checkpoint, code            |                |           |            |                                      |
 
 The tries of a class are counted among the failures in a row (`decisions.restarts`), so stable uptime, a new declaration
 and a person's wish set them back. A wait doubles with every failure of the class, up to the longest one that is

@@ -13,8 +13,8 @@ from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.plan import StackPlan
 
 FIXED_SETTINGS: Mapping[str, str] = {
-    "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-    # LocalExecutor forks all its workers at once. A continuous stream's task defers, so four at a time are plenty.
+    "AIRFLOW__CORE__EXECUTOR": "sluice_airflow.executors.local_executor.RevokingLocalExecutor",
+    # It forks all its workers at once. A continuous stream's task defers, so four at a time are plenty.
     "AIRFLOW__CORE__PARALLELISM": "4",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
@@ -22,6 +22,9 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{AIRFLOW_USER}:admin",
     # The default asks the network for this machine's name and waits for an answer where there is no network.
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+    # What a worker that died took with it is queued once more. The timeout is how long a task may take to start, too.
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "120",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "15",
     "AIRFLOW__API__WORKERS": "1",
     # A task asks the API server before its first line and after its last. On a busy machine the one worker's first
     # answer takes longer than the default of 5 seconds, and a task that is not answered loses its try.

@@ -123,7 +123,8 @@ def kill_component(scene: Scene, service: str) -> Recovery:
 
 
 def kill_worker(scene: Scene, stream: str) -> Recovery:
-    """Kill -9 of the worker that runs a stream's task; the stream lives on, and the other workers take tasks."""
+    """Kill -9 of the worker that runs a stream's task; the stream lives on, the other workers take tasks, and the task
+    itself comes back."""
     before = {one: scene.run(one) for one in STREAMS}
     worker = scene.wait_for(lambda: _caught_worker(scene, stream), f"a worker runs the task of {stream}")
     killed_at = time.time()
@@ -136,6 +137,7 @@ def kill_worker(scene: Scene, stream: str) -> Recovery:
     task = await_deferred(scene, other)
     clear(scene, other, task.dag_run)
     await_deferred(scene, other, attempt=task.attempt + 1)
+    await_deferred(scene, stream)
     _require_untouched(scene, before)
     return Recovery(detected_seconds=detected, recovered_seconds=seconds_since(killed_at), is_untouched=True)
 

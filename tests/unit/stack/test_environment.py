@@ -10,6 +10,7 @@ import pytest
 
 from sluice.errors import StackError
 from sluice.settings import FilesConnection, KafkaConnection, load_settings
+from sluice.stack.airflow_settings import FIXED_SETTINGS
 from sluice.stack.environment import (
     STACK_MARK,
     START_MARK,
@@ -63,7 +64,7 @@ def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan) -> None:
     assert {name: environment[name] for name in stale} == {name: plan.environment[name] for name in stale}
     assert {name: environment[name] for name in shell} == shell
     assert {name: environment.get(name) for name in others} == {
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__EXECUTOR": FIXED_SETTINGS["AIRFLOW__CORE__EXECUTOR"],
         "SLUICE_LEDGER_URL": plan.environment["SLUICE_LEDGER_URL"],
         "EDITOR": None,
     }

@@ -1,0 +1,1 @@
+"""What runs Airflow's tasks, where Airflow's own executors leave something out."""
