@@ -1,9 +1,11 @@
 """Airflow's LocalExecutor, and what it leaves out: a task whose worker died before the task had begun.
 
 A worker takes a task off the executor's queue, and Airflow calls the task queued until its own process has reported. A
-worker that is killed in between takes the task with it: seen with Airflow 3.3.2, it stays queued and holds a slot of
-the executor until the scheduler is started anew. Airflow asks executors to give up what was queued for longer than
-`[scheduler] task_queued_timeout`, and then queues it once more; LocalExecutor answers that it cannot.
+worker that is killed in between takes the task with it, which stays queued and holds a slot of the executor until the
+scheduler is started anew. Airflow asks executors to give up what was queued for longer than `[scheduler]
+task_queued_timeout`, and then queues it once more; LocalExecutor answers that it cannot.
+
+See docs/decisions/a-dead-workers-task-is-queued-again.md.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class RevokingLocalExecutor(LocalExecutor):
     def revoke_task(self, *, ti: TaskInstance) -> None:
         """Give up a task that a worker took with it when it died.
 
-        A task that waits for a worker, or starts slowly, is not given up: it would run twice.
+        A task that waits for a worker is not given up, nor one that starts slowly while all workers live: it would run
+        twice.
 
         Parameters
         ----------
