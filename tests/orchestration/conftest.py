@@ -10,14 +10,14 @@ import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from sqlalchemy.engine import URL
 from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
+from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.wishes import wish
 from sluice.observations.runs import DesiredState
 
-IMPATIENT = "supervision: {restart: {attempts: 1, first_delay: 20 seconds}}\n"
-"""A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often, and its
-second wait is longer than Airflow takes to run a task."""
+IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
+"""A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often."""
 
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",

@@ -72,6 +72,14 @@ def test_a_task_that_was_queued_after_the_death_is_left_alone(executor: Revoking
         executor.revoke_task(ti=queued(executor, at=datetime.now(UTC) + MINUTE))
 
 
+def test_a_task_that_was_not_handed_to_a_worker_is_left_alone(executor: RevokingLocalExecutor) -> None:
+    task = queued(executor, at=datetime.now(UTC))
+    executor.running.clear()
+    kill_worker(executor)
+    with pytest.raises(NotImplementedError):
+        executor.revoke_task(ti=task)
+
+
 def test_nothing_is_given_up_while_the_queue_holds_work(executor: RevokingLocalExecutor) -> None:
     task = queued(executor, at=datetime.now(UTC))
     kill_worker(executor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import psutil
 from tests.fakes.driver import Behaviour, tell_drivers
@@ -13,6 +13,7 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 from tests.fixtures.supervised_streams import (
     DEADLINE_SECONDS,
+    SECOND_WAIT_SECONDS,
     TASK,
     await_ended,
     await_running,
@@ -29,15 +30,10 @@ from sluice.observations.failures import FailureReason
 from sluice.observations.runs import DesiredState, RunState
 from sluice_airflow.operators.telling import TOLD_KEY
 
-WAIT_BEFORE_THE_SECOND = timedelta(seconds=20)
-"""Before the second restart, as the streams of this ring declare it; shortened by up to a quarter."""
-
 
 def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:
     airflow.wait(lambda: airflow.client.get("/api/v2/dags/launched").is_success, within_seconds=DEADLINE_SECONDS)
-    airflow.wait(
-        _is_the_next_minute_far, within_seconds=DEADLINE_SECONDS
-    )  # else its run may be due then, and not before
+    airflow.wait(_is_the_next_minute_far, within_seconds=DEADLINE_SECONDS)
     unpaused_at = datetime.now(UTC)
     run, _ = started(airflow, "launched")
     due_at = datetime.fromisoformat(airflow.runs("launched")[0]["run_after"])
@@ -52,6 +48,7 @@ def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow:
 
 
 def _is_the_next_minute_far() -> bool:
+    """Else a run may be due when that minute begins, after the moment at which its DAG is unpaused."""
     return datetime.now(UTC).second < 40
 
 
@@ -113,7 +110,8 @@ def test_a_killed_driver_is_started_again_by_the_same_task_at_once_and_the_next_
     seen = recent_runs(airflow.ledger, "killed", limit=9)
     assert [one.token for one in seen] == [third.token, second.token, first.token]
     assert {(one.state, one.reason) for one in seen[1:]} == {(RunState.FAILED, "killed by SIGKILL")}
-    assert third.launched_at - seen[1].ended_at >= 0.75 * WAIT_BEFORE_THE_SECOND  # type: ignore[operator]  # it has ended
+    assert seen[1].ended_at is not None
+    assert (third.launched_at - seen[1].ended_at).total_seconds() >= 0.75 * SECOND_WAIT_SECONDS
     airflow.await_task("killed", TASK, "deferred", run_id=dag_run)
     assert len(airflow.runs("killed")) == 1
 

@@ -45,11 +45,19 @@ class RevokingLocalExecutor(LocalExecutor):
 
         Raises
         ------
-        NotImplementedError: when no worker has died since the task was queued, or the task may still lie in the queue.
-            Airflow leaves the task alone then, as it does with its own LocalExecutor.
+        NotImplementedError: when no worker has died since the task was queued, or the task may not have reached one.
+            By this word Airflow leaves a task alone, as it does with its own LocalExecutor.
         """
-        lost_at = self._worker_lost_at
-        if lost_at is None or ti.queued_dttm is None or ti.queued_dttm > lost_at or not self.activity_queue.empty():
+        if self._may_wait(ti) or not self._may_be_lost(ti):
             raise NotImplementedError
         self.log.warning("The worker of %s died before the task began: it is queued once more", ti)
         self.running.discard(ti.key)
+
+    def _may_wait(self, ti: TaskInstance) -> bool:
+        """Whether a task may not have reached a worker: handed over it counts as running, and waits in the queue."""
+        return ti.key not in self.running or not self.activity_queue.empty()
+
+    def _may_be_lost(self, ti: TaskInstance) -> bool:
+        """Whether a worker has died since a task was queued."""
+        lost_at, queued_at = self._worker_lost_at, ti.queued_dttm
+        return lost_at is not None and queued_at is not None and queued_at <= lost_at

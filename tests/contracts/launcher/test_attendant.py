@@ -199,14 +199,16 @@ def test_an_exit_that_the_absent_ledger_cannot_hear_is_noted_beside_the_log(
     launcher: LocalLauncher, ledger: Ledger, ledger_url: str, run: RunObservation, log_file: Path
 ) -> None:
     process = launcher.launch(shell(run, log_file, "exec sleep 300"))
+    attendant = attendant_of(process)
     with _absent(ledger_url):
         os.kill(process.pid, signal.SIGKILL)
         await_condition(exit_note_path(log_file).exists)
+        attendant.suspend()  # or the note goes as soon as the ledger hears again
     killed = failure_of(FailureReason.DRIVER_KILLED)
     expected = DriverExit(state=RunState.FAILED, exit_code=-9, reason="killed by SIGKILL", failure=killed)
     seen = observe_stream(ledger, launcher, run.stream)
-    # The note goes when the ledger has heard, which may come to pass while the stream is observed.
-    assert seen.left_exit == expected or not find_run(ledger, run.run_id).is_live
+    assert seen.left_exit == expected
+    attendant.resume()
     assert await_end(ledger, run.run_id).reason == expected.reason
     await_condition(lambda: not exit_note_path(log_file).exists())
 
