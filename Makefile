@@ -1,12 +1,12 @@
 # Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and bash; the rest is brought.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
-        test-unit test-contracts test-spark test-orchestration test-end-to-end test-yarn
+        test-unit test-integration test-spark test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-unit test-spark test-orchestration test-contracts test-end-to-end
+CHECKS := lint test-unit test-spark test-orchestration test-integration test-end-to-end
 CHECKS_AT_ONCE := 3
 
 # Without it every ring, and every process that a test starts, would compile the same modules anew.
@@ -67,8 +67,8 @@ lint: setup ## Check style, format and types
 test-unit: setup ## Tests of single parts and of the architecture: no service, no database, no Airflow; seconds
 	$(PYTEST) tests/unit tests/architecture $(WHOLE_LINES)
 
-test-contracts: setup ## Every port's fake and its real adapter against the same tests; programs, processes, databases
-	$(PYTEST) tests/contracts $(WHOLE_LINES)
+test-integration: setup ## Tests with real databases, catalogs, programs and processes; the contract suites of the ports
+	$(PYTEST) tests/contracts tests/integration $(WHOLE_LINES)
 
 test-spark: setup ## Tests on a real Spark
 	$(PYTEST) tests/spark $(WHOLE_LINES)
@@ -92,7 +92,7 @@ format: setup ## Put the code into the one format
 lock: ## Write uv.lock and ivy.lock anew after pyproject.toml or ivy.xml was changed
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
 	$(BIN)/uv lock
-	$(BIN)/python -m sluice.prerequisites.lock_jars
+	$(BIN)/python -m sluice.setup.lock_jars
 
 clean: down ## Remove everything that was made here: environment, data, caches of tools; the user's cache stays
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -49,7 +49,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.streams import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}
 PARSED = "from_json(CAST(value AS STRING), 'id LONG, word STRING, amount DOUBLE, at TIMESTAMP')"

@@ -42,16 +42,16 @@ from tests.fixtures.stack import Stack, stack_in
 
 from sluice.declarations.loading import load_declarations
 from sluice.declarations.quarantine import all_tables
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.publication.staged_output import StagedOutput
-from sluice.lakehouse.tables import create_or_evolve_table
-from sluice.lakehouse.tables import load_table as find_table
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import record_end
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState, RunState
+from sluice.publication.staged_output import StagedOutput
 from sluice.settings import KafkaConnection, Settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.tables.declared_tables import load_table as find_table
 
 STREAM, OUTPUT, TARGET = "fast", "rows", "bench.rows"
 ROWS = StagedOutput(stream=STREAM, output=OUTPUT, target=TARGET)

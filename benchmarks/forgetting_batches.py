@@ -29,8 +29,8 @@ from tests.fixtures.ledger import running_postgres
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
+from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.retention import Retention, tidy
-from sluice.observations.batches import BatchObservation, PublicationKey
 
 STREAMS = 100
 

@@ -41,10 +41,10 @@ from tests.faults.dying_driver import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.declarations.streams import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice_spark.session import open_session
+from sluice.publication.crash_points import CrashPoint
+from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "region": "long", "amount": "double", "changed_by": "long", "note": "string"}
 REGIONS = 50

@@ -27,9 +27,9 @@ from rich.table import Table
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
-from sluice.lakehouse.publication.fitting import fit_files
-from sluice.lakehouse.publication.staged_output import StagedOutput
-from sluice.lakehouse.publication.staging import StagedBatch, load_staging_table, staged_files
+from sluice.publication.file_fitting import fit_files
+from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_files
+from sluice.publication.staged_output import StagedOutput
 
 TURNS = 15
 

@@ -14,10 +14,10 @@ from uuid import uuid4
 from confluent_kafka import Producer
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.publication.staged_output import StagedOutput
-from sluice.lakehouse.tables import load_table as find_table
+from sluice.publication.staged_output import StagedOutput
 from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table as find_table
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from tests.fixtures.stack import stack_in
 from sluice.declarations.streams import StateDeclaration
 from sluice.errors import NotYetError
 from sluice.ledger.connection import open_ledger
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 LEAST_THROUGHPUT_RATIO = 0.95
 

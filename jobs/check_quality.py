@@ -14,15 +14,15 @@ from functools import partial
 
 from sluice.declarations.streams import StateDeclaration
 from sluice.errors import UnhealthyError
-from sluice.job_command import CheckQuality, parse_arguments
+from sluice.launching.job_command import CheckQuality, parse_arguments
+from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
-from sluice.observations.quality import BAD_NEWS
+from sluice.ledger.records.quality import BAD_NEWS
+from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import load_settings
-from sluice.upkeep.quality_pages import quality_sentence
-from sluice.upkeep.wording import json_line
-from sluice_spark.job import run_job
-from sluice_spark.quality_run import check_table
-from sluice_spark.session import open_session
+from sluice_spark.quality.quality_run import check_table
+from sluice_spark.run.job import run_job
+from sluice_spark.session.session import open_session
 
 
 def main(argv: Sequence[str]) -> int:

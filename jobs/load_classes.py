@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.streams import StateDeclaration
-from sluice_spark.jvm import jvm_of
-from sluice_spark.session import engine_conf
+from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.session import engine_conf
 
 NOBODY = "127.0.0.1:9"
 """The discard service, which no machine offers any more: connections are refused at once."""

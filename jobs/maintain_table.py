@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.streams import StateDeclaration
 from sluice.errors import UnhealthyError
-from sluice.job_command import MaintainTable, parse_arguments
+from sluice.launching.job_command import MaintainTable, parse_arguments
+from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
+from sluice.maintenance.maintenance_records import run_sentences
 from sluice.settings import load_settings
-from sluice.upkeep.maintenance_records import run_sentences
-from sluice.upkeep.wording import json_line
-from sluice_spark.job import run_job
-from sluice_spark.maintenance_run import maintain_table
-from sluice_spark.session import open_session
+from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice_spark.run.job import run_job
+from sluice_spark.session.session import open_session
 
 
 def main(argv: Sequence[str]) -> int:

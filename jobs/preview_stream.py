@@ -14,12 +14,12 @@ from pathlib import Path
 
 from sluice.declarations.loading import load_declarations
 from sluice.declarations.streams import StateDeclaration
-from sluice.job_command import PreviewStream, parse_arguments
+from sluice.launching.job_command import PreviewStream, parse_arguments
+from sluice.launching.job_output import json_line
 from sluice.settings import load_settings
-from sluice.upkeep.wording import json_line
-from sluice_spark.job import run_job
-from sluice_spark.preview import preview
-from sluice_spark.session import open_session
+from sluice_spark.query.stream_preview import preview
+from sluice_spark.run.job import run_job
+from sluice_spark.session.session import open_session
 
 
 def main(argv: Sequence[str]) -> int:

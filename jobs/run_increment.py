@@ -14,12 +14,12 @@ from functools import partial
 
 from sluice.declarations.loading import load_declarations
 from sluice.errors import UsageError
-from sluice.job_command import RunIncrement, parse_arguments
+from sluice.launching.job_command import RunIncrement, parse_arguments
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
-from sluice_spark.admission import admit_increment
-from sluice_spark.job import recorded_end, run_job
-from sluice_spark.supervised_run import SupervisedRun
+from sluice_spark.run.admission import admit_increment
+from sluice_spark.run.job import recorded_end, run_job
+from sluice_spark.run.supervised_run import SupervisedRun
 
 
 def main(argv: Sequence[str]) -> int:

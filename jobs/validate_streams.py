@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 
 from sluice.declarations.loading import load_declarations
+from sluice.declarations.plan_report import PlansObservation
 from sluice.declarations.streams import StateDeclaration
 from sluice.errors import UsageError
-from sluice.job_command import ValidateStreams, parse_arguments
-from sluice.observations.plans import PlansObservation
+from sluice.launching.job_command import ValidateStreams, parse_arguments
+from sluice.launching.job_output import json_line
 from sluice.settings import load_settings
-from sluice.upkeep.wording import json_line
-from sluice_spark.job import run_job
-from sluice_spark.plan_check import observe_plan
-from sluice_spark.session import open_session
+from sluice_spark.query.plan_check import observe_plan
+from sluice_spark.run.job import run_job
+from sluice_spark.session.session import open_session
 
 
 def main(argv: Sequence[str]) -> int:

@@ -37,11 +37,77 @@ A message says what went wrong, where, what was got and what is allowed; `next_s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sluice.observations.runs import RunObservation
+
+class FailureClass(StrEnum):
+    """What kind of failure ended a run; each has a restart policy of its own (`decisions.restart_policy`)."""
+
+    TRANSIENT = "transient"
+    INFRASTRUCTURE = "infrastructure"
+    SOURCE_DATA_LOST = "source_data_lost"
+    POISON_DATA = "poison_data"
+    SCHEMA = "schema"
+    CHECKPOINT = "checkpoint"
+    COMMIT_CONFLICT = "commit_conflict"
+    RESOURCE = "resource"
+    CODE = "code"
+    UNKNOWN = "unknown"
+
+
+class FailureReason(StrEnum):
+    """Why, in one word. The same word stands in the ledger, in logs, in Airflow, in the command line's answers."""
+
+    SERVICE_BUSY = "service_busy"
+    TIMED_OUT = "timed_out"
+    LEASE_LOST = "lease_lost"
+    COMMIT_UNCERTAIN = "commit_uncertain"
+
+    KAFKA_UNREACHABLE = "kafka_unreachable"
+    CATALOG_UNREACHABLE = "catalog_unreachable"
+    OBJECT_STORE_UNREACHABLE = "object_store_unreachable"
+    LEDGER_UNREACHABLE = "ledger_unreachable"
+    REGISTRY_UNREACHABLE = "registry_unreachable"
+    NETWORK_UNREACHABLE = "network_unreachable"
+    ACCESS_REFUSED = "access_refused"
+    SOURCE_MISSING = "source_missing"
+    DRIVER_KILLED = "driver_killed"
+    DRIVER_LOST = "driver_lost"
+    LAUNCH_FAILED = "launch_failed"
+
+    OFFSETS_LOST = "offsets_lost"
+    SNAPSHOT_EXPIRED = "snapshot_expired"
+    FILE_VANISHED = "file_vanished"
+
+    MALFORMED_RECORD = "malformed_record"
+    VALUE_REFUSED = "value_refused"
+    AMBIGUOUS_MERGE = "ambiguous_merge"
+
+    SCHEMA_DIFFERS = "schema_differs"
+    COLUMN_MISSING = "column_missing"
+    TABLE_MISSING = "table_missing"
+
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
+    CHECKPOINT_FOREIGN = "checkpoint_foreign"
+    QUERY_CHANGED = "query_changed"
+    TABLE_DIVERGED = "table_diverged"
+
+    COMMIT_CONFLICT = "commit_conflict"
+    COMMIT_STARVED = "commit_starved"
+
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    TOO_MANY_FILES = "too_many_files"
+    WORKER_DIED = "worker_died"
+
+    TRANSFORMATION_FAILED = "transformation_failed"
+    QUERY_REFUSED = "query_refused"
+    DECLARATION_REFUSED = "declaration_refused"
+    SETTINGS_REFUSED = "settings_refused"
+
+    ENDED_BY_ITSELF = "ended_by_itself"
+    UNEXPLAINED = "unexplained"
 
 
 class SluiceError(Exception):
@@ -129,16 +195,18 @@ class RunAlreadyLiveError(LedgerError):
 
     Parameters
     ----------
-    live: the run that is to be adopted instead.
+    stream: the stream.
+    run_id: the live run, which is to be adopted instead.
+    launch: its state, and who launched it when, for a person.
     """
 
-    def __init__(self, live: RunObservation) -> None:
+    def __init__(self, *, stream: str, run_id: str, launch: str) -> None:
         super().__init__(
-            f"Stream {live.stream} has a live run: {live.run_id}, {live.state}, launched by {live.launched_by} "
-            f"at {live.launched_at:%Y-%m-%d %H:%M:%S %Z}. A stream has one run at a time.",
-            next_step=f"Adopt that run, or stop it first: `sluice stream stop {live.stream}`.",
+            f"Stream {stream} has a live run: {run_id}, {launch}. A stream has one run at a time.",
+            next_step=f"Adopt that run, or stop it first: `sluice stream stop {stream}`.",
         )
-        self.live = live
+        self.stream = stream
+        self.run_id = run_id
 
 
 class LeaseLostError(SluiceError):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import SettingsError
-from sluice.launching.log_rotation import LARGEST_LOG_BYTES
+from sluice.processes.log_rotation import LARGEST_LOG_BYTES
 
 
 def project_root() -> Path:

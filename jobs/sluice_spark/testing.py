@@ -27,17 +27,17 @@ from uuid import uuid4
 
 import pytest
 
-from sluice.crash_points import CrashPoint, Reached, unnoticed
 from sluice.declarations.loaded import Declarations, LoadedStream
 from sluice.declarations.sources import Column, FilesSource, IcebergSource, InputDeclaration, KafkaSource
 from sluice.declarations.tables import TableDeclaration
 from sluice.errors import UsageError
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sluice.ledger.connection import Ledger
-    from sluice.observations.batches import BatchObservation
+    from sluice.ledger.records.batch import BatchObservation
     from sluice.settings import Settings
 
 _KAFKA_COLUMNS = (
@@ -170,7 +170,7 @@ class StreamBench:
         return f"{self.prefix}_{table}"
 
     def _table(self, name: str) -> Any:
-        from sluice.lakehouse.catalog import open_catalog
+        from sluice.tables.catalog import open_catalog
 
         return open_catalog(self.settings).load_table(name)
 
@@ -191,12 +191,12 @@ def run_here(
 
     reached: is told the places that each batch passes; what it raises ends the run there.
     """
-    from sluice.held_lease import HeldLease
     from sluice.ledger.batches import record_batch
     from sluice.ledger.runs import admit_run
-    from sluice_spark.job import recorded_end
-    from sluice_spark.stopping import StopRequest
-    from sluice_spark.supervised_run import SupervisedRun
+    from sluice.supervision.held_lease import HeldLease
+    from sluice_spark.run.job import recorded_end
+    from sluice_spark.run.stop_request import StopRequest
+    from sluice_spark.run.supervised_run import SupervisedRun
 
     mode = stream.declaration.mode
     run = admit_run(ledger, stream=stream.name, mode=mode, declaration_digest=stream.digest, launched_by="a test bench")
@@ -244,8 +244,8 @@ def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settin
 def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session as a driver opens it, with two cores of this machine."""
     from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-    from sluice.engine import launch_conf
-    from sluice_spark.session import open_session
+    from sluice.launching.engine import launch_conf
+    from sluice_spark.session.session import open_session
 
     conf = launch_conf(
         home=sluice_settings.home, jars=sluice_settings.jars, engine=EngineDeclaration(), is_bounded=True
@@ -328,8 +328,8 @@ def _fed(declared: InputDeclaration, name: str, *, prefix: str) -> InputDeclarat
 
 def _create_tables(bench: StreamBench, *, declared: LoadedStream) -> None:
     from sluice.declarations.quarantine import quarantine_declaration
-    from sluice.lakehouse.catalog import open_catalog
-    from sluice.lakehouse.tables import create_or_evolve_table
+    from sluice.tables.catalog import open_catalog
+    from sluice.tables.declared_tables import create_or_evolve_table
 
     catalog = open_catalog(bench.settings)
     for table in dict.fromkeys((*declared.declaration.tables_written, *_looked_up(declared))):

@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sluice.launching.cluster.launcher import ClusterLauncher
+    from sluice.launching.cluster.cluster_launcher import ClusterLauncher
     from sluice.launching.spark_submit import SparkConnection
     from sluice.ledger.connection import Ledger
     from sluice.settings import Settings
-    from sluice.supervision import Supervisor
+    from sluice.supervision.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Deployment:
         ----------
         launched_by: who supervises, for a person.
         """
-        from sluice.launching.by_connection import LauncherByConnection
-        from sluice.launching.driver import driver_request
-        from sluice.launching.local import LocalLauncher
-        from sluice.observing.source_heads import SourceHeads
-        from sluice.supervision import Supervisor
+        from sluice.launching.driver_request import driver_request
+        from sluice.launching.launcher_by_connection import LauncherByConnection
+        from sluice.launching.local_launcher import LocalLauncher
+        from sluice.sources.source_heads import SourceHeads
+        from sluice.supervision.supervisor import Supervisor
 
         return Supervisor(
             ledger=ledger,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.architecture.source_modules import ROOT
 
-from sluice.decisions.failure_guide import GUIDE
-from sluice.decisions.restart_policy import POLICIES
-from sluice.observations.failures import FailureClass
+from sluice.errors import FailureClass
+from sluice.failures.guide import GUIDE
+from sluice.supervision.restart_policy import POLICIES
 
 FILE = ROOT / "docs" / "guides" / "on-call.md"
 INTRODUCTION = """\

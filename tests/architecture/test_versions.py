@@ -17,8 +17,8 @@ import pytest
 from tests.architecture.committed_files import committed_files
 from tests.architecture.source_modules import ROOT
 
-from sluice.prerequisites.jar_lock import parse_lock
-from sluice.prerequisites.python_environment import supported_pythons
+from sluice.setup.jar_lock import parse_lock
+from sluice.setup.python_environment import supported_pythons
 from sluice.stack.bootstrap import OLDEST_PYTHON
 
 PYPROJECT = ROOT / "pyproject.toml"

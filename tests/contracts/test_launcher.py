@@ -13,12 +13,13 @@ from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 
 from sluice.errors import LaunchError
-from sluice.launching.cluster.launcher import ClusterLauncher
-from sluice.launching.local import LocalLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.launcher_port import Launcher, LaunchRequest
+from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_end
-from sluice.observations.runs import ProcessIdentity, ProcessState, RunObservation, RunState
-from sluice.ports import Launcher, LaunchRequest
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 WORKS = ("sleep", "300")
 IGNORES_REQUESTS = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done")

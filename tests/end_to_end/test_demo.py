@@ -15,18 +15,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tests.contracts.stack.traces import assert_nothing_is_left, processes_of
 from tests.fixtures.stack import CommandResult, Stack, stack_in
+from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.demo.comparison import require_truth
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.proof import prove
 from sluice.errors import DemonstrationError, VerificationError
-from sluice.lakehouse.catalog import open_catalog
 from sluice.ledger.connection import open_ledger
 from sluice.settings import KafkaConnection
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+from sluice.tables.catalog import open_catalog
 
 pytestmark = pytest.mark.timeout(
     2400

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sluice.errors import ClusterError, LaunchError
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
 from sluice.launching.cluster.submission import Submission
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import find_run
-from sluice.observations.applications import ApplicationObservation, ApplicationState, DriverTag
 
 IGNORES_ITS_LEASE = "ignores-its-lease"
 """The argument of a driver that hangs: it goes on when its lease is lost."""

@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+from sluice.launching.cluster.application import ApplicationState, DriverTag
 from sluice.launching.cluster.yarn import yarn_tags
-from sluice.observations.applications import ApplicationState, DriverTag
 
 Answer = tuple[int, dict[str, Any]]
 

@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluice.decisions.compatibility import fingerprint_of
+from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.loading import load_declarations
 from sluice.errors import LedgerUnreachableError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import beat, record_end
-from sluice.observations.batches import BatchObservation, PublicationKey
-from sluice.observations.runs import DesiredState, RunState
 
 BEHAVIOURS_VARIABLE = "FAKE_DRIVERS"
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sluice.errors import LaunchError, LedgerError
+from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
-from sluice.observations.runs import DriverExit, ProcessIdentity, ProcessState, RunState
-from sluice.ports import LaunchRequest
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 HOST = "fake-host"
 

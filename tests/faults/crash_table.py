@@ -38,7 +38,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.streams import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 FOREIGN_ROW: Mapping[str, Any] = {"id": -1, "word": FOREIGN, "brought_by": None}
 

@@ -21,17 +21,17 @@ from contextlib import suppress
 import psutil
 from tests.faults.guards import Guard, without
 
-from sluice.crash_points import CrashPoint, Reached
 from sluice.declarations.loading import load_declarations
 from sluice.declarations.streams import EngineDeclaration
-from sluice.engine import launch_conf
-from sluice.launching.processes import identity_of
+from sluice.launching.engine import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import admit_run, record_process
+from sluice.processes.driver_processes import identity_of
+from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import Settings, load_settings
-from sluice_spark import delivery
-from sluice_spark.job import recorded_end, run_job
-from sluice_spark.supervised_run import SupervisedRun
+from sluice_spark.delivery import staged_delivery
+from sluice_spark.run.job import recorded_end, run_job
+from sluice_spark.run.supervised_run import SupervisedRun
 
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _work(settings: Settings, name: str, reached: Reached) -> None:
     stream = load_declarations(settings.pipelines, only=name).stream(name)
-    delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
+    staged_delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         mode, digest = stream.declaration.mode, stream.digest
         run = admit_run(ledger, stream=name, mode=mode, declaration_digest=digest, launched_by="a fault")

@@ -13,11 +13,11 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetPr
 from pyspark.sql import SparkSession
 from tests.fixtures.tampering import Change, Requirements, Updates, tampered, without_requirement
 
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.publication.staged_output import MARK_PROPERTY_PREFIX
+from sluice.publication.staged_output import MARK_PROPERTY_PREFIX
 from sluice.settings import Settings
-from sluice_spark import supervised_run
-from sluice_spark.merging import FencedMerge
+from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.run import supervised_run
 
 _USUAL_EXPIRY_MS = "30000"
 """What Iceberg's Spark catalog keeps a table object for when nobody says otherwise."""

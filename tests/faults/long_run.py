@@ -25,10 +25,10 @@ from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.engine import launch_conf
+from sluice.launching.engine import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 SAMPLES = 30
 

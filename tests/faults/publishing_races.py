@@ -28,8 +28,8 @@ from rich.table import Table as ReportTable
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
-from sluice.crash_points import CrashPoint
-from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.staged_output import StagedOutput
 
 LONGEST_SECONDS = 300
 """How long a round may take on a machine that is busy with other things."""

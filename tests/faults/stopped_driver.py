@@ -36,10 +36,10 @@ from tests.fixtures.faulty_drivers import PATIENCE_SECONDS, declare_lost, faulty
 from tests.fixtures.spark_jobs import wait_until
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
-from sluice.lakehouse.publication.summaries import FIRST_BATCH, read_summary
-from sluice.observations.batches import PublicationKey
-from sluice_spark.stopping import StopReason, StopRequest
+from sluice.ledger.records.batch import PublicationKey
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.summaries import FIRST_BATCH, read_summary
+from sluice_spark.run.stop_request import StopReason, StopRequest
 
 RIGHT_ENDS = ("StaleTokenError", "LeaseLostError")
 """How a driver ends whose stream was taken over."""

@@ -23,8 +23,8 @@ from tests.faults.publishing_races import catalog_places
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
-from sluice.lakehouse.publication.mark_moves import take_over
-from sluice.lakehouse.publication.staged_output import StagedOutput
+from sluice.publication.mark_moves import take_over
+from sluice.publication.staged_output import StagedOutput
 
 BATCHES = 20
 

@@ -30,9 +30,9 @@ from tests.matrix.services import Services, services_in
 
 from sluice.declarations.combinations import Combination
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.engine import launch_conf
+from sluice.launching.engine import launch_conf
 from sluice.ledger.connection import open_ledger
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C has ended."""

@@ -16,9 +16,9 @@ from tests.matrix.declaring import declared_parts, expected_rows, query
 from tests.matrix.services import Services
 
 from sluice.declarations.combinations import Combination
+from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.sinks import console
 from sluice_spark.sinks.memory import kept_rows
-from sluice_spark.stopping import StopReason, StopRequest
 
 UNBOUND = frozenset({"rate", "socket"})
 """Inputs for trying out: what they have brought when a bounded run looks is a matter of luck, so less is right too."""

@@ -12,9 +12,9 @@ from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import newest_runs
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState
 
 IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
 """A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often."""

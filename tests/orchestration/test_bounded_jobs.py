@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
-from sluice.ledger.checkpoints import newest_checkpoint_check
+from sluice.ledger.checkpoint_history import newest_checkpoint_check
 from sluice.ledger.generations import current_generation, record_query_id
 
 

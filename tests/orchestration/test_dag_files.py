@@ -22,7 +22,7 @@ _WANTED = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
 """How Airflow tells a DAG file which DAG the task to be run belongs to; `get_parsing_context` reads it."""
 
 HEAVY = ("pyspark", "py4j", "pyiceberg", "pyarrow", "pandas", "great_expectations", "psycopg", "psycopg2", "boto3",
-         "confluent_kafka", "sluice.ledger", "sluice.lakehouse", "sluice.stack")  # fmt: skip
+         "confluent_kafka", "sluice.ledger.connection", "sluice.tables", "sluice.stack")  # fmt: skip
 
 PARSE = """\
 import importlib.util, json, os, socket, sys

@@ -14,8 +14,8 @@ from tests.fixtures.ledger import PostgresServer
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_running, lives, started
 
 from sluice.ledger.batches import newest_batch
+from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import find_run, recent_runs
-from sluice.observations.runs import RunState
 
 COMPONENTS = ("triggerer", "scheduler", "dag-processor", "api-server")
 AWAY_SECONDS = 60.0

@@ -11,12 +11,12 @@ from tests.fixtures.sample_declarations import write_continuous_stream
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
 
 from sluice.ledger.batches import newest_batch
+from sluice.ledger.desired_states import find_wish
 from sluice.ledger.generations import find_generation
+from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import find_run, recent_runs
-from sluice.ledger.wishes import find_wish
-from sluice.observations.generations import GenerationObservation
-from sluice.observations.runs import DesiredState, RunState
-from sluice.observations.wishes import HoldCause
 
 RECONCILER = "stream_reconciler"
 

@@ -22,13 +22,13 @@ from tests.fixtures.supervised_streams import (
     started,
 )
 
-from sluice.decisions.failure_guide import failure_of, next_step
+from sluice.errors import FailureReason
+from sluice.failures.guide import failure_of, next_step
 from sluice.ledger.batches import newest_batch
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import newest_run, recent_runs
-from sluice.ledger.wishes import wish
-from sluice.observations.failures import FailureReason
-from sluice.observations.runs import DesiredState, RunState
-from sluice_airflow.operators.telling import TOLD_KEY
+from sluice_airflow.operators.stream_failures import TOLD_KEY
 
 
 def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:

@@ -19,13 +19,13 @@ from tests.fixtures.deployment import deployment_environment
 
 from sluice.ledger import watching
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import find_wish, wish
+from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, record_end
-from sluice.ledger.wishes import find_wish, wish
-from sluice.observations.runs import DesiredState, RunObservation, RunState
-from sluice.observations.wishes import HoldCause
-from sluice_airflow.triggers import ledger_trigger, marking
+from sluice_airflow.triggers import ledger_trigger, task_marks
+from sluice_airflow.triggers.desired_state_trigger import WishTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
-from sluice_airflow.triggers.wish_trigger import WishTrigger
 
 POLL_SECONDS = 0.05
 SOON_SECONDS = 5.0
@@ -129,7 +129,7 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     async def state_of(_: object) -> str | None:
         return state
 
-    monkeypatch.setattr(marking, "_state_of", state_of)
+    monkeypatch.setattr(task_marks, "_state_of", state_of)
     trigger = _beside(run)
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
     asyncio.run(trigger.on_kill())
@@ -148,7 +148,7 @@ def test_without_the_question_for_the_tasks_state_clearing_a_task_stops_its_stre
     async def believes_whoever_calls(_: object) -> bool:
         return True
 
-    monkeypatch.setattr(marking, "_state_of", state_of)
+    monkeypatch.setattr(task_marks, "_state_of", state_of)
     if guard == "unguarded":
         monkeypatch.setattr(ledger_trigger, "is_marked", believes_whoever_calls)
     trigger = _beside(run)
@@ -167,7 +167,7 @@ def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
         await may_answer.wait()
         return "success"
 
-    monkeypatch.setattr(marking, "_state_of", late_state)
+    monkeypatch.setattr(task_marks, "_state_of", late_state)
     trigger = _beside(run)
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
 

@@ -72,7 +72,7 @@ def object_store_refuses(place: Place) -> None:
 
 def object_store_away(place: Place) -> None:
     """Sluice's own client asks an object store that does not answer."""
-    from sluice.lakehouse.checkpoint_files import open_checkpoint_files
+    from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 
     store = place.workshop.settings.object_store.model_copy(update={"endpoint": f"http://{NOBODY}"})
     open_checkpoint_files("s3a://landing/checkpoints", store).list_files()
@@ -103,7 +103,7 @@ def catalog_away(place: Place) -> None:
 
 def catalog_away_for_the_platform(place: Place) -> None:
     """Sluice's own client asks a catalog that does not answer."""
-    from sluice.lakehouse.catalog import open_catalog
+    from sluice.tables.catalog import open_catalog
 
     settings = place.workshop.settings
     wrong = settings.catalog.model_copy(update={"uri": f"http://{NOBODY}"})
@@ -153,7 +153,7 @@ def catalog_busy(place: Place) -> None:
 
 def catalog_busy_for_the_platform(place: Place) -> None:
     """The catalog answers 503 to Sluice's own client."""
-    from sluice.lakehouse.catalog import open_catalog
+    from sluice.tables.catalog import open_catalog
 
     with _answering(503) as uri:
         settings = place.workshop.settings

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from tests.fixtures.workshop import Workshop
 
 from sluice.settings import KafkaConnection
-from sluice_spark.session import catalog_conf
+from sluice_spark.session.session import catalog_conf
 
 COLUMNS = {"id": "long", "word": "string"}
 NOBODY = "127.0.0.1:1"

@@ -18,8 +18,7 @@ from tests.fixtures.workshop import Workshop
 from tests.spark.provocations import CHEAP, COSTLY
 from tests.spark.provoking import Place, TextError
 
-from sluice.observations.failures import ErrorChain
-from sluice.observing.error_chains import chain_in, chain_of
+from sluice.failures.error_chains import ErrorChain, chain_in, chain_of
 
 
 @pytest.mark.parametrize("provoke", [*CHEAP, *COSTLY], ids=lambda one: one.__name__)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import UsageError
+from sluice.publication.crash_points import CrashPoint
 from sluice_spark.testing import StreamBench
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "test-your-stream.md"

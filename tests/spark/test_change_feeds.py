@@ -11,10 +11,10 @@ from pyspark.sql import functions as fn
 from tests.fixtures.streams_of_tables import dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import DeliveryError
-from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
-from sluice_spark.stopping import StopReason, StopRequest
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.staging_table import OPERATION_COLUMN
+from sluice_spark.run.stop_request import StopReason, StopRequest
 
 COLUMNS = {"order": "long", "at": "long", "word": "string"}  # a column named like a word of SQL, knowingly
 Change = tuple[int, int | None, str | None, str | None]
@@ -87,7 +87,7 @@ def test_without_the_guard_a_late_change_would_win(workshop: Workshop, stream_na
     workshop.run(stream_name)
     feed(workshop, [(1, 4, "late", "u")])
 
-    with patch("sluice_spark.merge_statement._is_newer", return_value=fn.lit(True)):
+    with patch("sluice_spark.delivery.merge_statement._is_newer", return_value=fn.lit(True)):
         workshop.run(stream_name)
 
     assert rows(workshop) == [(1, 4, "late")]

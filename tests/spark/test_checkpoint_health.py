@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.decisions.checkpoint_health import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.check_checkpoints import check_checkpoints
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.checkpoint_observer import observe_checkpoint
+from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.declarations.loading import load_declarations
-from sluice.lakehouse.checkpoint_files import open_checkpoint_files
 from sluice.ledger.batches import record_batch
-from sluice.ledger.checkpoints import newest_checkpoint_check
-from sluice.observations.checkpoints import CheckpointObservation, CheckpointProperty
-from sluice.observing.checkpoints import observe_checkpoint
-from sluice.upkeep.checkpoint_checks import check_checkpoints
+from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.records.checkpoint_check import CheckpointObservation, CheckpointProperty
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 TRANSFORMATION = """

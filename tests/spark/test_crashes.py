@@ -13,7 +13,7 @@ from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
+from sluice.publication.crash_points import CrashPoint
 
 SLICE = (
     Scenario(way=Way.APPEND, point=CrashPoint.STAGED),

@@ -15,13 +15,13 @@ from tests.fixtures.streams_of_tables import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import CheckpointError, DeliveryError, DivergedError, SchemaError
-from sluice.lakehouse.publication.marks import read_mark
 from sluice.ledger.batches import recent_batches, record_batch, totals
+from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import newest_run
-from sluice.observations.runs import RunState
-from sluice_spark.stopping import StopReason
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.marks import read_mark
+from sluice_spark.run.stop_request import StopReason
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_without_the_mark_it_would_be_written_twice(copying: Workshop, stream_na
 
     with (
         blind_to_what_is_there(),
-        patch("sluice.lakehouse.publication.publishing.batches_to_publish", side_effect=all_of_them),
+        patch("sluice.publication.appending.batches_to_publish", side_effect=all_of_them),
     ):
         copying.run(stream_name)
 

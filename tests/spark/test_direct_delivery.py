@@ -10,10 +10,10 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import COLUMNS, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import DivergedError
-from sluice.lakehouse.publication.direct import EPOCH, QUERY_ID, DirectWriter, direct_batches
 from sluice.ledger.batches import recent_batches
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.direct_history import EPOCH, QUERY_ID, DirectWriter, direct_batches
 
 ROWS = [{"id": number, "word": f"word {number}"} for number in range(BATCHES + 1)]
 

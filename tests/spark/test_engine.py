@@ -12,7 +12,7 @@ from typing import Any
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.engine import launch_conf
+from sluice.launching.engine import launch_conf
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.settings import Settings
 
@@ -21,7 +21,7 @@ import json
 
 from sluice.declarations.streams import StateDeclaration
 from sluice.settings import load_settings
-from sluice_spark.session import open_session
+from sluice_spark.session.session import open_session
 
 spark = open_session(load_settings(), name="engine", state=StateDeclaration(), cores=CORES)
 context = spark.sparkContext

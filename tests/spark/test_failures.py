@@ -11,10 +11,10 @@ from tests.fixtures.workshop import Workshop
 from tests.spark.provocations import CHEAP
 from tests.spark.provoking import Place
 
-from sluice.decisions.failure_guide import failure_of
+from sluice.failures.guide import failure_of
+from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import newest_run
-from sluice.observations.runs import RunState
-from sluice_spark.job import failure_of_error
+from sluice_spark.run.job import failure_of_error
 
 
 @pytest.mark.parametrize("provoke", CHEAP, ids=lambda one: one.__name__)

@@ -23,16 +23,17 @@ from sluice.demo.reference_data import write_reference_data
 from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
 from sluice.demo.replayer import replay
 from sluice.demo.weather_files import drop_weather, open_landing_folder
-from sluice.job_command import RunIncrement
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.tables import create_or_evolve_table
-from sluice.launching.processes import identity_of
+from sluice.launching.job_command import RunIncrement
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState, ProcessIdentity, RunState
+from sluice.processes.driver_processes import identity_of
+from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import KafkaConnection, Settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 
 SPAN = Span(first_day=FIRST_DAY, days=3)
 BATCH_LINE = re.compile(r" INFO batch (\d+): ")

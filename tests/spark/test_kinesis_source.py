@@ -61,7 +61,7 @@ def test_records_arrive_once_across_limits_restarts_a_reshard_and_a_replay(reade
 
 
 def test_the_secret_is_in_no_plan(reader: Workshop, kinesis: Kinesis, capfd: pytest.CaptureFixture[str]) -> None:
-    from sluice_spark.query import plan_stream
+    from sluice_spark.query.stream_plan import plan_stream
 
     name = kinesis.create_stream(shards=1)
     secret = kinesis.connection.model_copy(update={"secret_access_key": "Pl4nted-s3cret"})

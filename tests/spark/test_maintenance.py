@@ -18,15 +18,15 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LedgerError
-from sluice.job_command import MaintainTable
-from sluice.lakehouse.inspection import observe_table
+from sluice.launching.job_command import MaintainTable
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
-from sluice.ledger.maintenance import newest_maintenance
+from sluice.ledger.maintenance_history import newest_maintenance
+from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
 from sluice.ledger.sole_maintainer import sole_maintainer
-from sluice.observations.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
-from sluice_spark.maintenance_run import maintain_table
-from sluice_spark.table_content import changed_content, rewrites_since
+from sluice.tables.inspection import observe_table
+from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice_spark.maintenance.table_content import changed_content, rewrites_since
 
 COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}

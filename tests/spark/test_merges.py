@@ -17,17 +17,19 @@ from tests.fixtures.streams_of_tables import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import DeliveryError, StaleTokenError, StarvedError
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.publication.committing import RacePolicy
-from sluice.lakehouse.publication.mark_moves import take_over
-from sluice.lakehouse.publication.staged_output import StagedOutput
-from sluice.lakehouse.publication.staging import load_staging_table, staged_batches, staged_files
-from sluice.lakehouse.publication.standing import load_standing
-from sluice_spark.merging import FencedMerge
+from sluice.publication.committing import RacePolicy
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.mark_moves import take_over
+from sluice.publication.staged_batches import load_staging_table, staged_batches, staged_files
+from sluice.publication.staged_output import StagedOutput
+from sluice.publication.target_state import load_standing
+from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.sinks.iceberg import IcebergTarget
-from sluice_spark.stopping import StopRequest
+
+MERGE = "sluice_spark.delivery.fenced_merge"
 
 
 @pytest.fixture
@@ -106,7 +108,10 @@ def test_rows_that_tie_in_a_merge_end_in_the_same_row_without_the_mark(merging: 
     before = merging.rows("target")
     merging.forget_last_commit(stream_name)
 
-    with blind_to_what_is_there(), patch("sluice_spark.merging.batches_to_publish", side_effect=all_of_them):
+    with (
+        blind_to_what_is_there(),
+        patch(f"{MERGE}.batches_to_publish", side_effect=all_of_them),
+    ):
         merging.run(stream_name)
 
     assert merging.rows("target") == before
@@ -285,7 +290,7 @@ def test_without_the_fence_the_older_driver_would_win(by_region: Workshop, strea
 
 def test_a_table_that_never_rests_starves_a_merge(by_region: Workshop, stream_name: str) -> None:
     rival = Rival(by_region, "here", times=100)
-    impatient = patch("sluice_spark.merging.MERGE_RACES", RacePolicy(attempts=2, longest_wait_seconds=0.1))
+    impatient = patch(f"{MERGE}.MERGE_RACES", RacePolicy(attempts=2, longest_wait_seconds=0.1))
 
     with impatient, pytest.raises(StarvedError, match=f"Batch {stream_name}:1:1 was refused 2 times"):
         by_region.run(stream_name, reached=rival)

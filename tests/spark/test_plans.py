@@ -14,8 +14,8 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
-from sluice_spark.plan_check import observe_plan
-from sluice_spark.preview import preview
+from sluice_spark.query.plan_check import observe_plan
+from sluice_spark.query.stream_preview import preview
 
 COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
 WATERMARK = {"column": "at", "delay": "10 minutes"}

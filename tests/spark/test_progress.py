@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice_spark.delivery import DeliveredBatch
-from sluice_spark.progress import BatchOrigin, batch_line, observe_batch
+from sluice_spark.delivery.staged_delivery import DeliveredBatch
+from sluice_spark.run.progress_listener import BatchOrigin, batch_line, observe_batch
 
 ORIGIN = BatchOrigin(stream="silver_flights", generation=2, run_id="r1", sources=("records", "words"))
 DELIVERED = DeliveredBatch(rows={"flights": 6094, "quarantine": 34}, is_replay=False)

@@ -10,10 +10,10 @@ import pytest
 from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, stopping_when_staged, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.errors import UnpublishableError
-from sluice.lakehouse.publication.summaries import FIRST_BATCH
-from sluice_spark.stopping import StopRequest
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.summaries import FIRST_BATCH
+from sluice_spark.run.stop_request import StopRequest
 
 
 @pytest.fixture

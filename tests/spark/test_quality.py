@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UsageError
-from sluice.job_command import CheckQuality
-from sluice.ledger.quality import newest_quality
-from sluice.observations.quality import QualityObservation, QualityVerdict
-from sluice.upkeep.quality_pages import QualityPages
-from sluice_spark.quality_run import check_table
+from sluice.launching.job_command import CheckQuality
+from sluice.ledger.quality_history import newest_quality
+from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+from sluice.quality.quality_pages import QualityPages
+from sluice_spark.quality.quality_run import check_table
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
 UNIQUE = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}

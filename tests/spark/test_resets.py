@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.crash_points import CrashPoint
 from sluice.ledger.batches import recent_batches
+from sluice.ledger.desired_states import wish
 from sluice.ledger.generations import find_generation
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState
-from sluice.stream_reset import plan_reset, reset_stream
+from sluice.ledger.records.run import DesiredState
+from sluice.publication.crash_points import CrashPoint
+from sluice.supervision.stream_reset import plan_reset, reset_stream
 
 ROWS = [{"id": number, "word": f"w{number}"} for number in range(4)]
 

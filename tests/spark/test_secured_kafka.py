@@ -16,10 +16,10 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.streaming import drained, open_declared
 from tests.fixtures.streams import continuous_stream
 
-from sluice.kafka_clients import client_settings
-from sluice.observations.lag import LagObservation
-from sluice.observing.source_heads import SourceHeads
+from sluice.ledger.records.lag import LagObservation
 from sluice.settings import Settings
+from sluice.sources.kafka_clients import client_settings
+from sluice.sources.source_heads import SourceHeads
 
 
 def test_a_secured_cluster_is_read_and_its_password_is_told_to_nobody(

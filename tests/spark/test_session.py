@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.engine import launch_conf
+from sluice.launching.engine import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
-from sluice_spark.jvm import jvm_of
-from sluice_spark.session import catalog_conf, deployment_conf, engine_conf
-from sluice_spark.state import choose_shuffle_partitions
-from sluice_spark.versions import FoundVersions, find_mismatch
+from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.session import catalog_conf, deployment_conf, engine_conf
+from sluice_spark.session.state_settings import choose_shuffle_partitions
+from sluice_spark.session.versions import FoundVersions, find_mismatch
 
 FITTING = {
     "Iceberg": "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",

@@ -20,15 +20,15 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.outputs import FilesOutput, KafkaOutput
 from sluice.errors import DeliveryError, LeaseLostError
-from sluice.held_lease import HeldLease
 from sluice.ledger.batches import recent_batches, record_batch
-from sluice.observations.batches import PublicationKey
+from sluice.ledger.records.batch import PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
-from sluice_spark.sink_delivery import SinkDelivery
+from sluice.supervision.held_lease import HeldLease
+from sluice_spark.delivery.batch_gate import BatchGate
+from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.sinks.files import FilesSink
 from sluice_spark.sinks.kafka import KafkaSink
 from sluice_spark.sinks.memory import MemorySink, kept_rows
-from sluice_spark.stopping import BatchGate
 
 COLUMNS = {"id": "long", "word": "string"}
 SCHEMA = {"id": pl.Int64, "word": pl.String}

@@ -52,7 +52,7 @@ def parts(checkpoint: Path) -> list[str]:
 def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="sluice_spark.state")
+    caplog.set_level(logging.INFO, logger="sluice_spark.session.state_settings")
     name = f"s{workshop.namespace}"
     declare(workshop, name, shuffle_partitions=3)
     send(workshop, 1)

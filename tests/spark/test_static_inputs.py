@@ -17,8 +17,8 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.sources import InputDeclaration
 from sluice.settings import FilesConnection, Settings
+from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.sources import open_input
-from sluice_spark.static_inputs import Renewals, renewals_of
 
 KINDS = ("delta", "files", "iceberg", "jdbc")
 

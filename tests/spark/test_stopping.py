@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.held_lease import HeldLease
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState, RunState
-from sluice_spark.checkpoint import read_checkpoint
-from sluice_spark.heartbeat import Heartbeat
-from sluice_spark.stopping import StopReason, StopRequest
+from sluice.supervision.held_lease import HeldLease
+from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.session.checkpoint_metadata import read_checkpoint
 
 FILES = 12
 
@@ -53,7 +53,7 @@ def test_a_stream_that_pauses_is_stopped_in_a_pause(workshop: Workshop, name: st
 def test_a_stream_that_catches_up_is_stopped_between_two_batches(
     workshop: Workshop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_spark.query_run._PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("sluice_spark.run.query_run._PAUSE_SECONDS", 0.1)
     declare_copying(workshop, name, trigger={"processing_time": "1 millisecond"})
     for number in range(FILES):
         workshop.append("source", [{"id": number}])

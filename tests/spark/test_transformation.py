@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
-from sluice_spark.transformation import transform
+from sluice_spark.query.transformation import transform
 
 
 def transformed(workshop: Workshop, python: str = "", sql: str = "", *, quarantine: bool = False) -> dict[str, object]:

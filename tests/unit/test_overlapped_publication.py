@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluice_spark.overlapped_publication import OverlappedPublication
+from sluice_spark.delivery.overlapped_publication import OverlappedPublication
 
 if TYPE_CHECKING:
-    from sluice_spark.publisher import StagedByOutput
+    from sluice_spark.delivery.publisher import StagedByOutput
 
 HOUR_SECONDS = 3600.0
 

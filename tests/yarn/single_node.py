@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.http import ask_json
+from sluice.launching.cluster.cluster_http import ask_json
 from sluice.launching.cluster.yarn import YarnCluster
-from sluice.prerequisites.jars import ivy_jar, proxy_options
 from sluice.settings import project_root
+from sluice.setup.jars import ivy_jar, proxy_options
 
 NODE_UP_WITHIN_SECONDS = 600.0
 """Both daemons are up 18 s after their start on an idle machine."""

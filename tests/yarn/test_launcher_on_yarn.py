@@ -28,12 +28,13 @@ from tests.yarn.single_node import SingleNodeYarn
 
 from sluice.errors import LaunchError
 from sluice.launching.cluster.choosing import cluster_launcher
-from sluice.launching.cluster.launcher import ClusterLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission
+from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import RunObservation
 from sluice.ledger.runs import find_run
-from sluice.observations.runs import ProcessState, RunObservation
-from sluice.ports import LaunchRequest
+from sluice.processes.process_identity import ProcessState
 from sluice_airflow.adapters.spark_connection import read_spark_connection
 from sluice_airflow.adapters.spark_submission import submit_by_provider
 

@@ -14,16 +14,16 @@ from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.yarn.single_node import SingleNodeYarn
 
-from sluice.decisions.supervision import SupervisionAction, SupervisionReason
 from sluice.declarations.loaded import LoadedStream
 from sluice.declarations.loading import load_declarations
-from sluice.lakehouse.catalog import open_catalog
-from sluice.lakehouse.tables import create_or_evolve_table
 from sluice.ledger.batches import newest_batch
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState, RunObservation, RunState
-from sluice.supervision import Supervisor, supervise
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 from sluice_airflow.composition import Deployment, load_deployment
 
 DEADLINE_SECONDS = 900.0

@@ -22,9 +22,9 @@ from sluice.cli.preview import preview
 from sluice.cli.quality import quality_app
 from sluice.cli.stack import stack_app
 from sluice.cli.stream import stream_app
-from sluice.cli.stream_control import add_control_verbs
+from sluice.cli.stream_orders import add_control_verbs
 from sluice.cli.table import table_app
-from sluice.cli.table_upkeep import add_upkeep_verbs
+from sluice.cli.table_maintenance_commands import add_upkeep_verbs
 from sluice.cli.validate import validate
 from sluice.errors import SluiceError
 

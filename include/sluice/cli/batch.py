@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from sluice.batch_control import BatchSight, Rejection
+    from sluice.publication.batch_commands import BatchSight, Rejection
 
 batch_app = typer.Typer(name="batch", help="See and reject batches of a stream.", no_args_is_help=True)
 
@@ -67,10 +67,10 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Never publish the next staged batch of a stopped stream: its marks move past it, and the next one is the next."""
-    from sluice.batch_control import plan_rejection
-    from sluice.batch_control import reject as reject_batch
-    from sluice.cli.supervising import open_workplace
-    from sluice.lakehouse.catalog import open_catalog
+    from sluice.cli.cli_context import open_workplace
+    from sluice.publication.batch_commands import plan_rejection
+    from sluice.publication.batch_commands import reject as reject_batch
+    from sluice.tables.catalog import open_catalog
 
     with open_workplace() as here:
         declaration = here.declarations.stream(stream).declaration
@@ -80,9 +80,9 @@ def reject(
 
 
 def _observe(stream: str, *, limit: int) -> tuple[BatchSight, ...]:
-    from sluice.batch_control import observe_batches
-    from sluice.cli.supervising import open_workplace
-    from sluice.lakehouse.catalog import open_catalog
+    from sluice.cli.cli_context import open_workplace
+    from sluice.publication.batch_commands import observe_batches
+    from sluice.tables.catalog import open_catalog
 
     with open_workplace() as here:
         declaration = here.declarations.stream(stream).declaration
@@ -90,7 +90,7 @@ def _observe(stream: str, *, limit: int) -> tuple[BatchSight, ...]:
 
 
 def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> None:
-    from sluice.upkeep.wording import json_value
+    from sluice.launching.job_output import json_value
 
     if as_json:
         document = {"verb": "reject", "dry_run": dry_run, **json_value(rejection), "key": str(rejection.key)}
@@ -102,6 +102,6 @@ def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> N
 
 
 def _as_json(sight: BatchSight) -> dict[str, Any]:
-    from sluice.upkeep.wording import json_value
+    from sluice.launching.job_output import json_value
 
     return {**json_value(sight), "key": str(sight.key)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sluice.observations.checkpoints import CheckpointObservation
+    from sluice.ledger.records.checkpoint_check import CheckpointObservation
 
 checkpoint_app = typer.Typer(name="checkpoint", help="The checkpoints of streams.", no_args_is_help=True)
 UNHEALTHY_EXIT_CODE = 1
@@ -27,11 +27,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Check checkpoints without Spark, record what was found, and end with 1 when one is not healthy."""
+    from sluice.checkpoints.check_checkpoints import check_checkpoints
     from sluice.declarations.loading import load_declarations
+    from sluice.launching.job_output import json_value
     from sluice.ledger.connection import open_ledger
     from sluice.settings import load_settings
-    from sluice.upkeep.checkpoint_checks import check_checkpoints
-    from sluice.upkeep.wording import json_value
 
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)

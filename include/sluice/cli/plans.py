@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.tree import Tree
 
-    from sluice.observations.plans import PlanObservation
+    from sluice.declarations.plan_report import PlanObservation
 
 
 def plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation, ...]:
@@ -26,9 +26,9 @@ def plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation,
     """
     from pydantic import TypeAdapter
 
-    from sluice.job_command import ValidateStreams
+    from sluice.declarations.plan_report import PlansObservation
     from sluice.launching.foreground import run_in_foreground
-    from sluice.observations.plans import PlansObservation
+    from sluice.launching.job_command import ValidateStreams
     from sluice.settings import load_settings
 
     if not streams:

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sluice.observations.previews import PreviewedOutput, PreviewObservation
+    from sluice.declarations.preview_report import PreviewedOutput, PreviewObservation
 
 
 def preview(
@@ -23,9 +23,9 @@ def preview(
     from pydantic import TypeAdapter
 
     from sluice.declarations.loading import load_declarations
-    from sluice.job_command import PreviewStream
+    from sluice.declarations.preview_report import PreviewObservation
     from sluice.launching.foreground import run_in_foreground
-    from sluice.observations.previews import PreviewObservation
+    from sluice.launching.job_command import PreviewStream
     from sluice.settings import load_settings
 
     settings = load_settings()

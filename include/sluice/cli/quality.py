@@ -22,12 +22,12 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """The newest result of every table and where its page is; ends with 1 when an expectation does not hold."""
+    from sluice.launching.job_output import json_value
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.quality import newest_checks
-    from sluice.observations.quality import BAD_NEWS
+    from sluice.ledger.quality_history import newest_checks
+    from sluice.ledger.records.quality import BAD_NEWS
+    from sluice.quality.quality_pages import QualityPages, quality_sentence
     from sluice.settings import load_settings
-    from sluice.upkeep.quality_pages import QualityPages, quality_sentence
-    from sluice.upkeep.wording import json_value
 
     settings = load_settings()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:

@@ -14,7 +14,7 @@ from sluice.errors import UsageError
 if TYPE_CHECKING:
     from sluice.stack.display import Display
     from sluice.stack.orchestration import UpReport
-    from sluice.stack.status import ServiceStatus, StackStatus
+    from sluice.stack.stack_status import ServiceStatus, StackStatus
 
 stack_app = typer.Typer(
     name="stack", help="The local services: PostgreSQL, SeaweedFS, Kafka and Airflow.", no_args_is_help=True
@@ -128,7 +128,7 @@ def _at_work(text: str, *, is_silent: bool) -> AbstractContextManager[object]:
 @stack_app.command()
 def status(as_json: AsJson = False) -> None:
     """Ask every service now; exit code 1 when one is not healthy."""
-    from sluice.stack.status import observe_stack
+    from sluice.stack.stack_status import observe_stack
 
     seen = observe_stack()
     if as_json:

@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluice.cli.supervising import Workplace
+    from sluice.cli.cli_context import Workplace
     from sluice.declarations.loaded import LoadedStream
-    from sluice.stream_rows import StreamRow
+    from sluice.supervision.stream_status import StreamRow
 
 stream_app = typer.Typer(name="stream", help="Streams as declared and as they run.", no_args_is_help=True)
 
@@ -24,9 +24,9 @@ UNHEALTHY_EXIT_CODE = 1
 @stream_app.command("list")
 def list_streams(as_json: AsJson = False) -> None:
     """Every declared stream: how it runs, how it is, what it reads and writes."""
+    from sluice.cli.cli_context import open_workplace
     from sluice.cli.stream_tables import console, state_text
-    from sluice.cli.supervising import open_workplace
-    from sluice.stream_rows import observe_rows
+    from sluice.supervision.stream_status import observe_rows
 
     with open_workplace() as here:
         streams = tuple(here.declarations.streams.values())
@@ -56,9 +56,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Streams with their batches, rates and lag. Ends with 1 when one is not as it was asked to be."""
+    from sluice.cli.cli_context import open_workplace
     from sluice.cli.stream_tables import console, remarks, row_json, rows_table
-    from sluice.cli.supervising import open_workplace
-    from sluice.stream_rows import observe_rows
+    from sluice.supervision.stream_status import observe_rows
 
     with open_workplace() as here:
         streams = _chosen(here, names or [])
@@ -82,13 +82,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One stream: how it is and why, where its checkpoint lies, its newest runs and batches."""
+    from sluice.cli.cli_context import open_workplace
     from sluice.cli.stream_tables import row_json
-    from sluice.cli.supervising import open_workplace
+    from sluice.launching.job_output import json_value
     from sluice.ledger.batches import recent_batches
     from sluice.ledger.generations import find_generation
     from sluice.ledger.runs import recent_runs
-    from sluice.stream_rows import observe_row
-    from sluice.upkeep.wording import json_value
+    from sluice.supervision.stream_status import observe_row
 
     with open_workplace() as here:
         stream = here.declarations.stream(name)

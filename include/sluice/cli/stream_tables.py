@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice.decisions.failure_guide import GUIDE, next_step
-from sluice.decisions.failures import failure_of_run
-from sluice.decisions.health import StreamHealth, StreamState
-from sluice.observations.batches import BatchObservation
-from sluice.observations.failures import Failure
-from sluice.observations.runs import RunObservation, RunState
-from sluice.stream_rows import StreamRow
+from sluice.failures.classification import failure_of_run
+from sluice.failures.guide import GUIDE, next_step
+from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.failure import Failure
+from sluice.ledger.records.run import RunObservation, RunState
+from sluice.supervision.stream_health import StreamHealth, StreamState
+from sluice.supervision.stream_status import StreamRow
 
 _WIDTH_WITHOUT_TERMINAL = 200
 """A file or a pipe has no width; rows are to stay on one line there."""

@@ -11,9 +11,9 @@ import typer
 
 if TYPE_CHECKING:
     from sluice.declarations.loading import Declarations
+    from sluice.declarations.plan_report import PlanObservation
     from sluice.declarations.promises import WeakerPromise
     from sluice.errors import DeclarationError
-    from sluice.observations.plans import PlanObservation
 
 INVALID_EXIT_CODE = 2
 
@@ -30,7 +30,7 @@ def validate(
     """Check declarations: every problem with its file and line, in well under two seconds without `--plan`."""
     from sluice.cli.plans import print_plans
     from sluice.declarations.loading import load_declarations
-    from sluice.upkeep.wording import json_value
+    from sluice.launching.job_output import json_value
 
     folder = _folder_of(path)
     declarations = load_declarations(folder)

@@ -16,15 +16,15 @@ from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.replayer import ReplayProgress, replay
 from sluice.demo.stream_watch import STREAMS, StreamWatch, are_under_way, has_passed, have_read_everything
 from sluice.errors import DemonstrationError
+from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import recent_runs
-from sluice.observations.runs import RunState
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from sluice.demo.replay_plan import PlannedRecord
     from sluice.demo.steps import StepLog
-    from sluice.stream_rows import StreamRow
+    from sluice.supervision.stream_status import StreamRow
 
 _POLL_SECONDS = 0.5
 _STANDSTILL_SECONDS = 300.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from sluice.stream_rows import StreamRow
+    from sluice.supervision.stream_status import StreamRow
 
     Render = Callable[[Sequence[StreamRow], str], RenderableType]
 

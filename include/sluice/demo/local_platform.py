@@ -108,7 +108,7 @@ def is_stack_running() -> bool:
     """Whether every service of the local stack is healthy. When it is so, its environment is taken over."""
     from sluice.stack import load_environment
     from sluice.stack.folder import stack_folder
-    from sluice.stack.status import observe_stack
+    from sluice.stack.stack_status import observe_stack
 
     if not stack_folder().environment.exists() or not observe_stack().is_healthy:
         return False
@@ -123,8 +123,8 @@ def watch_streams(platform: LocalPlatform) -> StreamWatch:
     ------
     UsageError: when one is not declared.
     """
-    from sluice.launching.local import LocalLauncher
-    from sluice.observing.source_heads import SourceHeads
+    from sluice.launching.local_launcher import LocalLauncher
+    from sluice.sources.source_heads import SourceHeads
 
     declarations = load_declarations(platform.settings.pipelines)
     return StreamWatch(
@@ -137,8 +137,8 @@ def watch_streams(platform: LocalPlatform) -> StreamWatch:
 
 def where_to_look(access: AirflowAccess, settings: Settings) -> WhereToLook:
     """What a person opens after the demo."""
+    from sluice.quality.quality_pages import QualityPages
     from sluice.stack.folder import stack_folder
-    from sluice.upkeep.quality_pages import QualityPages
 
     return WhereToLook(
         airflow_url=access.url,

@@ -24,8 +24,8 @@ def prepare_tables(platform: LocalPlatform) -> None:
     LakehouseError: when the catalog refuses.
     """
     from sluice.declarations.quarantine import all_tables
-    from sluice.lakehouse.catalog import open_catalog
-    from sluice.lakehouse.tables import create_or_evolve_table
+    from sluice.tables.catalog import open_catalog
+    from sluice.tables.declared_tables import create_or_evolve_table
 
     declarations = load_declarations(platform.settings.pipelines)
     declarations.require_valid()

@@ -42,8 +42,8 @@ def prove(*, settings: Settings, ledger: Ledger, topic: FlightsTopic) -> Proof:
     topic: holds what was sent.
     """
     from sluice.ledger.batches import totals
-    from sluice.ledger.maintenance import newest_maintenance
-    from sluice.ledger.quality import newest_quality
+    from sluice.ledger.maintenance_history import newest_maintenance
+    from sluice.ledger.quality_history import newest_quality
 
     sent = topic.read()
     silver = totals(ledger, SILVER)

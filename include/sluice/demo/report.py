@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from sluice.demo.comparison import CheckResult
     from sluice.demo.steps import StepDuration
-    from sluice.observations.maintenance import MaintenanceObservation
-    from sluice.observations.quality import QualityObservation
+    from sluice.ledger.records.maintenance import MaintenanceObservation
+    from sluice.ledger.records.quality import QualityObservation
 
 STOP_COMMAND = "sluice stack down"
 YEAR_IS_OVER = "Every flight of 2013 has been sent. To begin again: stop the stack and delete its data folder."

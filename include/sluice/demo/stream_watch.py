@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sluice.observations.runs import RunState
-from sluice.stream_rows import StreamRow, observe_rows
+from sluice.ledger.records.run import RunState
+from sluice.supervision.stream_status import StreamRow, observe_rows
 
 if TYPE_CHECKING:
     from sluice.declarations.loaded import LoadedStream
+    from sluice.launching.launcher_port import Launcher
     from sluice.ledger.connection import Ledger
-    from sluice.observing.source_heads import SourceHeads
-    from sluice.ports import Launcher
+    from sluice.sources.source_heads import SourceHeads
 
 BRONZE, SILVER, GOLD = "bronze_flights", "silver_flights", "gold_delays_by_carrier_hour"
 STREAMS = (BRONZE, SILVER, GOLD)

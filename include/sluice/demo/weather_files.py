@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span, read_weather
 from sluice.errors import SettingsError
-from sluice.lakehouse.s3_checkpoint_files import s3_client
 from sluice.settings import FilesConnection, Settings
 
 if TYPE_CHECKING:

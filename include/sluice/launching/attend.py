@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.launching.log_rotation import keep_rotating
+from sluice.processes.log_rotation import keep_rotating
 
 _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
 """The driver-to-be: waits for a line, then becomes the command under the same process id. When the attendant dies
@@ -70,7 +70,7 @@ def _record_process(arguments: argparse.Namespace, pid: int) -> int:
     from dataclasses import asdict
 
     from sluice.errors import SluiceError
-    from sluice.launching.recording import record_driver_process
+    from sluice.launching.exit_recording import record_driver_process
 
     with open(arguments.report_fd, "w", closefd=False) as report:
         try:
@@ -109,8 +109,8 @@ def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
     """Leave the note, tell the ledger, take the note away."""
     from sluice.errors import LedgerError
     from sluice.launching.exit_notes import remove_exit_note, write_exit_note
+    from sluice.launching.exit_recording import record_driver_exit
     from sluice.launching.exits import exit_of
-    from sluice.launching.recording import record_driver_exit
 
     ended = exit_of(exit_code, arguments.log_file)
     try:
@@ -126,7 +126,7 @@ def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
 
 
 def _ask_to_end(pid: int) -> None:
-    from sluice.launching.processes import ask_to_end
+    from sluice.processes.driver_processes import ask_to_end
 
     ask_to_end(pid)
 

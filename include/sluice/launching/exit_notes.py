@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sluice.decisions.failure_guide import failure_of
-from sluice.observations.failures import FailureReason
-from sluice.observations.runs import DriverExit, RunState
+from sluice.errors import FailureReason
+from sluice.failures.guide import failure_of
+from sluice.ledger.records.run import DriverExit, RunState
 
 
 def exit_note_path(log_file: Path) -> Path:

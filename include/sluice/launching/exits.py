@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from sluice.decisions.failure_guide import failure_of
-from sluice.decisions.failures import classify, failure_of_exit
-from sluice.observations.failures import Failure, FailureClass, FailureReason
-from sluice.observations.runs import DriverExit, RunState
-from sluice.observing.error_chains import chain_in
+from sluice.errors import FailureClass, FailureReason
+from sluice.failures.classification import classify, failure_of_exit
+from sluice.failures.error_chains import chain_in
+from sluice.failures.guide import failure_of
+from sluice.ledger.records.failure import Failure
+from sluice.ledger.records.run import DriverExit, RunState
 
 FAILURE_MARK = "sluice: failed: "
 """A job that fails writes this as its last line, followed by the error's class and message, and ends with code 1."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.job_command import JobCommand
+from sluice.launching.job_command import JobCommand
 
 SPARK_BINARY = "spark-submit"
 
@@ -110,7 +110,7 @@ def spark_submit_command(
     Parameters
     ----------
     home: the project's root, below which the job's application lies.
-    conf: settings that must be known before the JVM starts (`sluice.engine.launch_conf`).
+    conf: settings that must be known before the JVM starts (`sluice.launching.engine.launch_conf`).
     name: the application's name in Spark's listings.
 
     Raises

@@ -6,9 +6,9 @@ from sqlalchemy import BigInteger, Integer, and_, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.models import Announcement, Batch
+from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.publication_news import PublicationNews
 from sluice.ledger.watching import ask
-from sluice.observations.batches import PublicationKey
-from sluice.observations.publications import PublicationNews
 
 _BEFORE_ALL = -1
 """Less than every generation and every batch."""

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger, values_of
 from sluice.ledger.models import Batch, ForgottenBatches
-from sluice.observations.batches import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
 
 _KEY_FIELDS = ("stream", "generation", "batch")
 

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from sluice.errors import CheckpointError, RunAlreadyLiveError, UsageError
+from sluice.errors import CheckpointError, UsageError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import observation_of as wish_of
+from sluice.ledger.desired_states import question_for
 from sluice.ledger.models import Generation, Lease
-from sluice.ledger.runs import live_run
-from sluice.ledger.wishes import observation_of as wish_of
-from sluice.ledger.wishes import question_for
-from sluice.observations.generations import GenerationObservation
-from sluice.observations.runs import DesiredState
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.run import DesiredState
+from sluice.ledger.runs import already_live, live_run
 
 
 def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) -> GenerationObservation:
@@ -161,7 +161,7 @@ def record_fingerprint(
 
 def _require_at_rest(connection: Connection, stream: str) -> None:
     if (live := live_run(connection, stream)) is not None:
-        raise RunAlreadyLiveError(live)
+        raise already_live(live)
     wish = wish_of(stream, connection.execute(question_for(stream)).one_or_none())
     if wish.wanted is not DesiredState.STOPPED:
         raise UsageError(

@@ -7,7 +7,7 @@
 A lease that is neither renewed nor released runs out by the database's clock; `runs.take_over` then ends its run,
 whatever became of the driver, and the next admission acquires it with a higher token. The row of a stream is never
 deleted, so its token never falls. These functions work inside the transaction of their caller; a driver that must not
-ask the ledger before each publication asks its `sluice.held_lease.HeldLease` instead.
+ask the ledger before each publication asks its `sluice.supervision.held_lease.HeldLease` instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Lease
-from sluice.observations.leases import LEASE_SECONDS, LeaseObservation
+from sluice.ledger.records.lease import LEASE_SECONDS, LeaseObservation
 
 
 def acquire(connection: Connection, *, stream: str, run_id: str) -> int:

@@ -25,8 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sluice.observations.runs import LIVE_STATES, DesiredState, RunState
-from sluice.observations.wishes import HoldCause
+from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
 
 SCHEMA = "sluice"
 """The PostgreSQL schema that holds every table of the ledger."""

@@ -18,7 +18,7 @@ from sqlalchemy.orm import aliased
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import ArchivedRun, Batch, ForgottenBatches, Run
-from sluice.observations.runs import LIVE_STATES
+from sluice.ledger.records.run import LIVE_STATES
 from sluice.settings import Settings
 
 RUNS_KEPT_OF_A_STREAM = 200

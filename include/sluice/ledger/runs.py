@@ -13,20 +13,14 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from sluice.errors import LedgerError, RunAlreadyLiveError
+from sluice.errors import FailureClass, FailureReason, LedgerError, RunAlreadyLiveError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import current_wish
 from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
-from sluice.ledger.wishes import current_wish
-from sluice.observations.failures import Failure, FailureClass, FailureReason
-from sluice.observations.runs import (
-    LIVE_STATES,
-    DesiredState,
-    HeartbeatAnswer,
-    ProcessIdentity,
-    RunObservation,
-    RunState,
-)
+from sluice.ledger.records.failure import Failure
+from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
+from sluice.processes.process_identity import ProcessIdentity
 
 _IS_LIVE = Run.state.in_(sorted(LIVE_STATES))
 _ADMISSION_TRIES = 3
@@ -45,7 +39,7 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
 
     Raises
     ------
-    RunAlreadyLiveError: when the stream has a live run; the error holds it.
+    RunAlreadyLiveError: when the stream has a live run; the error names it.
     LedgerError: when the ledger cannot be reached.
     """
     admission = {
@@ -64,8 +58,14 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
         if admitted is not None:
             return observation_of(admitted)
         if live is not None:
-            raise RunAlreadyLiveError(live)
+            raise already_live(live)
     raise LedgerError(f"Stream {stream} was refused {_ADMISSION_TRIES} times by runs that ended in between.")
+
+
+def already_live(live: RunObservation) -> RunAlreadyLiveError:
+    """The refusal of another run beside a live one."""
+    launch = f"{live.state}, launched by {live.launched_by} at {live.launched_at:%Y-%m-%d %H:%M:%S %Z}"
+    return RunAlreadyLiveError(stream=live.stream, run_id=live.run_id, launch=launch)
 
 
 def _admitted(connection: Connection, run_id: str, admission: Mapping[str, Any]) -> Row[Any] | None:

@@ -18,12 +18,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sluice.errors import LedgerError
-from sluice.ledger import wishes
+from sluice.ledger import desired_states
 from sluice.ledger.connection import checked_url, engine_options, sentences_of
 from sluice.ledger.models import Run
+from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.run import WatchedRun
 from sluice.ledger.runs import observation_of
-from sluice.observations.runs import WatchedRun
-from sluice.observations.wishes import WishObservation
 
 Answer = TypeVar("Answer")
 
@@ -107,9 +107,9 @@ async def observe_wish(ledger_url: str, stream: str) -> WishObservation:
 
 
 async def _look_up_wishes(ledger_url: str, streams: Sequence[str]) -> Mapping[str, WishObservation | LedgerError]:
-    rows = await _ask(await _engine_of_this_loop(ledger_url), wishes.question_for_all(streams))
+    rows = await _ask(await _engine_of_this_loop(ledger_url), desired_states.question_for_all(streams))
     found = {row.stream: row for row in rows}
-    return {stream: wishes.observation_of(stream, found.get(stream)) for stream in streams}
+    return {stream: desired_states.observation_of(stream, found.get(stream)) for stream in streams}
 
 
 def _answer_all(waiting: Iterable[Iterable[asyncio.Future[Answer]]], answer: Answer | Exception) -> None:

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import LOOPBACK
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import HEALTHY, Command, Health
+from sluice.stack.tcp_ports import LOOPBACK
 
 if TYPE_CHECKING:
     import psycopg

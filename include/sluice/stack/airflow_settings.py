@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from sluice.stack.credentials import AIRFLOW_USER
-from sluice.stack.plan import StackPlan
+from sluice.stack.stack_plan import StackPlan
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__CORE__EXECUTOR": "sluice_airflow.executors.local_executor.RevokingLocalExecutor",

@@ -23,9 +23,9 @@ def main() -> int:
     import signal
 
     from sluice.errors import SluiceError
-    from sluice.prerequisites.command_runner import CommandRunner
-    from sluice.prerequisites.installation import Installation, cache_folder
-    from sluice.prerequisites.progress import Progress
+    from sluice.setup.command_runner import CommandRunner
+    from sluice.setup.installation import Installation, cache_folder
+    from sluice.setup.setup_progress import Progress
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     installation = Installation(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sluice.errors import StackError
-from sluice.stack.processes import ProcessIdentity, SeenProcess, observe_process
+from sluice.stack.service_processes import ProcessIdentity, SeenProcess, observe_process
 
 _POLL_SECONDS = 0.05
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sluice.errors import StackError
 from sluice.stack.airflow_settings import airflow_environment, database_url
 from sluice.stack.folder import StackFolder, write_private
-from sluice.stack.plan import StackPlan
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import Command
 
 STACK_MARK = "SLUICE_STACK"

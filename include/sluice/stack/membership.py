@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sluice.stack.folder import StackFolder
-from sluice.stack.processes import SeenProcess, own_lineage, with_descendants
-from sluice.stack.records import ProcessRecord
+from sluice.stack.process_records import ProcessRecord
+from sluice.stack.service_processes import SeenProcess, own_lineage, with_descendants
 from sluice.stack.step import Service
 
 

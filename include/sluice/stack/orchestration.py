@@ -25,8 +25,15 @@ from sluice.stack.folder import StackFolder, stack_folder, write_private
 from sluice.stack.interruption import interruptible, uninterruptible
 from sluice.stack.lock import exclusive
 from sluice.stack.membership import stack_members
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import (
+from sluice.stack.preflight import check_disk
+from sluice.stack.process_records import read_records, write_selection
+from sluice.stack.service_processes import observe_processes
+from sluice.stack.services import all_services, all_steps, select_steps
+from sluice.stack.stack_plan import StackPlan
+from sluice.stack.starting import ServiceStart, StepRunner
+from sluice.stack.step import Service, Step
+from sluice.stack.stopping import end_stack, forget_service
+from sluice.stack.tcp_ports import (
     ChosenPorts,
     HeldPorts,
     PortRequest,
@@ -37,13 +44,6 @@ from sluice.stack.ports import (
     requested_ports,
     write_ports,
 )
-from sluice.stack.preflight import check_disk
-from sluice.stack.processes import observe_processes
-from sluice.stack.records import read_records, write_selection
-from sluice.stack.services import all_services, all_steps, select_steps
-from sluice.stack.starting import ServiceStart, StepRunner
-from sluice.stack.step import Service, Step
-from sluice.stack.stopping import end_stack, forget_service
 from sluice.stack.tools import Tools, find_tools
 
 
@@ -171,7 +171,7 @@ def choose_ports_of(steps: Mapping[str, Step], folder: StackFolder) -> ChosenPor
 
     Raises
     ------
-    UsageError, StackError: see `sluice.stack.ports`.
+    UsageError, StackError: see `sluice.stack.tcp_ports`.
     """
     selected = port_requests(steps)
     requests = port_requests(all_steps())

@@ -13,13 +13,13 @@ from sluice.errors import StackError
 from sluice.stack.display import Display
 from sluice.stack.environment import process_environment
 from sluice.stack.logs import last_line
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import HeldPorts, holder_of, is_free
-from sluice.stack.processes import exit_code, observe_process, observe_processes, start_process
-from sluice.stack.records import ProcessRecord, fingerprint, read_records, write_record
+from sluice.stack.process_records import ProcessRecord, fingerprint, read_records, write_record
+from sluice.stack.service_processes import exit_code, observe_process, observe_processes, start_process
 from sluice.stack.services import needs_of
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import Command, Service, Step
 from sluice.stack.stopping import end_service, forget_service
+from sluice.stack.tcp_ports import HeldPorts, holder_of, is_free
 from sluice.stack.waiting import wait_until
 
 _TOOL_SECONDS = 300.0

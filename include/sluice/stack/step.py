@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import PortRequest
+from sluice.stack.stack_plan import StackPlan
+from sluice.stack.tcp_ports import PortRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

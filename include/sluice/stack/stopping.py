@@ -11,11 +11,11 @@ from sluice.stack.folder import StackFolder, stack_folder
 from sluice.stack.interruption import interruptible
 from sluice.stack.lock import exclusive
 from sluice.stack.membership import service_members, stack_members
-from sluice.stack.ports import holder_of, is_free, listened_by, read_ports
-from sluice.stack.processes import SeenProcess, observe_processes, with_descendants
-from sluice.stack.records import ProcessRecord, read_records, remove_record
+from sluice.stack.process_records import ProcessRecord, read_records, remove_record
+from sluice.stack.service_processes import SeenProcess, observe_processes, with_descendants
 from sluice.stack.services import all_services
 from sluice.stack.step import Service
+from sluice.stack.tcp_ports import holder_of, is_free, listened_by, read_ports
 from sluice.stack.waiting import wait_until
 
 _OTHERS = StopRule(patience_seconds=10.0)

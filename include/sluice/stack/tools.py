@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.prerequisites.command_runner import CommandRunner
-from sluice.prerequisites.java_runtime import search_java
+from sluice.setup.command_runner import CommandRunner
+from sluice.setup.java_runtime import search_java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

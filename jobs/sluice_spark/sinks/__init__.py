@@ -6,6 +6,7 @@ from sluice.declarations.loaded import LoadedStream
 from sluice.declarations.outputs import ConsoleOutput, DeltaOutput, FilesOutput, KafkaOutput, MemoryOutput, PythonOutput
 from sluice.errors import DeclarationError
 from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice_spark.session.user_code import load_function
 from sluice_spark.sinks.console import ConsoleSink
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
@@ -13,7 +14,6 @@ from sluice_spark.sinks.kafka import KafkaSink
 from sluice_spark.sinks.memory import MemorySink
 from sluice_spark.sinks.port import Sink
 from sluice_spark.sinks.python import PythonSink
-from sluice_spark.user_code import load_function
 
 
 def open_sink(stream: LoadedStream, output: str, settings: Settings) -> Sink:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sluice.declarations.outputs import ConsoleOutput
-from sluice.observations.batches import PublicationKey
+from sluice.ledger.records.batch import PublicationKey
 
 _log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from sluice.declarations.outputs import FilesOutput
-from sluice.observations.batches import PublicationKey
+from sluice.ledger.records.batch import PublicationKey
 from sluice.settings import FilesConnection
-from sluice_spark.jvm import jvm_of
+from sluice_spark.session.jvm import jvm_of
 
 _log = logging.getLogger(__name__)
 

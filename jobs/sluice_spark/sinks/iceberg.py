@@ -9,10 +9,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import MapType
 
 from sluice.declarations.outputs import IcebergOutput, OperationsDeclaration
-from sluice.lakehouse.publication.staged_output import StagedOutput
-from sluice.lakehouse.publication.staging_table import OPERATION_COLUMN
-from sluice.lakehouse.publication.summaries import BatchSummary
-from sluice_spark.identifiers import quoted, quoted_table
+from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staging_table import OPERATION_COLUMN
+from sluice.publication.summaries import BatchSummary
+from sluice_spark.session.identifiers import quoted, quoted_table
 
 DELETE = "delete"
 """The operation of a staged row whose key leaves the table."""

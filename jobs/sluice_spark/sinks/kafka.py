@@ -17,10 +17,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from sluice.declarations.outputs import KafkaOutput
-from sluice.kafka_clients import spark_options
-from sluice.observations.batches import PublicationKey
+from sluice.ledger.records.batch import PublicationKey
 from sluice.settings import KafkaConnection
-from sluice_spark.identifiers import quoted
+from sluice.sources.kafka_clients import spark_options
+from sluice_spark.session.identifiers import quoted
 
 _HEADERS = MapType(StringType(), StringType())
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from sluice.observations.batches import PublicationKey
+from sluice.ledger.records.batch import PublicationKey
 
 _KEPT: defaultdict[tuple[str, str], dict[PublicationKey, list[dict[str, Any]]]] = defaultdict(dict)
 

@@ -20,8 +20,8 @@ from sluice.declarations.sources import (
 from sluice.declarations.values import duration_text
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
-from sluice_spark.decoding import decode
 from sluice_spark.sources import delta, files, iceberg, jdbc, kafka, kinesis, rate, socket
+from sluice_spark.sources.input_decoding import decode
 
 
 def open_input(

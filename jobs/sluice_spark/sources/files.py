@@ -11,9 +11,9 @@ from pyspark.sql.types import StringType, StructType
 
 from sluice.declarations.sources import FilesSource
 from sluice.settings import FilesConnection
-from sluice_spark.decoding import UNFIT
-from sluice_spark.identifiers import quoted
-from sluice_spark.spark_types import spark_schema
+from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.spark_types import spark_schema
+from sluice_spark.sources.input_decoding import UNFIT
 
 _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.sources import IcebergSource
-from sluice_spark.identifiers import quoted_table
+from sluice_spark.session.identifiers import quoted_table
 
 
 def read_stream(spark: SparkSession, source: IcebergSource, *, catalog: str) -> DataFrame:

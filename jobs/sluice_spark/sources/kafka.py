@@ -11,8 +11,8 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.sources import KafkaSource
-from sluice.kafka_clients import spark_options
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import spark_options
 
 
 def read_stream(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:

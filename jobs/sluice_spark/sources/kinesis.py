@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.sources import KinesisSource
-from sluice.lakehouse.checkpoint_files import open_checkpoint_files
-from sluice.lakehouse.kinesis_shards import AT_TIMESTAMP, TRIM_HORIZON, KinesisShards, kinesis_client
 from sluice.settings import KinesisConnection, ObjectStoreSettings
+from sluice.sources.kinesis_shards import AT_TIMESTAMP, TRIM_HORIZON, KinesisShards, kinesis_client
 
 _FORMAT = "sluice_kinesis"
 _SCHEMA = "data binary, partition_key string, stream string, shard string, sequence_number string, arrived_at timestamp"

@@ -15,7 +15,7 @@ from sluice_airflow.dag_builders.choices import choice_param, chosen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluice.observations.checkpoints import CheckpointObservation
+    from sluice.ledger.records.checkpoint_check import CheckpointObservation
 
 DAG_ID = "checkpoint_health"
 CHECK_TASK = "check"
@@ -69,8 +69,8 @@ def check_streams(streams: Sequence[str]) -> None:
     ------
     AirflowFailException: when one is not healthy; the message names each stream and what is wrong.
     """
+    from sluice.checkpoints.check_checkpoints import check_checkpoints
     from sluice.declarations.loading import load_declarations
-    from sluice.upkeep.checkpoint_checks import check_checkpoints
     from sluice_airflow.composition import load_deployment
 
     if not streams:  # to the check, none would mean all

@@ -5,9 +5,9 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from sluice.declarations.loading import Declarations
-from sluice.job_command import CheckQuality
+from sluice.launching.job_command import CheckQuality
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
-from sluice_airflow.operators.spark_job import LAUNCHED_BY
+from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 DAG_ID = "data_quality"
 

@@ -8,10 +8,10 @@ from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
 
 from sluice.declarations.loading import LoadedStream
 from sluice.declarations.streams import ScheduleDeclaration
-from sluice.job_command import RunIncrement
+from sluice.launching.job_command import RunIncrement
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import incremental_stream_document
-from sluice_airflow.operators.spark_job import LAUNCHED_BY, SparkJobOperator
+from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY, SparkJobOperator
 
 RUN_TASK = "run"
 """The one task of an incremental stream's DAG."""

@@ -16,9 +16,9 @@ from sluice.declarations.loading import Declarations
 if TYPE_CHECKING:
     from sluice.declarations.loaded import LoadedStream
     from sluice.ledger.connection import Ledger
-    from sluice.stream_control import ControlPlan
-    from sluice.stream_reset import ResetPlan
-    from sluice.supervision import Supervisor
+    from sluice.supervision.stream_commands import ControlPlan
+    from sluice.supervision.stream_reset import ResetPlan
+    from sluice.supervision.supervisor import Supervisor
     from sluice_airflow.composition import Deployment
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def do_approved(params: Mapping[str, Any], *, asked_by: str) -> None:
     ------
     AirflowFailException: when it cannot be carried out; the message says why.
     """
-    from sluice.stream_reset import reset_stream
+    from sluice.supervision.stream_reset import reset_stream
 
     leaving = int(get_current_context()["ti"].xcom_pull(task_ids=PLAN_TASK, key=_LEAVES))
 
@@ -200,7 +200,7 @@ def _tell(supervisor: Supervisor, stream: LoadedStream, verb: ControlVerb, _: st
 
 def _tell_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
     """Tell the plan of a reset, and hand it on to the task that shows it and to the one that carries it out."""
-    from sluice.stream_reset import plan_reset
+    from sluice.supervision.stream_reset import plan_reset
 
     plan = plan_reset(ledger, stream, deployment.settings)
     _log_steps(plan)
@@ -219,7 +219,7 @@ def _as_markdown(plan: ResetPlan) -> str:
 
 
 def _plan(supervisor: Supervisor, stream: LoadedStream, verb: ControlVerb) -> ControlPlan:
-    from sluice.stream_control import plan_reset_breaker, plan_restart, plan_show, plan_start, plan_stop
+    from sluice.supervision.stream_commands import plan_reset_breaker, plan_restart, plan_show, plan_start, plan_stop
 
     plans = {
         ControlVerb.SHOW: plan_show,
@@ -232,7 +232,7 @@ def _plan(supervisor: Supervisor, stream: LoadedStream, verb: ControlVerb) -> Co
 
 
 def _do(supervisor: Supervisor, stream: LoadedStream, verb: ControlVerb, asked_by: str) -> None:
-    from sluice.stream_control import reset_breaker, restart_stream, start_stream, stop_stream
+    from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 
     if verb is ControlVerb.START:
         start_stream(supervisor, stream, wished_by=asked_by)

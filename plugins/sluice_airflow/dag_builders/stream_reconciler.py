@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, CronTriggerTimetable, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice_airflow.adapters.paused_dags import paused_state
+
 if TYPE_CHECKING:
     from sluice.declarations.loaded import LoadedStream
-    from sluice.supervision import Supervisor
+    from sluice.supervision.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -90,25 +92,10 @@ def reconcile_streams(*, is_paused: Callable[[str], bool | None]) -> None:
         raise AirflowFailException(" ".join(problems))
 
 
-def paused_state(task_instance: Any) -> Callable[[str], bool | None]:
-    """What asks Airflow's Execution API whether a DAG is paused."""
-
-    def is_paused(dag_id: str) -> bool | None:
-        from airflow.sdk.exceptions import AirflowRuntimeError
-
-        try:
-            return bool(task_instance.get_dag(dag_id).is_paused)
-        except AirflowRuntimeError as error:
-            _log.info("stream=%s Airflow does not know its DAG: %s", dag_id, error)
-            return None
-
-    return is_paused
-
-
 def _look_after(supervisor: Supervisor, stream: LoadedStream, *, is_paused: bool | None) -> list[str]:
     """Look after one stream. Returns what went wrong, so that one stream never keeps the others waiting."""
     from sluice.errors import SluiceError
-    from sluice.reconciling import reconcile
+    from sluice.supervision.reconciler import reconcile
 
     try:
         done = reconcile(supervisor, stream, is_paused=is_paused)

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from sluice.declarations.loading import LoadedStream
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import continuous_stream_document
-from sluice_airflow.operators.stream import StreamOperator
+from sluice_airflow.operators.stream_operator import StreamOperator
 
 SUPERVISE_TASK = "supervise"
 """The one task of a continuous stream's DAG."""

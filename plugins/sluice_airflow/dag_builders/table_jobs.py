@@ -9,10 +9,10 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
 
 from sluice.declarations.loading import LoadedTable
-from sluice.job_command import JobCommand
+from sluice.launching.job_command import JobCommand
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.choices import choice_param, chosen
-from sluice_airflow.operators.spark_job import SparkJobOperator
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 CHOICE = "tables"
 """The parameter that names the tables of a run."""

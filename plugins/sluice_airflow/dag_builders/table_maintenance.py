@@ -6,9 +6,9 @@ from airflow.sdk import DAG
 
 from sluice.declarations.loading import Declarations
 from sluice.declarations.tables import MaintenanceDeclaration
-from sluice.job_command import MaintainTable
+from sluice.launching.job_command import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
-from sluice_airflow.operators.spark_job import LAUNCHED_BY
+from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 DAG_ID = "table_maintenance"
 

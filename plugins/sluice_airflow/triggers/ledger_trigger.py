@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import LedgerError
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.triggers.marking import hold_as_marked, is_marked
+from sluice_airflow.triggers.task_marks import hold_as_marked, is_marked
 
 BEARABLE_OUTAGE_SECONDS = 300.0
 """How long an absent ledger is waited for. Nothing is done to the stream meanwhile: unknown is never treated as dead.

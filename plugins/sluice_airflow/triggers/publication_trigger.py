@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 if TYPE_CHECKING:
-    from sluice.observations.publications import PublicationNews
+    from sluice.ledger.records.publication_news import PublicationNews
 
 VERSION = 1
 POLL_SECONDS = 10.0

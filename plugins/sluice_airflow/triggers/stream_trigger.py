@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.decisions.supervision import calls_for_supervisor
 from sluice.ledger.watching import observe_run
+from sluice.supervision.supervision_decision import calls_for_supervisor
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 1

@@ -15,13 +15,13 @@ from urllib.request import Request, urlopen
 import psutil
 import psycopg
 import pytest
-from tests.contracts.stack.traces import (
+from tests.fixtures.stack import Stack, stack_in
+from tests.integration.stack.traces import (
     asked_of_processes,
     assert_nothing_is_left,
     listening_addresses,
     processes_of,
 )
-from tests.fixtures.stack import Stack, stack_in
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 FOUNDATION = ("postgres", "seaweedfs", "kafka")

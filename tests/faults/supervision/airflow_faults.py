@@ -18,7 +18,7 @@ from tests.faults.supervision.orders import (
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
-from sluice.observations.runs import RunObservation
+from sluice.ledger.records.run import RunObservation
 
 _SECOND_RUN_WATCHED_SECONDS = 10.0
 """How long a second DAG run is watched: five looks of the supervisor."""

@@ -15,15 +15,16 @@ from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
 from sluice.demo.stream_watch import STREAMS
-from sluice.launching.processes import observe_process
 from sluice.ledger.batches import batches_since
 from sluice.ledger.models import Lease, Run
-from sluice.observations.runs import ProcessIdentity, ProcessState, RunObservation
+from sluice.ledger.records.run import RunObservation
+from sluice.processes.driver_processes import observe_process
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.display import SilentDisplay
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up
-from sluice.stack.records import read_records
-from sluice.stack.status import observe_stack
+from sluice.stack.process_records import read_records
+from sluice.stack.stack_status import observe_stack
 
 LONGEST_MOMENT_SECONDS = 8.0
 """A kill comes at a random moment within so long: some batches of any of the demo's streams."""

@@ -24,11 +24,12 @@ from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack
 from sluice.demo.preparation import prepare_tables
 from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, STREAMS, StreamWatch, have_read_everything
 from sluice.errors import DemonstrationError, SluiceError
-from sluice.lakehouse.catalog import open_catalog
-from sluice.launching.processes import observe_process
+from sluice.ledger.desired_states import wish
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
-from sluice.ledger.wishes import wish
-from sluice.observations.runs import DesiredState, ProcessState, RunObservation, RunState
+from sluice.processes.driver_processes import observe_process
+from sluice.processes.process_identity import ProcessState
+from sluice.tables.catalog import open_catalog
 
 TARGETS: Mapping[str, str] = {
     BRONZE: "bronze.flights",

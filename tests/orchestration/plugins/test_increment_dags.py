@@ -11,7 +11,7 @@ from tests.fixtures.sample_declarations import write_incremental_stream
 from sluice.declarations.loading import load_declarations
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.increments import incremental_stream_dag
-from sluice_airflow.operators.spark_job import SparkJobOperator
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 BRONZE = table_asset("bronze.flights")
 HOURLY = CronTriggerTimetable("@hourly", timezone="UTC")

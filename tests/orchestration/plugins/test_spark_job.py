@@ -14,11 +14,11 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.fixtures.deployment import PLANTED_SECRET, deployment_environment
 
-from sluice.decisions.failure_guide import failure_of, next_step, told
 from sluice.declarations.streams import EngineDeclaration
-from sluice.job_command import RunIncrement
-from sluice.observations.failures import FailureReason
-from sluice_airflow.operators.spark_job import SparkJobOperator, job_failure
+from sluice.errors import FailureReason
+from sluice.failures.guide import failure_of, next_step, told
+from sluice.launching.job_command import RunIncrement
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator, job_failure
 
 SPARK_SUBMIT = """\
 #!/bin/sh

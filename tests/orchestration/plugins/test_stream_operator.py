@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from sluice_airflow.operators.asking import RunBefore, follows_unpausing, is_first_try, made_at
+from sluice_airflow.operators.user_requests import RunBefore, follows_unpausing, is_first_try, made_at
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.fixtures.streams import continuous_stream
 
-from sluice.decisions.compatibility import fingerprint_of, refused_changes
+from sluice.checkpoints.compatibility import fingerprint_of, refused_changes
 from sluice.declarations.promises import weaker_promises
 
 if TYPE_CHECKING:

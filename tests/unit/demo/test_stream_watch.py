@@ -9,15 +9,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sluice.decisions.health import StreamHealth, StreamState
 from sluice.demo.live_table import LiveTable, stream_line
 from sluice.demo.stream_watch import BRONZE, SILVER, are_under_way, has_passed, have_read_everything
-from sluice.observations.batches import BatchObservation, PublicationKey, StreamTotals
-from sluice.observations.lag import LagObservation
-from sluice.observations.runs import DesiredState, RunObservation, RunState
-from sluice.observations.streams import StreamObservation
-from sluice.observations.wishes import WishObservation
-from sluice.stream_rows import StreamRow
+from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.supervision.stream_health import StreamHealth, StreamState
+from sluice.supervision.stream_observation import StreamObservation
+from sluice.supervision.stream_status import StreamRow
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WATERMARK = datetime(2013, 1, 5, tzinfo=UTC)

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.by_connection import LauncherByConnection
+from sluice.launching.cluster.application import DriverTag
 from sluice.launching.cluster.choosing import cluster_launcher
-from sluice.launching.cluster.launcher import ClusterLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission, driver_environment, private_properties, submit_by_program
 from sluice.launching.cluster.yarn_conf import yarn_conf
+from sluice.launching.launcher_by_connection import LauncherByConnection
+from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, connection_in
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.observations.applications import DriverTag
-from sluice.observations.runs import DriverExit, ProcessIdentity, ProcessState
-from sluice.ports import LaunchRequest
+from sluice.ledger.records.run import DriverExit
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 YARN = SparkConnection(master="yarn", deploy_mode="cluster", resource_managers=("http://rm:8088",))
 TAG = DriverTag(stream="flights", token=7, run_id="8c1d7f0e-3b66-4d0a-9a54-0c3a1d0e5f42", launched_at_ms=1795290965953)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.decisions.failure_guide import failure_of
+from sluice.errors import FailureReason
+from sluice.failures.guide import failure_of
 from sluice.launching.exit_notes import exit_note_path, read_exit_note, remove_exit_note, write_exit_note
 from sluice.launching.exits import exit_of
-from sluice.observations.failures import FailureReason
-from sluice.observations.runs import DriverExit, RunState
+from sluice.ledger.records.run import DriverExit, RunState
 
 FAILED = "sluice: failed: DeliveryError: bronze.flights refuses"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluice.launching.log_rotation import COPIES, rotate_if_full
+from sluice.processes.log_rotation import COPIES, rotate_if_full
 
 
 def copies(log_file: Path) -> dict[str, str]:

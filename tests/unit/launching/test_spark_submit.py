@@ -12,13 +12,13 @@ from pydantic import SecretStr
 from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.engine import launch_conf
 from sluice.errors import LaunchError
-from sluice.job_command import MaintainTable, RunStream
-from sluice.launching.driver import driver_request
+from sluice.launching.driver_request import driver_request
+from sluice.launching.engine import launch_conf
+from sluice.launching.job_command import MaintainTable, RunStream
+from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit, spark_submit_command
-from sluice.observations.runs import DesiredState, RunObservation, RunState
-from sluice.ports import LaunchRequest
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 
 SECRETS = ("planted-password", "planted-credential", "planted-key-id", "planted-access-key")

@@ -10,8 +10,8 @@ import pytest
 from sluice.stack.credentials import generate_credentials
 from sluice.stack.environment import build_environment
 from sluice.stack.folder import StackFolder
-from sluice.stack.plan import StackPlan
 from sluice.stack.services import all_services
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.tools import Tools
 
 

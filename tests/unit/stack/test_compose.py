@@ -23,10 +23,10 @@ from sluice.stack.airflow_settings import FIXED_SETTINGS, SPARK_CONNECTION, SPAR
 from sluice.stack.compose_secrets import compose_secrets, write_secrets
 from sluice.stack.credentials import Credentials
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
-from sluice.stack.plan import StackPlan
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka import SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.tools import package_folder
 
 ROOT = project_root()

@@ -20,8 +20,8 @@ from sluice.stack.environment import (
     write_environment,
 )
 from sluice.stack.folder import StackFolder
-from sluice.stack.plan import StackPlan
 from sluice.stack.services import all_services
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import Command
 
 

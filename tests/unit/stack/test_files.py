@@ -18,7 +18,7 @@ from sluice.stack.folder import StackFolder, stack_folder, write_private
 from sluice.stack.lock import exclusive
 from sluice.stack.logs import follow, last_line, last_lines
 from sluice.stack.preflight import check_disk
-from sluice.stack.records import (
+from sluice.stack.process_records import (
     ProcessRecord,
     fingerprint,
     read_records,

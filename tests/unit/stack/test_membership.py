@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sluice.stack.folder import StackFolder
 from sluice.stack.membership import service_members, stack_members
-from sluice.stack.processes import SeenProcess, with_descendants
-from sluice.stack.records import ProcessRecord
+from sluice.stack.process_records import ProcessRecord
+from sluice.stack.service_processes import SeenProcess, with_descendants
 from sluice.stack.services import all_services
 
 FOLDER = StackFolder(Path("/data"))

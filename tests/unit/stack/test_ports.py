@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from sluice.errors import StackError, UsageError
-from sluice.stack.ports import (
+from sluice.stack.tcp_ports import (
     GRPC_OFFSET,
     ChosenPorts,
     HeldPorts,

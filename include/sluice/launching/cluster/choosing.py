@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 
 from sluice.errors import SettingsError
-from sluice.launching.cluster.launcher import ClusterLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submit
 from sluice.launching.cluster.yarn import YarnCluster
 from sluice.launching.cluster.yarn_conf import yarn_conf

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.http import ask_json
-from sluice.observations.applications import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_http import ask_json
 
 _DRIVER_CONTAINER = "spark-kubernetes-driver"
 """How Spark names the driver's container in its pod."""

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.http import ask_json
-from sluice.observations.applications import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_http import ask_json
 
 _QUEUED = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from sluice.launching.cluster.application import DriverTag
 from sluice.launching.cluster.yarn import yarn_tags
-from sluice.observations.applications import DriverTag
 
 _SHELL = str.maketrans({character: f"\\{character}" for character in '\\"$`'})
 """The node writes each variable between double quotes into a shell script, just as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sluice.stack.airflow_process import RECOVERY_SECONDS, airflow_command, probe_job
-from sluice.stack.plan import StackPlan
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import Command, Health, Service
 
 

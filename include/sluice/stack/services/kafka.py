@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 
 from sluice.stack.folder import write_private
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import LOOPBACK, PortRequest
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.tcp_ports import LOOPBACK, PortRequest
 
 TOPIC_SETTINGS: Mapping[str, str] = {
     # A misspelt topic shall be an error, not a new topic.

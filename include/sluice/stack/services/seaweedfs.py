@@ -15,9 +15,9 @@ from urllib.request import Request, urlopen
 
 from sluice.errors import StackError
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
-from sluice.stack.plan import StackPlan
-from sluice.stack.ports import GRPC_OFFSET, LOOPBACK, PortRequest
+from sluice.stack.stack_plan import StackPlan
 from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.tcp_ports import GRPC_OFFSET, LOOPBACK, PortRequest
 from sluice.stack.tools import program
 from sluice.stack.waiting import wait_until
 

@@ -1,0 +1,88 @@
+"""How Spark lays a checkpoint out: which file is which, from its path alone.
+
+Source: Spark 4.1's `CheckpointFileManager`, `HDFSMetadataLog`, `HDFSBackedStateStoreProvider` and `RocksDBFileManager`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.ledger.records.checkpoint_check import FileObservation
+
+METADATA = "metadata"
+OFFSETS = "offsets"
+COMMITS = "commits"
+
+TEXTS_OF_A_LOG = 3
+"""How many of the newest files of a log are read: a restart reads the last two, one more shows that they agree."""
+
+_STATE_FILE = re.compile(r"(?P<version>\d+)(_[0-9a-f-]+)?\.(?P<kind>delta|changelog|snapshot|zip)")
+_CHECKSUM_SUFFIX = ".crc"
+_FULL_KINDS = frozenset({"snapshot", "zip"})
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file is Hadoop's own: a checksum or a file that is being written; its name starts with a dot."""
+    return path.rpartition("/")[2].startswith(".")
+
+
+def log_files(files: Iterable[FileObservation], log: str) -> Mapping[int, FileObservation]:
+    """The files of the offset or the commit log, by batch number, in rising order."""
+    found = {}
+    for seen in files:
+        folder, _, name = seen.path.rpartition("/")
+        if folder == log and name.isdecimal():
+            found[int(name)] = seen
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFile:
+    """One file of a state store: the changes that lead to `version`, or the whole state at it (`is_full`)."""
+
+    version: int
+    is_full: bool
+    file: FileObservation
+
+
+def state_stores(files: Iterable[FileObservation]) -> Mapping[str, Sequence[StateFile]]:
+    """The files of every state store, by the store's folder (`state/<operator>/<partition>[/<name>]`)."""
+    stores: dict[str, list[StateFile]] = {}
+    for seen in files:
+        folder, _, name = seen.path.rpartition("/")
+        match = _STATE_FILE.fullmatch(name)
+        if match is None or not folder.startswith("state/") or "_metadata" in folder:
+            continue
+        found = StateFile(version=int(match["version"]), is_full=match["kind"] in _FULL_KINDS, file=seen)
+        stores.setdefault(folder, []).append(found)
+    return dict(sorted(stores.items()))
+
+
+def needed_state_files(store: Sequence[StateFile], version: int) -> tuple[StateFile, ...]:
+    """What loading a store at `version` reads: the newest full state up to it, and every change after that."""
+    upto = [found for found in store if found.version <= version]
+    base = max((found.version for found in upto if found.is_full), default=0)
+    return tuple(found for found in upto if (found.version == base and found.is_full) or found.version > base)
+
+
+def checksum_path(path: str) -> str:
+    """Where Spark 4.1 writes the checksum of a state file."""
+    return f"{path}{_CHECKSUM_SUFFIX}"
+
+
+def paths_to_read(files: Sequence[FileObservation]) -> tuple[str, ...]:
+    """The few files whose text a check needs; the others are judged by name, size and age."""
+    commits = log_files(files, COMMITS)
+    names = [METADATA]
+    for log in (log_files(files, OFFSETS), commits):
+        names += [seen.path for seen in list(log.values())[-TEXTS_OF_A_LOG:]]
+    if commits:
+        names += [
+            checksum_path(needed.file.path)
+            for store in state_stores(files).values()
+            for needed in needed_state_files(store, max(commits) + 1)
+        ]
+    listed = {seen.path for seen in files}
+    return tuple(name for name in names if name in listed)

@@ -1,0 +1,240 @@
+"""Whether a checkpoint can be started from: what Spark would find out at the next start, found out before it.
+
+Spark 4.1 notices some damage late and some never: without `metadata` it goes on silently under a new query id, and what
+the sink knows of delivered batches is lost with the old one. Each property below has one finding, healthy or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, is_hidden, log_files
+from sluice.checkpoints.checkpoint_state import judge_state
+from sluice.ledger.records.checkpoint_check import (
+    CheckpointContents,
+    CheckpointFinding,
+    CheckpointObservation,
+    CheckpointProperty,
+    FileObservation,
+)
+
+KNOWN_LOG_VERSION = "v1"
+"""The only version of the offset and the commit log that the pinned Spark reads and writes."""
+
+LEFTOVER_AFTER = timedelta(hours=1)
+"""From what age on a temporary file is a leftover: writing one takes seconds, so an hour is far from any doubt."""
+
+SHOWN = 5
+"""How many names a message lists: enough to start looking, short enough to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointExpectation:
+    """What the platform knows of a checkpoint without looking at it.
+
+    query_id: the id that was registered at the first start; unset before it.
+    has_batches: whether the ledger holds batches of this generation.
+    is_live: whether a driver is at work.
+    longest_batch_seconds: how long a batch of a live stream may take before it counts as stuck.
+    """
+
+    stream: str
+    generation: int
+    query_id: str | None
+    has_batches: bool
+    is_live: bool
+    longest_batch_seconds: float
+
+
+def judge_checkpoint(
+    *, expected: CheckpointExpectation, seen: CheckpointContents, now: datetime
+) -> CheckpointObservation:
+    """Compare a checkpoint with what the platform knows of it at `now`."""
+    offsets, commits = log_files(seen.files, OFFSETS), log_files(seen.files, COMMITS)
+    findings = [_exists(expected, seen)]
+    if seen.files:
+        findings += [
+            _identity(expected, seen),
+            _contiguous(offsets),
+            _readable(CheckpointProperty.OFFSETS_READABLE, seen, offsets, problem_of=offset_problem),
+            _commits_follow(offsets, commits, seen.newest_planned_batch),
+            _readable(CheckpointProperty.COMMITS_READABLE, seen, commits, problem_of=commit_problem),
+            _complete(seen),
+            judge_state(seen, committed_batch=max(commits, default=None)),
+            _leftovers(seen, now),
+            _progress(expected, offsets, commits, seen.newest_planned_batch, now),
+        ]
+    newest = max(commits, default=None)
+    return CheckpointObservation(
+        stream=expected.stream,
+        generation=expected.generation,
+        location=seen.location,
+        checked_at=now,
+        findings=tuple(findings),
+        newest_batch=newest,
+        newest_commit_age_seconds=None if newest is None else _age_seconds(commits[newest], now),
+    )
+
+
+def offset_problem(text: str) -> str | None:
+    """What is wrong with a file of the offset log: a version line, a JSON object, and one line for each source."""
+    version, *lines = text.splitlines() or [""]
+    if version != KNOWN_LOG_VERSION:
+        return _version_problem(version)
+    if len(lines) < 2:
+        return "it has no line for a source"
+    if not isinstance(_json(lines[0]), dict):
+        return "its second line is not a JSON object"
+    unreadable = [line for line in lines[1:] if line != "-" and _json(line) is None]
+    return f"{len(unreadable)} of its source lines are not JSON" if unreadable else None
+
+
+def commit_problem(text: str) -> str | None:
+    """What is wrong with a file of the commit log: a version line and a JSON object."""
+    version, *lines = text.splitlines() or [""]
+    if version != KNOWN_LOG_VERSION:
+        return _version_problem(version)
+    return None if lines and isinstance(_json(lines[0]), dict) else "its second line is not a JSON object"
+
+
+def _version_problem(version: str) -> str:
+    if version.startswith("v") and version[1:].isdecimal():
+        return f"its version is {version} and this Spark reads {KNOWN_LOG_VERSION}: a newer Spark wrote it"
+    return f"its first line is not the version {KNOWN_LOG_VERSION}"
+
+
+def _json(text: str) -> object:
+    """What a line holds, unset when it is not JSON; no line of a checkpoint is JSON's own null."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return None
+    return value
+
+
+def _finding(name: CheckpointProperty, problem: str | None, good: str) -> CheckpointFinding:
+    return CheckpointFinding(name=name, healthy=problem is None, message=problem or good)
+
+
+def _exists(expected: CheckpointExpectation, seen: CheckpointContents) -> CheckpointFinding:
+    if seen.files:
+        return _finding(CheckpointProperty.EXISTS, None, f"{len(seen.files)} files lie in {seen.location}")
+    started = expected.has_batches or expected.query_id is not None
+    problem = (
+        f"nothing lies in {seen.location}, though generation {expected.generation} has been started: "
+        f"the checkpoint is lost; a new start there would read everything again"
+    )
+    return _finding(CheckpointProperty.EXISTS, problem if started else None, "the stream has not been started yet")
+
+
+def _identity(expected: CheckpointExpectation, seen: CheckpointContents) -> CheckpointFinding:
+    text = seen.texts.get(METADATA)
+    content = _json(text) if text else None
+    query_id = content.get("id") if isinstance(content, dict) else None
+    problem = None
+    if text is None:
+        problem = "metadata is missing: Spark would go on silently under a new query id"
+    elif not isinstance(query_id, str):
+        problem = "metadata is empty or not the JSON object with the query id that Spark writes"
+    elif expected.query_id is not None and query_id != expected.query_id:
+        problem = f"metadata holds query id {query_id}; registered is {expected.query_id}: this is another checkpoint"
+    registered = "as registered" if expected.query_id else "not registered yet"
+    return _finding(CheckpointProperty.IDENTITY, problem, f"query id {query_id}, {registered}")
+
+
+def _contiguous(offsets: Mapping[int, FileObservation]) -> CheckpointFinding:
+    if not offsets:
+        return _finding(CheckpointProperty.OFFSETS_CONTIGUOUS, None, "no batch has been planned yet")
+    first, last = min(offsets), max(offsets)
+    missing = [batch for batch in range(first, last) if batch not in offsets]
+    problem = f"the offset log misses {_batches(missing)} between {first} and {last}" if missing else None
+    return _finding(CheckpointProperty.OFFSETS_CONTIGUOUS, problem, f"batches {first} to {last} without a gap")
+
+
+def _readable(
+    name: CheckpointProperty,
+    seen: CheckpointContents,
+    log: Mapping[int, FileObservation],
+    *,
+    problem_of: Callable[[str], str | None],
+) -> CheckpointFinding:
+    read = [file.path for file in log.values() if file.path in seen.texts]
+    problems = [f"{path}: {problem}" for path in read if (problem := problem_of(seen.texts[path]))]
+    return _finding(name, "; ".join(problems) or None, f"the newest {len(read)} files are readable")
+
+
+def _commits_follow(
+    offsets: Mapping[int, FileObservation], commits: Mapping[int, FileObservation], planned: int | None
+) -> CheckpointFinding:
+    name = CheckpointProperty.COMMITS_FOLLOW_OFFSETS
+    # Spark purges the offset log first, so commits older than the oldest offsets are on their way out.
+    orphaned = [batch for batch in commits if batch not in offsets and batch >= min(offsets, default=0)]
+    if orphaned:
+        return _finding(name, f"{_batches(orphaned)} are committed and have no offsets", "")
+    newest = max(commits, default=-1)
+    if planned is not None and planned - newest > 1:
+        return _finding(name, f"batch {planned} is planned and the newest commit is {_or_none(newest)}", "")
+    return _finding(name, None, f"planned up to {_or_none(max(offsets, default=-1))}, committed {_or_none(newest)}")
+
+
+def _complete(seen: CheckpointContents) -> CheckpointFinding:
+    empty = [file.path for file in seen.files if file.size_bytes == 0 and not is_hidden(file.path)]
+    return _finding(CheckpointProperty.FILES_COMPLETE, f"empty: {_names(empty)}" if empty else None, "no file is empty")
+
+
+def _leftovers(seen: CheckpointContents, now: datetime) -> CheckpointFinding:
+    old = [
+        file.path
+        for file in seen.files
+        if is_hidden(file.path) and file.path.endswith(".tmp") and now - file.modified_at > LEFTOVER_AFTER
+    ]
+    problem = f"{len(old)} temporary files of writes that never ended: {_names(old)}" if old else None
+    return _finding(CheckpointProperty.NO_LEFTOVERS, problem, "no temporary file is older than an hour")
+
+
+def _progress(
+    expected: CheckpointExpectation,
+    offsets: Mapping[int, FileObservation],
+    commits: Mapping[int, FileObservation],
+    planned: int | None,
+    now: datetime,
+) -> CheckpointFinding:
+    name = CheckpointProperty.PROGRESS
+    newest = max(commits, default=None)
+    waiting = planned is not None and planned in offsets and (newest is None or planned > newest)
+    if planned is None or not waiting:
+        committed = "nothing is planned"
+        if newest is not None:
+            committed = f"batch {newest} was committed {_age_seconds(commits[newest], now):.0f} s ago, nothing waits"
+        return _finding(name, None, committed)
+    age = _age_seconds(offsets[planned], now)
+    if not expected.is_live:
+        return _finding(name, None, f"batch {planned} was planned {age:.0f} s ago; the next start runs it again")
+    stuck = age > expected.longest_batch_seconds
+    allowed = f"allowed are {expected.longest_batch_seconds:.0f} s"
+    return _finding(
+        name,
+        f"batch {planned} was planned {age:.0f} s ago and is not committed; {allowed}" if stuck else None,
+        f"batch {planned} is at work since {age:.0f} s; {allowed}",
+    )
+
+
+def _age_seconds(file: FileObservation, now: datetime) -> float:
+    # The storage and the database tell the time by clocks of their own; a file from the future is a file from now.
+    return max(0.0, (now - file.modified_at).total_seconds())
+
+
+def _or_none(batch: int) -> str:
+    return "none" if batch < 0 else str(batch)
+
+
+def _batches(batches: list[int]) -> str:
+    return f"batches {_names([str(batch) for batch in batches])}"
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

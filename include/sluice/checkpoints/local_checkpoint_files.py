@@ -1,0 +1,63 @@
+"""Checkpoint files in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sluice.errors import CheckpointError
+from sluice.ledger.records.checkpoint_check import FileObservation
+
+
+class LocalCheckpointFiles:
+    """The files below a `file://` URI. See `sluice.checkpoints.checkpoint_files.CheckpointFiles`."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/")
+        self._root = Path(unquote(urlsplit(location).path))
+
+    def list_files(self, folder: str = "") -> Sequence[FileObservation]:
+        """Every file below `folder`."""
+        try:
+            found = [
+                Path(parent) / name
+                for parent, _, names in os.walk(self._root / folder, onerror=_raise_unless_missing)
+                for name in names
+            ]
+            return sorted((seen for path in found if (seen := self._observe(path))), key=lambda seen: seen.path)
+        except OSError as error:
+            raise self._problem("listed", error) from error
+
+    def read_text(self, path: str) -> str | None:
+        """The text of one file, unset when it does not exist."""
+        try:
+            return (self._root / path).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._problem(f"read ({path})", error) from error
+
+    def _observe(self, path: Path) -> FileObservation | None:
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # Spark purges old files while it runs
+            return None
+        return FileObservation(
+            path=path.relative_to(self._root).as_posix(),
+            size_bytes=status.st_size,
+            modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+        )
+
+    def _problem(self, done: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"The checkpoint {self.location} cannot be {done}: {error.strerror or error}.",
+            next_step="See that the folder's disk is mounted and that this user may read it.",
+        )
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,91 @@
+"""What the commands over streams work with, put together from the settings: the command line's composition."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.loading import load_declarations
+from sluice.launching.cluster.choosing import cluster_launcher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.cluster.submission import submit_by_program
+from sluice.launching.driver_request import driver_request
+from sluice.launching.launcher_by_connection import LauncherByConnection
+from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import Settings, load_settings
+from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """The settings, the declarations, the ledger and the launcher of this deployment."""
+
+    settings: Settings
+    declarations: Declarations
+    ledger: Ledger
+    launcher: LauncherByConnection
+
+    def heads(self) -> SourceHeads:
+        """What looks at the sources."""
+        return SourceHeads(self.settings)
+
+    def supervisor(self) -> Supervisor:
+        """What supervises streams in the name of this person.
+
+        Raises
+        ------
+        SettingsError: when the Spark connection cannot be read; nothing is begun then.
+        """
+        connections = partial(connection_in, os.environ)
+        connections(DEFAULT_CONNECTION)
+        return Supervisor(
+            ledger=self.ledger,
+            launcher=self.launcher,
+            request_for=partial(driver_request, settings=self.settings, connections=connections),
+            launched_by=person(),
+        )
+
+
+@contextmanager
+def open_workplace() -> Iterator[Workplace]:
+    """Open what this deployment has; closed when the block ends.
+
+    Raises
+    ------
+    SettingsError: when the environment does not describe a deployment.
+    """
+    settings = load_settings()
+    url = settings.ledger_url.get_secret_value()
+    with open_ledger(url) as ledger:
+        yield Workplace(
+            settings=settings,
+            declarations=load_declarations(settings.pipelines),
+            ledger=ledger,
+            launcher=LauncherByConnection(
+                local=LocalLauncher(ledger_url=url), cluster=partial(_cluster, ledger=ledger, ledger_url=url)
+            ),
+        )
+
+
+def _cluster(name: str, *, ledger: Ledger, ledger_url: str) -> ClusterLauncher:
+    connection = connection_in(os.environ, name)
+    submit = submit_by_program(connection)
+    return cluster_launcher(name, connection, ledger=ledger, ledger_url=ledger_url, submit=submit)
+
+
+def person() -> str:
+    """Who types, in the words of the ledger."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as containers have
+        user = str(os.getuid())
+    return f"command line: {user}@{socket.gethostname()}"

@@ -1,0 +1,146 @@
+"""`sluice table status | history | maintain`: how tables are kept in order."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.ledger.records.maintenance import MaintenanceObservation
+    from sluice.maintenance.maintenance_plan import MaintenancePlan
+    from sluice.settings import Settings
+
+TableName = Annotated[str, typer.Argument(help="The table, <namespace>.<table>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+LAUNCHED_BY = "sluice table maintain"
+
+
+def add_upkeep_verbs(table_app: typer.Typer) -> None:
+    """Add the verbs of this file to `sluice table`."""
+    for verb in (status, history, maintain):
+        table_app.command()(verb)
+
+
+def status(name: TableName, as_json: AsJson = False) -> None:
+    """A table's files, manifests and snapshots, what maintenance would do now, and what it did last."""
+    from sluice.launching.job_output import json_value
+    from sluice.ledger.connection import open_ledger
+    from sluice.ledger.maintenance_history import newest_maintenance
+    from sluice.maintenance.maintenance_records import plan_sentences, run_sentences, table_sentences
+    from sluice.settings import load_settings
+
+    settings = load_settings()
+    plan = _plan(settings, name)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        newest = newest_maintenance(ledger, name)
+    if as_json:
+        document = {"table": json_value(plan.seen), "plan": json_value(plan.steps)}
+        typer.echo(json.dumps({**document, "newest_run": json_value(newest) if newest else None}, indent=2))
+        return
+    for sentence in (*table_sentences(plan.seen), "", *plan_sentences(plan), ""):
+        typer.echo(sentence)
+    if newest is None:
+        typer.echo(f"{name}: no maintenance has been recorded yet")
+        return
+    typer.echo(f"{name}: maintained {newest.started_at:%Y-%m-%d %H:%M:%S} UTC by {newest.launched_by}")
+    for sentence in run_sentences(newest):
+        typer.echo(sentence)
+
+
+def history(
+    name: TableName,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, newest first.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """The newest maintenance runs of a table, with the figures before and after each."""
+    from sluice.launching.job_output import json_value
+    from sluice.ledger.connection import open_ledger
+    from sluice.ledger.maintenance_history import recent_maintenance
+    from sluice.settings import load_settings
+
+    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+        runs = recent_maintenance(ledger, name, limit=limit)
+    if as_json:
+        typer.echo(json.dumps({"table": name, "runs": [json_value(run) for run in runs]}, indent=2))
+        return
+    if not runs:
+        typer.echo(f"{name}: no maintenance has been recorded yet")
+        return
+    _print_runs(runs)
+
+
+def maintain(
+    name: TableName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compact a table, rewrite its manifests, pin what readers need and expire the rest, where that is due."""
+    from sluice.launching.foreground import run_in_foreground
+    from sluice.launching.job_command import MaintainTable
+    from sluice.launching.job_output import json_value
+    from sluice.maintenance.maintenance_records import plan_sentences
+    from sluice.settings import load_settings
+
+    settings = load_settings()
+    if dry_run:
+        plan = _plan(settings, name)
+        if as_json:
+            typer.echo(json.dumps({"table": name, "dry_run": True, "plan": json_value(plan.steps)}, indent=2))
+            return
+        for sentence in plan_sentences(plan):
+            typer.echo(sentence)
+        typer.echo("Nothing was changed: this was a dry run.")
+        return
+    ended = run_in_foreground(MaintainTable(table=name, launched_by=LAUNCHED_BY), settings, keeps_output=as_json)
+    _tell_apart(ended.output)
+    raise typer.Exit(ended.exit_code)
+
+
+def _tell_apart(output: str) -> None:
+    """Print a job's JSON line, and everything else to stderr: spark-submit puts both on its one output."""
+    lines = output.splitlines()
+    documents = [line for line in lines if line.startswith("{")]
+    for line in lines:
+        typer.echo(line, err=line not in documents[-1:])
+
+
+def _plan(settings: Settings, name: str) -> MaintenancePlan:
+    """The plan of a table's maintenance now, the very one that the job would carry out."""
+    from sluice.declarations.loading import load_declarations
+    from sluice.ledger.connection import database_time, open_ledger
+    from sluice.maintenance.maintained_tables import find_declaration, require_table
+    from sluice.maintenance.plan_tables import plan_table
+    from sluice.tables.catalog import open_catalog
+
+    declarations = load_declarations(settings.pipelines)
+    declaration = find_declaration(declarations, name)
+    table = require_table(open_catalog(settings), name)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        now = database_time(ledger)
+        return plan_table(ledger, declarations, settings, declaration=declaration, table=table, now=now)
+
+
+def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("started (UTC)", "files", "MiB", "manifests", "snapshots", "seconds"):
+        shown.add_column(heading, no_wrap=True)
+    shown.add_column("steps", overflow="fold")
+    for run in runs:
+        done = ", ".join(f"{step.step} {step.outcome}" for step in run.operations if step.outcome != "skipped")
+        shown.add_row(
+            f"{run.started_at:%Y-%m-%d %H:%M:%S}",
+            f"{run.files_before} → {run.files_after}",
+            f"{run.bytes_before / 1024**2:.1f} → {run.bytes_after / 1024**2:.1f}",
+            f"{run.manifests_before} → {run.manifests_after}",
+            f"{run.snapshots_before} → {run.snapshots_after}",
+            f"{(run.ended_at - run.started_at).total_seconds():.1f}",
+            done or "nothing to do",
+        )
+    Console().print(shown)

@@ -1,1 +1,0 @@
-"""Pure functions: what was asked and what was seen in, a decision with a named reason out."""

@@ -1,0 +1,228 @@
+"""Drivers as applications of a cluster.
+
+A run is bound to its tag in the ledger before anything is submitted, and the tag is on the application. So:
+
+- Whoever launched may die at any moment: the next one finds the application by the tag of the run, and adopts it.
+- A run has one application: the ledger refuses a second binding, and nothing is submitted without one.
+- An application that comes up after its run was given up finds its run ended, and does nothing.
+- A cluster that does not answer tells nothing. Nothing is killed, and nothing is started, on its silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sluice.errors import ClusterError, LaunchError, LedgerError
+from sluice.failures.classification import failure_of_exit
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.submission import (
+    SUBMITTED_WITHIN_SECONDS,
+    Submission,
+    Submit,
+    driver_environment,
+    private_properties,
+)
+from sluice.launching.launcher_port import Cluster, LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import DriverExit, RunState
+from sluice.ledger.runs import find_run, record_end, record_process
+from sluice.processes.driver_processes import RUN_ID_VARIABLE
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+
+_log = logging.getLogger(__name__)
+
+KILLED_WITHIN_SECONDS = 90.0
+"""How long a cluster may take to end an application that it was told to kill."""
+
+_LOOK_SECONDS = 0.5
+
+_STATES: Mapping[ApplicationState, ProcessState] = {
+    ApplicationState.QUEUED: ProcessState.QUEUED,
+    ApplicationState.RUNNING: ProcessState.ALIVE,
+}
+
+_REFUSED = frozenset({ApplicationState.FAILED, ApplicationState.KILLED})
+"""Where an application stands whose submission failed, when it has no driver and will have none."""
+
+_LIVING = frozenset({ProcessState.ALIVE, ProcessState.QUEUED})
+
+_KILLED_EXIT_CODE = -9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLauncher:
+    """Starts drivers on a cluster. `tests/contracts/test_launcher.py` says what it keeps.
+
+    connection: the name of the Spark connection.
+    ledger_url: what a driver reaches the ledger by; it travels in the driver's environment.
+    cluster: tells of applications, and ends them.
+    conf_for: the settings that put a tag and an environment on an application of this kind of cluster.
+    submit: submits.
+    """
+
+    connection: str
+    ledger: Ledger
+    ledger_url: str = field(repr=False)
+    cluster: Cluster
+    conf_for: Callable[[DriverTag, Mapping[str, str]], dict[str, str]]
+    submit: Submit
+
+    def launch(self, request: LaunchRequest) -> ProcessIdentity:
+        """Bind the run to its tag, then submit its driver.
+
+        Raises
+        ------
+        LaunchError: when the ledger refuses, or when the submission failed and the cluster knows no such application.
+        """
+        try:
+            run = find_run(self.ledger, request.run_id)
+            # In whole milliseconds, so that the ledger's number and the tag's are the same.
+            tag = DriverTag(
+                stream=run.stream,
+                token=run.token,
+                run_id=str(UUID(run.run_id)),
+                launched_at_ms=int(time.time() * 1000),
+            )
+            process = ProcessIdentity(
+                host=self.connection, pid=0, started_at_seconds=tag.launched_at_ms / 1000, application=tag.text
+            )
+            record_process(self.ledger, run.run_id, process, request.log_file)
+        except LedgerError as error:
+            raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {error}") from error
+        try:
+            self._submit(request, tag)
+        except LaunchError as error:
+            self._require_application(tag, error)
+        return process
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """See whether a driver's application lives. UNKNOWN when the cluster does not answer, and as long as the
+        application may still be on its way there."""
+        tag = self._tag_of(process)
+        if tag is None:
+            return ProcessState.UNKNOWN
+        try:
+            found = self.cluster.find(tag)
+        except ClusterError as error:
+            _log.warning("connection=%s run=%s %s", self.connection, tag.run_id, error)
+            return ProcessState.UNKNOWN
+        if found is None:
+            may_come = time.time() - process.started_at_seconds < SUBMITTED_WITHIN_SECONDS
+            return ProcessState.UNKNOWN if may_come else ProcessState.GONE
+        return _STATES.get(found.state, ProcessState.GONE)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """How the cluster says that an application ended; none when it does not know, or does not answer."""
+        tag = self._tag_of(process)
+        try:
+            found = self.cluster.find(tag) if tag is not None else None
+        except ClusterError:
+            return None
+        return _exit_told(found) if found is not None and not found.is_live else None
+
+    def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
+        """End an application whose driver did not obey.
+
+        Its lease is taken away first: from then on its driver publishes nothing and ends by itself as soon as it hears
+        that. Only what is left after `grace_seconds` is killed by the cluster.
+
+        Raises
+        ------
+        LaunchError: when the application survives that.
+        LedgerError: when the ledger cannot be reached; nothing was done then.
+        """
+        tag = self._tag_of(process)
+        seen = self.observe(process)
+        if tag is None or seen not in _LIVING:
+            return seen
+        taken = "it did not end as it was asked to; its lease was taken away and its application ended"
+        record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=None, reason=taken)
+        if not self._is_gone_within(process, grace_seconds) and not self._is_killed(process, tag):
+            return ProcessState.UNKNOWN
+        return ProcessState.GONE
+
+    def _submit(self, request: LaunchRequest, tag: DriverTag) -> None:
+        own = {**request.environment, "SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
+        conf = {**self.conf_for(tag, driver_environment(os.environ, own=own)), **request.conf}
+        with private_properties(conf) as properties_file:
+            self.submit(
+                Submission(
+                    connection=self.connection,
+                    name=f"sluice {request.stream}",
+                    application=request.command[0],
+                    arguments=request.command[1:],
+                    properties_file=properties_file,
+                    log_file=request.log_file,
+                )
+            )
+
+    def _require_application(self, tag: DriverTag, error: LaunchError) -> None:
+        """A failed submission may have reached the cluster: its answer was lost, or its sender was killed."""
+        try:
+            found = self.cluster.find(tag)
+        except ClusterError as silent:
+            _log.warning("run=%s may have been submitted: %s; and nobody can tell: %s", tag.run_id, error, silent)
+            return
+        if found is None:
+            raise error
+        if found.state in _REFUSED:  # YARN lists what it did not take in, and knows best why
+            raise LaunchError(
+                f"{found.application_id}, of run {tag.run_id}, was not taken in, or ended at once, through the "
+                f"connection {self.connection}: {found.explanation or found.state}",
+                next_step="See what the connection and the stream's engine ask of the cluster.",
+            ) from error
+        _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
+
+    def _is_killed(self, process: ProcessIdentity, tag: DriverTag) -> bool:
+        """Whether the application was killed; not when the cluster does not answer any more."""
+        try:
+            found = self.cluster.find(tag)
+            if found is not None and found.is_live:
+                self.cluster.kill(found.application_id)
+                _log.warning("run=%s application=%s was killed", tag.run_id, found.application_id)
+        except ClusterError as error:
+            _log.error("run=%s could not be killed, and holds no lease: %s", tag.run_id, error)
+            return False
+        if not self._is_gone_within(process, KILLED_WITHIN_SECONDS):
+            if self.observe(process) is ProcessState.UNKNOWN:
+                return False
+            raise LaunchError(
+                f"The application of run {tag.run_id} lives {KILLED_WITHIN_SECONDS:.0f} s after it was killed.",
+                next_step="It holds no lease and publishes nothing. Look at its nodes.",
+            )
+        record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=_KILLED_EXIT_CODE, reason="killed")
+        return True
+
+    def _is_gone_within(self, process: ProcessIdentity, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.observe(process) is not ProcessState.GONE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _tag_of(self, process: ProcessIdentity) -> DriverTag | None:
+        """The tag of a driver of this connection; none of any other."""
+        if process.host != self.connection or process.application is None:
+            return None
+        stream, token, run_id = process.application.split(":")
+        launched_at_ms = round(process.started_at_seconds * 1000)
+        return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
+
+
+def _exit_told(found: ApplicationObservation) -> DriverExit:
+    if found.state is ApplicationState.SUCCEEDED:
+        return DriverExit(state=RunState.FINISHED, exit_code=0, reason="finished")
+    if found.state is ApplicationState.KILLED:
+        exit_code = found.exit_code if found.exit_code is not None else _KILLED_EXIT_CODE
+        reason = f"killed by the cluster: {found.explanation or 'it says nothing more'}"
+    else:
+        exit_code = found.exit_code or 1
+        reason = found.explanation or f"application {found.application_id} failed"
+    failure = failure_of_exit(exit_code, state=RunState.FAILED, reason=reason)
+    return DriverExit(state=RunState.FAILED, exit_code=exit_code, reason=reason, failure=failure)

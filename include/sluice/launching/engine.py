@@ -1,0 +1,115 @@
+"""How a Spark application is started: the settings that must be known before its JVM exists, none of them secret.
+
+What can be set later, and everything secret, is set by the driver itself from its environment
+(`sluice_spark.session.session`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sluice.declarations.streams import EngineDeclaration
+from sluice.setup.class_archive import ARCHIVE_NAME
+
+_REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"
+
+
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""In local mode nobody outside has to reach the driver."""
+
+_SPOT_NODES = {
+    f"spark.{what}": "true"
+    for what in (
+        "decommission.enabled",
+        "storage.decommission.enabled",
+        "storage.decommission.rddBlocks.enabled",
+        "storage.decommission.shuffleBlocks.enabled",
+    )
+}
+"""An executor that is told to go takes no more work and hands its rows and shuffled files to others.
+Source: https://spark.apache.org/docs/4.1.0/configuration.html"""
+
+
+_PATIENT_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""Let the JVM's optimizing compiler wait ten times longer than it would. What runs hot for good is compiled all the
+same; what a driver does while it starts is not, which took two fifths of its first minutes' processor time.
+Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html (and `java -XX:+PrintFlagsFinal`)"""
+
+
+def class_path(jars: Path) -> str:
+    """The jars of Spark's class path, in a stable order; Delta's lie there unused until a session asks for them."""
+    return ":".join(str(jar) for folder in ("spark", "delta") for jar in sorted((jars / folder).glob("*.jar")))
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark works inside the driver, on this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def launch_conf(
+    *, home: Path, jars: Path, engine: EngineDeclaration, is_bounded: bool, master: str = "local[*]"
+) -> dict[str, str]:
+    """The `--conf` settings of one application.
+
+    Parameters
+    ----------
+    home: the project's root, which holds the log configuration.
+    jars: the folder with one folder of jars for each class path.
+    engine: what the declaration grants the driver.
+    is_bounded: whether the application ends by itself within minutes; then a quick start is worth more than peak speed.
+    master: where the work is done. On a cluster the jars lie at the same place on every node.
+    """
+    java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", "-XX:+UseSerialGC"]
+    if is_bounded:
+        java_options.append("-XX:TieredStopAtLevel=1")
+    else:
+        java_options += _PATIENT_COMPILER
+    java_options += _class_archive_options()
+    return {
+        **engine.options,
+        **({} if is_local(master) else _cluster_conf(engine, jars)),
+        "spark.driver.extraClassPath": class_path(jars),
+        "spark.driver.memory": f"{engine.driver_memory // 1024**2}m",
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        **(_LOOPBACK if is_local(master) else {}),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.master.rest.enabled": "false",
+        "spark.redaction.regex": _REDACTED,
+    }
+
+
+def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:
+    """What executors get. A stream's executors come and go only when it is declared: its state stays with them."""
+    conf = {"spark.executor.extraClassPath": class_path(jars)}
+    if engine.cores is not None:
+        conf["spark.executor.cores"] = str(engine.cores)
+    if engine.executor_memory is not None:
+        conf["spark.executor.memory"] = f"{engine.executor_memory // 1024**2}m"
+    if engine.most_executors is not None:
+        least = str(engine.executors or 1)
+        conf |= {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.initialExecutors": least,
+            "spark.dynamicAllocation.minExecutors": least,
+            "spark.dynamicAllocation.maxExecutors": str(engine.most_executors),
+        }
+    elif engine.executors is not None:
+        conf["spark.executor.instances"] = str(engine.executors)
+    return conf | (_SPOT_NODES if engine.spot_nodes else {})
+
+
+def _class_archive_options() -> list[str]:
+    """Let the JVM map the classes that the bootstrap archived; drivers on one machine share that memory.
+
+    A JVM for which the archive was not made, or that does not find it, goes on without it and without a word.
+    """
+    archive = Path(sys.prefix) / ARCHIVE_NAME
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds*=off"] if archive.is_file() else []

@@ -1,0 +1,161 @@
+"""Drivers as detached processes of this host, each with a small parent of its own (`sluice.launching.attend`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from sluice.errors import LaunchError
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.records.run import DriverExit
+from sluice.processes.driver_processes import RUN_ID_VARIABLE, ask_to_end, kill_group, observe_process
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+
+REPORTED_WITHIN_SECONDS = 60.0
+"""How long the attendant may take to say how the launch went: it asks an absent ledger for 30 seconds."""
+
+KILLED_WITHIN_SECONDS = 10.0
+"""How long the kernel may take to end a killed process; longer only when it hangs in a device."""
+
+_NOT_FOR_DRIVERS = re.compile(r"_*AIRFLOW", re.IGNORECASE)
+"""Airflow's own variables hold its secrets, and a driver has no use for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLauncher:
+    """Starts drivers on this host. `tests/contracts/test_launcher.py` says what it keeps.
+
+    ledger_url: where the attendants record; it travels in their environment.
+    """
+
+    ledger_url: str = field(repr=False)
+
+    def launch(self, request: LaunchRequest) -> ProcessIdentity:
+        """Start a detached driver, after the ledger has bound the run to its process.
+
+        Raises
+        ------
+        LaunchError: when the command does not exist, its log cannot be written, or the ledger refuses the process.
+        """
+        environment = self._environment(request)
+        if shutil.which(request.command[0], path=environment.get("PATH")) is None:
+            raise LaunchError(
+                f"Run {request.run_id} of stream {request.stream} cannot be started: "
+                f"{request.command[0]} is not found.",
+                next_step="See the Spark connection's binary, SPARK_HOME and PATH.",
+            )
+        report_reader, report_writer = os.pipe()
+        try:
+            _start_attendant(request, environment, report_writer)
+        finally:
+            os.close(report_writer)
+        try:
+            return _process_of(_read_report(report_reader), request)
+        finally:
+            os.close(report_reader)
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """See whether a driver of this host lives; one of another host is UNKNOWN."""
+        return observe_process(process)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """Nothing: the driver's parent tells the ledger, and leaves a note when it cannot."""
+        del process
+        return None
+
+    def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
+        """Ask the driver to end, wait, then kill its process group.
+
+        Raises
+        ------
+        LaunchError: when it survives SIGKILL.
+        """
+        seen = observe_process(process)
+        if seen is not ProcessState.ALIVE:
+            return seen
+        ask_to_end(process.pid)
+        if not _is_gone_within(process, grace_seconds):
+            kill_group(process.pid)
+        if not _is_gone_within(process, KILLED_WITHIN_SECONDS):
+            raise LaunchError(
+                f"Process {process.pid} on {process.host} survives SIGKILL.",
+                next_step="It hangs in the kernel, for example on a dead network file system: see its host.",
+            )
+        return ProcessState.GONE
+
+    def _environment(self, request: LaunchRequest) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not _NOT_FOR_DRIVERS.match(name)}
+        own = {"SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
+        return inherited | dict(request.environment) | own
+
+
+def _start_attendant(request: LaunchRequest, environment: dict[str, str], report_writer: int) -> None:
+    """Start the attendant, which detaches itself: its first process ends at once and is waited for here."""
+    command = [sys.executable, "-m", "sluice.launching.attend", f"--run-id={request.run_id}"]
+    command += [f"--log-file={request.log_file}", f"--report-fd={report_writer}", "--", *request.command]
+    try:
+        request.log_file.parent.mkdir(parents=True, exist_ok=True)
+        with request.log_file.open("ab") as log:
+            subprocess.run(  # noqa: S603  # our own command line, and no shell
+                command,
+                env=environment,
+                cwd=request.log_file.parent,  # what a JVM drops when it crashes belongs beside its log
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(report_writer,),
+                start_new_session=True,
+                check=True,
+            )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise LaunchError(
+            f"Run {request.run_id} of stream {request.stream} cannot be started: {error}.",
+            next_step=f"See that {request.log_file.parent} is a folder that can be written and has space.",
+        ) from error
+
+
+def _read_report(report: int) -> bytes:
+    """All that the attendant says until it closes the pipe; empty when it said nothing in time."""
+    deadline = time.monotonic() + REPORTED_WITHIN_SECONDS
+    said = b""
+    while select.select([report], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(report, 65_536)
+        if not part:
+            return said
+        said += part
+    return b""
+
+
+def _process_of(report: bytes, request: LaunchRequest) -> ProcessIdentity:
+    told: dict[str, Any] = (
+        json.loads(report) if report else {"problem": f"its attendant said nothing; see {request.log_file}"}
+    )
+    if "problem" in told:
+        raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {told['problem']}")
+    return ProcessIdentity(**told["process"])
+
+
+def _is_gone_within(process: ProcessIdentity, seconds: float) -> bool:
+    """Whether the process has ended after so long. One that cannot be seen is not gone."""
+    deadline = time.monotonic() + seconds
+    while observe_process(process) is not ProcessState.GONE:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        try:
+            psutil.Process(process.pid).wait(timeout=min(left, 0.2))
+        except psutil.TimeoutExpired:
+            continue
+        except psutil.NoSuchProcess:
+            return True
+    return True

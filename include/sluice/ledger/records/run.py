@@ -1,0 +1,103 @@
+"""What the ledger knows of a run: one driver of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from sluice.ledger.records.failure import Failure
+from sluice.processes.process_identity import ProcessIdentity
+
+
+class RunState(StrEnum):
+    """Where a run stands. LOST is said of a run whose driver vanished without a word."""
+
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+LIVE_STATES = frozenset({RunState.LAUNCHING, RunState.RUNNING})
+"""The ledger admits one run of a stream in these states; a task adopts it instead of launching another."""
+
+
+class DesiredState(StrEnum):
+    """What the platform wants of a run; the driver asks for it and obeys."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverExit:
+    """How a driver ended, as its parent saw it.
+
+    state: FINISHED or FAILED.
+    exit_code: the process's; negative is the signal that killed it, as in Python's subprocess.
+    failure: as the driver told it itself; unset when it did not come to that, or did not fail.
+    """
+
+    state: RunState
+    exit_code: int
+    reason: str
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    """What the ledger answers to a driver's heartbeat.
+
+    wanted: STOPPED when that is wished, and also when the run no longer holds its lease.
+    holds_lease: whether the run is live and its lease was renewed; else its driver must publish nothing more.
+    """
+
+    wanted: DesiredState
+    holds_lease: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunObservation:
+    """A run as the ledger holds it. All times are the database's, with time zone.
+
+    token: the fencing token of the run's lease, 1 or more; every later run of the stream has a higher one, for ever.
+        It goes with everything that the run publishes, so that a table can refuse an older run's publication.
+    end_asked_at, end_asked_because: when and why this run was asked to end, while its stream stays wanted.
+    failure: its class and reason as the driver told them; `decisions.failures.failure_of_run` reads the other ends.
+    """
+
+    run_id: str
+    stream: str
+    token: int
+    generation: int
+    mode: str
+    state: RunState
+    desired_state: DesiredState
+    launched_at: datetime
+    launched_by: str
+    declaration_digest: str
+    process: ProcessIdentity | None = None
+    heartbeat_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    log_file: Path | None = None
+    end_asked_at: datetime | None = None
+    end_asked_because: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the ledger still counts on a driver."""
+        return self.state in LIVE_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRun:
+    """A run, and the database's time at which it was read: what a trigger sees in one poll."""
+
+    run: RunObservation
+    observed_at: datetime

@@ -1,0 +1,1 @@
+"""Maintenance of tables: who reads them, which snapshots stay pinned, and which steps are due."""

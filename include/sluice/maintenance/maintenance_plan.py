@@ -1,0 +1,270 @@
+"""What to do for a table now: every step of maintenance with its action and reason, in the order that is safe.
+
+A dry run prints these decisions, the job carries out the very same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from math import ceil
+from typing import Any
+
+from sluice.declarations.tables import (
+    CompactionDeclaration,
+    ExpiryDeclaration,
+    MaintenanceDeclaration,
+    ManifestRewriteDeclaration,
+)
+from sluice.ledger.records.maintenance import MaintenanceStep
+from sluice.maintenance.pin_plan import HoldReason, PinPlan
+from sluice.tables.table_observation import PartitionObservation, ReferenceKind, TableObservation
+
+SMALL_FILE_SHARE = 0.75
+"""A file below this share of the target size is small: Iceberg's own default for `min-file-size-bytes`."""
+
+LARGEST_RUN_FILES = 5_000
+"""How many files one run rewrites at most: its plan lies in the driver's memory. The next run does the rest."""
+
+COMMIT_BYTES = 1024**3
+"""About how much one commit of a compaction replaces: a conflict then costs minutes of work and not hours."""
+
+MOST_COMMITS = 10
+"""How many commits one compaction makes at most; every one adds a snapshot."""
+
+GROUP_FILES = 8
+"""How many full-grown files one rewrite job makes at most: a bound for what is in work at a time."""
+
+
+class StepAction(StrEnum):
+    """What to do about a step. REFUSE: it is due, and doing it could harm a reader."""
+
+    RUN = "run"
+    SKIP = "skip"
+    REFUSE = "refuse"
+
+
+class StepReason(StrEnum):
+    """Why a step is run or not."""
+
+    NOT_DECLARED = "not_declared"
+    NO_SNAPSHOT = "no_snapshot"
+    SMALL_FILES = "small_files"
+    FEW_SMALL_FILES = "few_small_files"
+    MANY_MANIFESTS = "many_manifests"
+    FEW_MANIFESTS = "few_manifests"
+    PINS_MOVED = "pins_moved"
+    PINS_CURRENT = "pins_current"
+    SNAPSHOTS_EXPIRABLE = "snapshots_expirable"
+    NOTHING_EXPIRABLE = "nothing_expirable"
+    READERS_NEED_SNAPSHOTS = "readers_need_snapshots"
+    READER_NOT_STARTED = "reader_not_started"
+    READER_UNKNOWN = "reader_unknown"
+    READER_SNAPSHOT_GONE = "reader_snapshot_gone"
+    READER_OFF_MAIN = "reader_off_main"
+    WRITER_LATE = "writer_late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecision:
+    """What to do about one step, and why. options: what the step is done with, by the names of Spark's procedure."""
+
+    step: MaintenanceStep
+    action: StepAction
+    reason: StepReason
+    explanation: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenancePlan:
+    """Everything about one table at one moment: what was seen and what is to be done."""
+
+    seen: TableObservation
+    pins: PinPlan
+    steps: tuple[StepDecision, ...]
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether a step is to be run that only Spark can do: a session takes seconds and is not made for nothing."""
+        return any(
+            decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
+            for decision in self.steps
+        )
+
+
+def small_file_bytes(policy: MaintenanceDeclaration) -> int:
+    """From how many bytes on a data file counts as full-grown; without a compaction policy, by the default one."""
+    compaction = policy.compaction or CompactionDeclaration()
+    return int(compaction.target_file_bytes * SMALL_FILE_SHARE)
+
+
+def plan_maintenance(
+    *, policy: MaintenanceDeclaration, seen: TableObservation, pins: PinPlan, now: datetime
+) -> MaintenancePlan:
+    """Decide every step for a table as it was seen at `now`."""
+    steps = (
+        _decide_compaction(policy.compaction, seen),
+        _decide_manifest_rewrite(policy.manifest_rewrite, seen),
+        _decide_pins(policy.expiry, pins),
+        _decide_expiry(policy.expiry, seen, pins, now),
+    )
+    return MaintenancePlan(seen=seen, pins=pins, steps=steps)
+
+
+def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> MaintenancePlan:
+    """Leave out what would take commits and machine from late writers. Pins are moved all the same: readers need them.
+
+    Parameters
+    ----------
+    late_writers: the streams that write the table, are late, and want its maintenance to wait for that.
+    """
+    if not late_writers:
+        return plan
+    why = f"put off, because {' and '.join(late_writers)} write it and are late"
+    steps = tuple(
+        _skip(decision.step, StepReason.WRITER_LATE, why)
+        if decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
+        else decision
+        for decision in plan.steps
+    )
+    return replace(plan, steps=steps)
+
+
+def expirable_snapshots(seen: TableObservation, *, cutoff: datetime, retain_last: int) -> tuple[int, ...]:
+    """The snapshots that `expire_snapshots` would remove, by Iceberg's rules.
+
+    Each branch keeps its newest `retain_last` snapshots and goes on keeping while they are not older than `cutoff`; a
+    tag keeps its snapshot; what no branch leads to is kept until it is older than `cutoff`.
+    Source: org.apache.iceberg.RemoveSnapshots.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in seen.snapshots}
+    kept: set[int] = {reference.snapshot_id for reference in seen.references}
+    reached: set[int] = set(kept)
+    for reference in seen.references:
+        current = by_id.get(reference.snapshot_id) if reference.kind is ReferenceKind.BRANCH else None
+        count, keeping = 0, True
+        while current is not None:
+            keeping = keeping and (count < retain_last or current.committed_at >= cutoff)
+            reached.add(current.snapshot_id)
+            if keeping:
+                kept.add(current.snapshot_id)
+                count += 1
+            current = by_id.get(current.parent_id) if current.parent_id is not None else None
+    return tuple(
+        snapshot.snapshot_id
+        for snapshot in seen.snapshots
+        if snapshot.snapshot_id not in kept and (snapshot.snapshot_id in reached or snapshot.committed_at < cutoff)
+    )
+
+
+def _decide_compaction(policy: CompactionDeclaration | None, seen: TableObservation) -> StepDecision:
+    step = MaintenanceStep.REWRITE_DATA_FILES
+    if policy is None:
+        return _skip(step, StepReason.NOT_DECLARED, "the table declares no compaction")
+    if seen.snapshot_id is None:
+        return _skip(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
+    due = [partition for partition in seen.partitions if _is_due(partition, policy)]
+    if not due:
+        return _skip(
+            step,
+            StepReason.FEW_SMALL_FILES,
+            f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}",
+        )
+    files = sum(partition.small_files for partition in due)
+    rewritten_bytes = sum(partition.small_bytes for partition in due)
+    return StepDecision(
+        step=step,
+        action=StepAction.RUN,
+        reason=StepReason.SMALL_FILES,
+        explanation=f"{files} small files ({rewritten_bytes} bytes) in {len(due)} of {len(seen.partitions)} partitions",
+        options=_compaction_options(policy, rewritten_bytes),
+    )
+
+
+def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
+    """Iceberg rewrites a group of enough small files, or of several that make more than one full file."""
+    many = partition.small_files >= policy.min_input_files
+    return many or (partition.small_files > 1 and partition.small_bytes > policy.target_file_bytes)
+
+
+def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:
+    """Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files"""
+    commits = min(MOST_COMMITS, ceil(rewritten_bytes / COMMIT_BYTES))
+    options: dict[str, object] = {
+        "target-file-size-bytes": policy.target_file_bytes,
+        "min-file-size-bytes": int(policy.target_file_bytes * SMALL_FILE_SHARE),
+        "min-input-files": policy.min_input_files,
+        "max-file-group-size-bytes": GROUP_FILES * policy.target_file_bytes,
+        "max-files-to-rewrite": LARGEST_RUN_FILES,
+    }
+    if commits > 1:
+        options |= {"partial-progress.enabled": "true", "partial-progress.max-commits": commits}
+    return {name: str(value) for name, value in options.items()}
+
+
+def _decide_manifest_rewrite(policy: ManifestRewriteDeclaration | None, seen: TableObservation) -> StepDecision:
+    step = MaintenanceStep.REWRITE_MANIFESTS
+    if policy is None:
+        return _skip(step, StepReason.NOT_DECLARED, "the table declares no manifest rewrite")
+    counted = f"{seen.manifests} manifests; from {policy.min_manifests} on they are rewritten"
+    if seen.manifests < policy.min_manifests:
+        return _skip(step, StepReason.FEW_MANIFESTS, counted)
+    return StepDecision(step=step, action=StepAction.RUN, reason=StepReason.MANY_MANIFESTS, explanation=counted)
+
+
+def _decide_pins(policy: ExpiryDeclaration | None, pins: PinPlan) -> StepDecision:
+    step = MaintenanceStep.PIN_SNAPSHOTS
+    if policy is None:
+        return _skip(step, StepReason.NOT_DECLARED, "the table declares no expiry")
+    if pins.is_current:
+        return _skip(step, StepReason.PINS_CURRENT, f"{len(pins.pins)} pins are where they are to be")
+    moved = f"{len(pins.to_set)} to set, {len(pins.to_remove)} to remove, {len(pins.pins)} in all"
+    return StepDecision(step=step, action=StepAction.RUN, reason=StepReason.PINS_MOVED, explanation=moved)
+
+
+def _decide_expiry(
+    policy: ExpiryDeclaration | None, seen: TableObservation, pins: PinPlan, now: datetime
+) -> StepDecision:
+    step = MaintenanceStep.EXPIRE_SNAPSHOTS
+    if policy is None:
+        return _skip(step, StepReason.NOT_DECLARED, "the table declares no expiry")
+    wanted = now - policy.older_than
+    old = expirable_snapshots(seen, cutoff=wanted, retain_last=policy.retain_last)
+    if not old:
+        return _skip(step, StepReason.NOTHING_EXPIRABLE, f"none of {len(seen.snapshots)} snapshots is old enough")
+    if pins.holds:
+        return _held(step, pins)
+    cutoff = wanted if pins.keep_since is None else min(wanted, pins.keep_since)
+    free = set(expirable_snapshots(seen, cutoff=cutoff, retain_last=policy.retain_last))
+    free -= {pin.snapshot_id for pin in pins.pins}
+    if not free:
+        since = f"{pins.keep_since:%Y-%m-%d %H:%M:%S %Z}" if pins.keep_since else "now"
+        return _skip(
+            step, StepReason.READERS_NEED_SNAPSHOTS, f"{len(old)} snapshots are old, readers need all since {since}"
+        )
+    return StepDecision(
+        step=step,
+        action=StepAction.RUN,
+        reason=StepReason.SNAPSHOTS_EXPIRABLE,
+        explanation=f"{len(free)} of {len(seen.snapshots)} snapshots are older than {cutoff:%Y-%m-%d %H:%M:%S %Z}",
+        options={"older_than": cutoff, "retain_last": policy.retain_last},
+    )
+
+
+def _held(step: MaintenanceStep, pins: PinPlan) -> StepDecision:
+    """Expiry waits for a reader that has not started; for one whose position cannot be told it is refused."""
+    worst = next((hold for hold in pins.holds if hold.reason is not HoldReason.READER_NOT_STARTED), pins.holds[0])
+    waits = worst.reason is HoldReason.READER_NOT_STARTED
+    return StepDecision(
+        step=step,
+        action=StepAction.SKIP if waits else StepAction.REFUSE,
+        reason=StepReason(worst.reason),
+        explanation=worst.explanation,
+    )
+
+
+def _skip(step: MaintenanceStep, reason: StepReason, explanation: str) -> StepDecision:
+    return StepDecision(step=step, action=StepAction.SKIP, reason=reason, explanation=explanation)

@@ -1,0 +1,80 @@
+"""What is said of a maintenance run: the record for the ledger, and the same in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from sluice.ledger.records.maintenance import MaintenanceObservation, StepObservation, StepOutcome
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction
+from sluice.tables.table_observation import TableObservation
+
+_PLANNED = {StepAction.RUN: "would run", StepAction.SKIP: "skipped", StepAction.REFUSE: "refused"}
+
+
+def maintenance_record(
+    before: TableObservation,
+    after: TableObservation,
+    operations: Sequence[StepObservation],
+    *,
+    launched_by: str,
+    ended_at: datetime,
+) -> MaintenanceObservation:
+    """Put a run together from what was seen before and after it and what became of its steps."""
+    return MaintenanceObservation(
+        table=before.table,
+        started_at=before.observed_at,
+        ended_at=ended_at,
+        launched_by=launched_by,
+        snapshot_before=before.snapshot_id,
+        snapshot_after=after.snapshot_id,
+        rows_before=before.rows,
+        rows_after=after.rows,
+        files_before=before.data_files,
+        files_after=after.data_files,
+        bytes_before=before.data_bytes,
+        bytes_after=after.data_bytes,
+        delete_files_before=before.delete_files,
+        delete_files_after=after.delete_files,
+        manifests_before=before.manifests,
+        manifests_after=after.manifests,
+        snapshots_before=len(before.snapshots),
+        snapshots_after=len(after.snapshots),
+        operations=tuple(operations),
+    )
+
+
+def table_sentences(seen: TableObservation) -> Iterator[str]:
+    """What a table is made of."""
+    when = f", committed {seen.committed_at:%Y-%m-%d %H:%M:%S} UTC" if seen.committed_at else ""
+    yield f"{seen.table}: snapshot {seen.snapshot_id or 'none yet'}{when}"
+    yield (
+        f"{seen.table}: {seen.rows} rows in {seen.data_files} files ({seen.data_bytes} bytes) of "
+        f"{len(seen.partitions)} partitions, {seen.small_files} files smaller than {seen.small_file_bytes} bytes"
+    )
+    yield (
+        f"{seen.table}: {seen.delete_files} delete files, {seen.manifests} manifests, {len(seen.snapshots)} snapshots"
+    )
+    for reference in seen.references:
+        yield f"{seen.table}: {reference.kind} {reference.name} at snapshot {reference.snapshot_id}"
+
+
+def plan_sentences(plan: MaintenancePlan) -> Iterator[str]:
+    """A line for each step of a plan: what a run would do, and why."""
+    for decision in plan.steps:
+        yield f"{plan.seen.table}: {decision.step} {_PLANNED[decision.action]}: {decision.explanation}"
+
+
+def run_sentences(run: MaintenanceObservation) -> Iterator[str]:
+    """A line for each step of a run, and one for the table before and after it."""
+    for operation in run.operations:
+        took = f" ({operation.duration_ms / 1000:.1f} s)" if operation.outcome is not StepOutcome.SKIPPED else ""
+        yield f"{run.table}: {operation.step} {operation.outcome}: {operation.explanation}{took}"
+    figures = (
+        ("files", run.files_before, run.files_after),
+        ("bytes", run.bytes_before, run.bytes_after),
+        ("manifests", run.manifests_before, run.manifests_after),
+        ("snapshots", run.snapshots_before, run.snapshots_after),
+        ("rows", run.rows_before, run.rows_after),
+    )
+    yield f"{run.table}: " + ", ".join(f"{name} {before} → {after}" for name, before, after in figures)

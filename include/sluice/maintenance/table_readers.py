@@ -1,0 +1,106 @@
+"""Look at the streams that read a table: from which snapshot each would go on.
+
+A reader goes on from the *start* of its newest recorded batch at the earliest: a driver that died between delivering a
+batch and committing it in the checkpoint runs that batch again. A reader without a recorded batch goes on from the
+first offset in its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.sources import IcebergSource
+from sluice.declarations.streams import StreamDeclaration
+from sluice.errors import CheckpointError
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import find_generation
+from sluice.ledger.records.batch import BatchObservation
+from sluice.maintenance.reader_observation import BEGINNING, Knowledge, ReaderObservation
+from sluice.settings import ObjectStoreSettings
+from sluice.sources.iceberg_offsets import first_offsets, snapshot_of
+
+
+def observe_readers(
+    ledger: Ledger,
+    declarations: Declarations,
+    table: str,
+    *,
+    listed: Collection[int],
+    object_store: ObjectStoreSettings,
+) -> tuple[ReaderObservation, ...]:
+    """Look at every declared input that reads a table's appended rows.
+
+    Parameters
+    ----------
+    listed: the snapshots that the table still lists; they tell the table's offsets from those of other tables.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached. A checkpoint that cannot be reached makes its reader unknown.
+    """
+    return tuple(
+        _observe_reader(ledger, loaded.declaration, name, listed, object_store)
+        for loaded in declarations.streams.values()
+        for name, source in _streamed_tables(loaded.declaration)
+        if source.table == table
+    )
+
+
+def _streamed_tables(stream: StreamDeclaration) -> Iterator[tuple[str, IcebergSource]]:
+    for name, declared in stream.inputs.items():
+        if declared.is_stream and isinstance(source := declared.declared_source.source, IcebergSource):
+            yield name, source
+
+
+def _observe_reader(
+    ledger: Ledger,
+    stream: StreamDeclaration,
+    name: str,
+    listed: Collection[int],
+    object_store: ObjectStoreSettings,
+) -> ReaderObservation:
+    generation = find_generation(ledger, stream.stream)
+    if generation is None:
+        return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.NOT_STARTED)
+    batch = newest_batch(ledger, stream.stream)
+    if batch is not None and batch.key.generation != generation.generation:
+        batch = None
+    checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
+    try:
+        started = batch is not None or bool(checkpoint.list_files("offsets")) or bool(checkpoint.list_files("sources"))
+        first = _first_offset(checkpoint, stream, listed)
+    except CheckpointError as error:
+        return _unknown(stream, name, error.message)
+    if not started:
+        return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.NOT_STARTED)
+    recorded = _recorded_offset(batch, name)
+    position = first if recorded is None else recorded
+    if position is None:
+        return _unknown(stream, name, f"neither the ledger nor the checkpoint {generation.checkpoint} has its offset")
+    return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.KNOWN, position=position)
+
+
+def _recorded_offset(batch: BatchObservation | None, name: str) -> int | None:
+    """Where the newest recorded batch began; unset for the first batch, which begins at the first offset."""
+    return None if batch is None else snapshot_of(batch.start_offsets.get(name))
+
+
+def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed: Collection[int]) -> int | None:
+    """The first offset of the input; unset when it cannot be told which one it is.
+
+    With one Iceberg input it is the only one. Among several, this table's are those whose snapshot the table lists.
+    """
+    firsts: Mapping[int, int] = first_offsets(checkpoint)
+    if len(list(_streamed_tables(stream))) == 1:
+        return next(iter(firsts.values()), None)
+    own = [snapshot_id for snapshot_id in firsts.values() if snapshot_id in listed]
+    if own:
+        return min(own, key=list(listed).index)
+    return BEGINNING if firsts and all(snapshot_id == BEGINNING for snapshot_id in firsts.values()) else None
+
+
+def _unknown(stream: StreamDeclaration, name: str, problem: str) -> ReaderObservation:
+    return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.UNKNOWN, problem=problem)

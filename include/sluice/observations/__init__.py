@@ -1,1 +1,0 @@
-"""What was seen: frozen values without behaviour."""

@@ -1,1 +1,0 @@
-"""Looking: reads the ledger, processes and sources, changes nothing, and returns frozen observations."""

@@ -1,0 +1,1 @@
+"""Operating system processes: how one is identified, observed and ended."""

@@ -1,0 +1,206 @@
+"""Decides which staged batches are published next, and which never: pure, from what is staged and the mark.
+
+A batch follows only the batch whose end offsets are its start offsets; the fencing tokens in the order of staging never
+fall. Whatever is staged beside this chain was staged by a driver that had lost its stream, and is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluice.errors import DivergedError, MarkError, StagingError, StaleTokenError
+from sluice.publication.marks import MarkPosition
+from sluice.publication.offsets import offsets_digest
+from sluice.publication.staged_batches import StagedBatch
+from sluice.publication.summaries import BatchSummary
+
+
+class AbandonReason(StrEnum):
+    """Why a staged batch is never published.
+
+    STALE_TOKEN: it was staged after a newer run had begun. OTHER_GENERATION: its generation is not the open one.
+    STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not begin where the one before ends.
+    LEFT_BEHIND: a person has left its generation behind (`sluice stream reset`).
+    """
+
+    STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is no secret
+    OTHER_GENERATION = "other_generation"
+    STAGED_TWICE = "staged_twice"
+    OUT_OF_CHAIN = "out_of_chain"
+    LEFT_BEHIND = "left_behind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonedBatch:
+    """A staged batch that is never published, and why."""
+
+    batch: StagedBatch
+    reason: AbandonReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationPlan:
+    """What is to be done with everything that is staged for an output.
+
+    ready: the chain that may be published now, in order.
+    waiting: the batch that a person holds, and those behind it.
+    published: batches at or below the mark; they are only to be cleared.
+    abandoned: batches that are never published; they are reported, then cleared.
+    """
+
+    ready: tuple[StagedBatch, ...]
+    waiting: tuple[StagedBatch, ...]
+    published: tuple[StagedBatch, ...]
+    abandoned: tuple[AbandonedBatch, ...]
+
+
+def plan_publication(
+    position: MarkPosition, staged: Sequence[StagedBatch], *, held: Collection[int] = ()
+) -> PublicationPlan:
+    """Sort what is staged.
+
+    Parameters
+    ----------
+    position: how far the output is published.
+    staged: from `staged_batches`, in the order of staging.
+    held: the numbers of the batches of this generation that wait for a person.
+    """
+    published = tuple(batch for batch in staged if is_published(batch, position))
+    ahead = [batch for batch in staged if batch not in published]
+    stale = [batch for batch in ahead if batch.is_overtaken]
+    chain = _chain(position, [batch for batch in ahead if not batch.is_overtaken])
+    first_held = next((index for index, batch in enumerate(chain) if batch.summary.key.batch in held), len(chain))
+    abandoned = tuple(
+        AbandonedBatch(batch=batch, reason=_reason(batch, position, chain, stale))
+        for batch in ahead
+        if batch not in chain
+    )
+    return PublicationPlan(
+        ready=tuple(chain[:first_held]), waiting=tuple(chain[first_held:]), published=published, abandoned=abandoned
+    )
+
+
+def is_published(batch: StagedBatch, position: MarkPosition) -> bool:
+    """Whether a staged batch is visible already.
+
+    No generation opens while batches of the one before are staged; what is staged for an old generation by a run that
+    was overtaken came after that, and was never published.
+    """
+    is_of_the_past = batch.is_overtaken and batch.summary.key.generation < position.generation
+    return batch.position <= (position.generation, position.batch) and not is_of_the_past
+
+
+def batches_to_publish(
+    position: MarkPosition, batches: Sequence[StagedBatch], *, token: int, target: str
+) -> tuple[StagedBatch, ...]:
+    """Of the batches that a run wants to publish, those that are not published yet; none when all are.
+
+    Parameters
+    ----------
+    position: how far the output is published.
+    batches: in order.
+    token: the fencing token of the run that publishes.
+    target: the table's name, for messages.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    DivergedError: when another batch was published under a number, or a batch does not begin where the last one ended.
+    MarkError: when the generation of a batch was never opened.
+    StagingError: when a batch in between is missing.
+    """
+    refuse_stale_token(position, token, target=target)
+    admitted = []
+    for batch in batches:
+        if _is_next(position, batch.summary, target=target):
+            admitted.append(batch)
+            position = position_after(batch.summary, token=token)
+    return tuple(admitted)
+
+
+def refuse_stale_token(position: MarkPosition, token: int, *, target: str) -> None:
+    """Refuse a run that a newer one has taken the stream from.
+
+    Raises
+    ------
+    StaleTokenError: when the mark has seen a higher token.
+    """
+    if token < position.token:
+        raise StaleTokenError(
+            f"This run's token is {token}, and the mark on {target} has seen {position.token}: a newer run has taken "
+            "the stream over.",
+            next_step="Nothing is to be done: the newer run publishes what is staged.",
+        )
+
+
+def position_after(batch: BatchSummary, *, token: int) -> MarkPosition:
+    """Where the mark stands when this batch is published by a run with this token."""
+    return MarkPosition(
+        generation=batch.key.generation,
+        batch=batch.key.batch,
+        token=token,
+        end_offsets_digest=offsets_digest(batch.end_offsets),
+    )
+
+
+def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> bool:
+    """Whether a batch is the next one; false when it is published already."""
+    key = batch.key
+    if key.generation > position.generation:
+        raise MarkError(
+            f"Batch {key} is of a generation that was not opened on {target}; open is {position.generation}.",
+            next_step="Start the stream through its lease; that opens the generation.",
+        )
+    if key.generation < position.generation:
+        raise _diverged(f"Batch {key} is of an old generation; {target} is at generation {position.generation}.")
+    if key.batch < position.batch:
+        return False
+    if key.batch == position.batch:
+        if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
+            raise _diverged(f"Another batch is published on {target} as {key}: its end offsets differ.")
+        return False
+    if key.batch > position.batch + 1:
+        raise StagingError(
+            f"Batch {key} cannot follow batch {position.batch} on {target}: those in between are not staged.",
+            next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+        )
+    if position.end_offsets_digest not in (None, offsets_digest(batch.start_offsets)):
+        raise _diverged(f"Batch {key} does not begin where the newest published batch on {target} ends.")
+    return True
+
+
+def _diverged(what: str) -> DivergedError:
+    return DivergedError(
+        f"{what} The checkpoint tells another story than the table.",
+        next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+    )
+
+
+def _chain(position: MarkPosition, ahead: Sequence[StagedBatch]) -> list[StagedBatch]:
+    chain: list[StagedBatch] = []
+    while following := [batch for batch in ahead if _follows(position, batch)]:
+        # Two snapshots of one batch: the newer run's is the one that its next batches were computed after.
+        best = max(batch.summary.token for batch in following)
+        chosen = next(batch for batch in following if batch.summary.token == best)
+        chain.append(chosen)
+        position = position_after(chosen.summary, token=best)
+    return chain
+
+
+def _follows(position: MarkPosition, batch: StagedBatch) -> bool:
+    begins = offsets_digest(batch.summary.start_offsets)
+    return batch.position == (position.generation, position.batch + 1) and position.end_offsets_digest in (None, begins)
+
+
+def _reason(
+    batch: StagedBatch, position: MarkPosition, chain: Sequence[StagedBatch], stale: Sequence[StagedBatch]
+) -> AbandonReason:
+    if batch.summary.key.generation != position.generation:
+        return AbandonReason.OTHER_GENERATION
+    if batch in stale:
+        return AbandonReason.STALE_TOKEN
+    if any(batch.position == chosen.position for chosen in chain):
+        return AbandonReason.STAGED_TWICE
+    return AbandonReason.OUT_OF_CHAIN

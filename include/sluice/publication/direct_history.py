@@ -1,0 +1,173 @@
+"""What Iceberg's own streaming sink leaves in a table's history, and whether a run may begin after it.
+
+A stream with `delivery: direct` has no staging table and no mark. What says that a batch is visible is a snapshot with
+the id of Spark's query and the number of the batch, and only as long as main leads back to it: the sink skips a batch
+when it finds that number, or a later one, among main's ancestors. Check and append are two steps, so a driver that was
+suspended in between can make its batch visible a second time. `docs/decisions/direct-delivery.md` says what is done
+about that here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.table import Table
+
+from sluice.errors import DivergedError, StaleTokenError
+from sluice.publication.summaries import OUTPUT, RUN_ID, TOKEN
+
+STREAM = "sluice.stream"
+GENERATION = "sluice.generation"
+QUERY_ID = "spark.sql.streaming.queryId"
+EPOCH = "spark.sql.streaming.epochId"
+"""The number of the batch, in Iceberg's words. Source: `org.apache.iceberg.spark.source.SparkWrite`."""
+
+_ADDED_ROWS = "added-records"
+
+CLOCKS_APART = timedelta(minutes=10)
+"""How far the clocks of two writers of a table may be apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectWriter:
+    """A run that writes through Iceberg's own sink. query_id: of the checkpoint; none before the first start."""
+
+    stream: str
+    output: str
+    generation: int
+    run_id: str
+    token: int
+    query_id: str | None = None
+
+    def properties(self) -> dict[str, str]:
+        """The entries that each of its snapshots carries beside Iceberg's own."""
+        return {
+            STREAM: self.stream,
+            OUTPUT: self.output,
+            GENERATION: str(self.generation),
+            RUN_ID: self.run_id,
+            TOKEN: str(self.token),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectBatch:
+    """A batch in a table's history.
+
+    rows: as Iceberg counted them. run_id, token: of the run that made it visible.
+    """
+
+    generation: int
+    batch: int
+    snapshot_id: int
+    committed_at: datetime
+    rows: int
+    run_id: str
+    token: int
+    query_id: str
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """What batches are ordered by: generation, then number."""
+        return (self.generation, self.batch)
+
+
+ENTRIES = (STREAM, OUTPUT, GENERATION, EPOCH, QUERY_ID, RUN_ID, TOKEN, _ADDED_ROWS)
+"""The entries of a summary that `read_direct_batch` looks at."""
+
+
+def read_direct_batch(
+    entries: Mapping[str, str], *, snapshot_id: int, committed_at_ms: int, stream: str, output: str
+) -> DirectBatch | None:
+    """The batch that a snapshot's summary tells of; none when the sink of this output did not write it."""
+    if (entries.get(STREAM), entries.get(OUTPUT)) != (stream, output) or EPOCH not in entries:
+        return None
+    return DirectBatch(
+        generation=int(entries[GENERATION]),
+        batch=int(entries[EPOCH]),
+        snapshot_id=snapshot_id,
+        committed_at=_instant(committed_at_ms),
+        rows=int(entries.get(_ADDED_ROWS, 0)),
+        run_id=entries[RUN_ID],
+        token=int(entries[TOKEN]),
+        query_id=entries[QUERY_ID],
+    )
+
+
+def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[DirectBatch]:
+    """The batches in main's history, the newest first, as far as it is listed."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        found = read_direct_batch(
+            entries,
+            snapshot_id=snapshot.snapshot_id,
+            committed_at_ms=snapshot.timestamp_ms,
+            stream=stream,
+            output=output,
+        )
+        if found is not None:
+            yield found
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+
+
+def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since: datetime | None) -> None:
+    """See that a run may begin: no newer run has written, and the sink will recognise the batch that comes again.
+
+    Parameters
+    ----------
+    table: the target, freshly loaded.
+    unfinished_since: when the batch was planned that the checkpoint has and did not note as done; none without one.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has made a batch visible.
+    DivergedError: when main's history does not reach back to that time, so that nobody knows whether the batch is
+        visible: the sink would append it.
+    """
+    newest = next(direct_batches(table, stream=writer.stream, output=writer.output), None)
+    if newest is not None and newest.token > writer.token:
+        raise stale(writer, newest, target=".".join(table.name()))
+    if unfinished_since is None or (newest is not None and newest.query_id == writer.query_id):
+        return
+    oldest = _oldest_listed_at(table)
+    if oldest is not None and oldest > unfinished_since - CLOCKS_APART:
+        raise DivergedError(
+            f"A batch of {writer.stream} that was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} was not noted as "
+            f"done, and the history of {'.'.join(table.name())} begins {oldest:%Y-%m-%d %H:%M:%S %Z}: its snapshots "
+            "were expired or replaced meanwhile, so nobody knows whether the batch is in the table.",
+            next_step="See whether the table holds the rows that follow the newest recorded batch (`sluice stream "
+            "show`); take them out, or open a new generation behind them. `delivery: staged` has a mark for this.",
+        )
+
+
+def stale(writer: DirectWriter, newest: DirectBatch, *, target: str) -> StaleTokenError:
+    """The error of a run that finds a batch of a newer one."""
+    return StaleTokenError(
+        f"This run's token is {writer.token}, and batch {newest.batch} on {target} was written with {newest.token}: a "
+        "newer run has taken the stream over.",
+        next_step="Nothing is to be done: the newer run goes on.",
+    )
+
+
+def _oldest_listed_at(table: Table) -> datetime | None:
+    """The commit time of the first snapshot to which main leads back; none when history is whole.
+
+    A first snapshot without a parent says nothing: pyiceberg's expiry takes the parent's id out of what it leaves. The
+    table's very first commit has the sequence number 1.
+    """
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        parent = table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        if parent is None:
+            is_whole = snapshot.parent_snapshot_id is None and (snapshot.sequence_number or 0) <= 1
+            return None if is_whole else _instant(snapshot.timestamp_ms)
+        snapshot = parent
+    return None
+
+
+def _instant(since_1970_ms: int) -> datetime:
+    return datetime.fromtimestamp(since_1970_ms / 1000, UTC)

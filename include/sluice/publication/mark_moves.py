@@ -1,0 +1,255 @@
+"""Moves a mark without publishing files, always together with main: by an empty append.
+
+A mark that was raised as a bare property would not be seen by a publisher that is already between its check and its
+commit: the catalog compares snapshots and not properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice.errors import MarkError, StagingError
+from sluice.publication.chain import batches_to_publish, position_after, refuse_stale_token
+from sluice.publication.committing import (
+    PATIENT,
+    NothingToCommit,
+    PlannedCommit,
+    RacePolicy,
+    commit_checked,
+)
+from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.marks import BEFORE_THE_FIRST_BATCH, Mark, MarkPosition, marked_outputs
+from sluice.publication.snapshot_producers import appending
+from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
+from sluice.publication.staged_output import StagedOutput
+from sluice.publication.summaries import OUTPUT, TOKEN
+from sluice.publication.target_state import Standing, load_standing, require_target
+
+MARK_MOVE = "sluice.mark-move"
+"""The entry of a snapshot's summary that says why a mark moved without rows."""
+
+STREAM = "sluice.stream"
+"""The entry of such a snapshot that names the stream; it has no publication key, because it publishes nothing."""
+
+
+class MarkMove(StrEnum):
+    """Why a mark moves without rows.
+
+    OPENED: a generation begins. TAKEN_OVER: a newer run begins; older ones are refused from here on.
+    MERGED: Spark's MERGE has made the batch visible. REJECTED: a person decided that the batch is never published.
+    FENCED: on a staging table: what older runs stage from here on does not count.
+    """
+
+    OPENED = "opened"
+    TAKEN_OVER = "taken_over"
+    MERGED = "merged"
+    REJECTED = "rejected"
+    FENCED = "fenced"
+
+
+def open_generation(
+    catalog: Catalog,
+    output: StagedOutput,
+    *,
+    generation: int,
+    token: int,
+    batch: int = BEFORE_THE_FIRST_BATCH,
+    end_offsets_digest: str | None = None,
+    policy: RacePolicy = PATIENT,
+) -> Mark:
+    """Set the opening mark of a generation, so that its next batch is `batch + 1`, and take the stream over.
+
+    What every run does before its first batch: of a generation that is open already, only the token is raised.
+
+    Parameters
+    ----------
+    batch: what already counts as published: -1 for a generation that starts with batch 0, the newest published batch
+        when an older checkpoint is restored.
+    end_offsets_digest: of the offsets where the generation goes on; none when nobody knows, then the first batch begins
+        where it likes.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    MarkError: when a later generation is open.
+    StagingError: when batches of the present generation are staged: publish or abandon them first.
+    """
+    opening = MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=end_offsets_digest)
+
+    def wanted(standing: Standing) -> MarkPosition | None:
+        if standing.mark is None:
+            return opening
+        position = standing.position(output)
+        refuse_stale_token(position, token, target=output.target)
+        if position.generation == generation:
+            return replace(position, token=token) if token > position.token else None
+        if position.generation > generation:
+            raise MarkError(
+                f"Generation {generation} of {output} cannot open on {output.target}: {position.generation} is open.",
+                next_step="Start the stream with the newest generation of the ledger.",
+            )
+        _refuse_staged(catalog, output, position)
+        return opening
+
+    mark = _move(catalog, output, wanted, why=MarkMove.OPENED, token=token, policy=policy)
+    fence_staging(catalog, output, token=token, policy=policy)
+    return mark
+
+
+def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = PATIENT) -> Mark:
+    """Write a run's token to the mark and to the staging table: older runs publish nothing from here on.
+
+    A batch that a MERGE made visible is folded into the mark. Done once by a run, it is not done again.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    MarkError: when no generation was opened.
+    """
+
+    def wanted(standing: Standing) -> MarkPosition | None:
+        position = standing.position(output)
+        refuse_stale_token(position, token, target=output.target)
+        is_settled = token == position.token and standing.merged is None
+        return None if is_settled else replace(position, token=token)
+
+    mark = _move(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token, policy=policy)
+    fence_staging(catalog, output, token=token, policy=policy)
+    return mark
+
+
+def settle_merge(
+    catalog: Catalog, output: StagedOutput, *, token: int, reached: Reached = unnoticed, policy: RacePolicy = PATIENT
+) -> Mark:
+    """Move the mark to the newest batch that a MERGE made visible; nothing happens when it is there.
+
+    Called after each MERGE, and before anything else by recovery and by expiry, which would cut history short.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    MarkError: when no generation was opened.
+    """
+
+    def wanted(standing: Standing) -> MarkPosition | None:
+        position = standing.position(output)
+        refuse_stale_token(position, token, target=output.target)
+        return replace(position, token=token) if standing.merged is not None else None
+
+    return _move(catalog, output, wanted, why=MarkMove.MERGED, token=token, reached=reached, policy=policy)
+
+
+def settle_merges_of_table(catalog: Catalog, target: str, *, policy: RacePolicy = PATIENT) -> tuple[StagedOutput, ...]:
+    """Move every mark on a table to what MERGE made visible, whoever's it is: before history is cut short.
+
+    No token is needed, because none is raised: the mark keeps the one that it has.
+
+    Parameters
+    ----------
+    target: `<namespace>.<table>`.
+
+    Returns
+    -------
+    The outputs whose mark was moved.
+
+    Raises
+    ------
+    DeliveryError: when a mark is not in order; then the table's history is evidence and must stay.
+    LakehouseError: when the table does not exist or the catalog does not answer.
+    """
+    outputs = marked_outputs(require_target(catalog, target))
+    behind = tuple(output for output in outputs if load_standing(catalog, output).merged is not None)
+    for output in behind:
+        _move(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
+    return behind
+
+
+def _merged_position(standing: Standing, *, output: StagedOutput) -> MarkPosition | None:
+    return standing.position(output) if standing.merged is not None else None
+
+
+def reject_batch(
+    catalog: Catalog, output: StagedOutput, batch: StagedBatch, *, token: int, policy: RacePolicy = PATIENT
+) -> Mark:
+    """Move the mark past a staged batch that is never to be published; the batch behind it is the next one.
+
+    Raises
+    ------
+    DeliveryError: as `publish_append` does: only the next batch can be rejected.
+    """
+
+    def wanted(standing: Standing) -> MarkPosition | None:
+        position = standing.position(output)
+        admitted = batches_to_publish(position, [batch], token=token, target=output.target)
+        return position_after(batch.summary, token=token) if admitted else None
+
+    return _move(catalog, output, wanted, why=MarkMove.REJECTED, token=token, policy=policy)
+
+
+def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = PATIENT) -> None:
+    """Put an empty snapshot with this token into the staging table: what older runs stage after it does not count.
+
+    Raises
+    ------
+    LakehouseError: when there is no staging table.
+    """
+
+    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
+        staging = load_staging_table(catalog, output)
+        tokens = [
+            int(snapshot.summary.additional_properties.get(TOKEN, -1))
+            for snapshot in staging.metadata.snapshots
+            if snapshot.summary is not None
+        ]
+        if max(tokens, default=-1) >= token:
+            return NothingToCommit(snapshot_id=None)
+        summary = {TOKEN: str(token), MARK_MOVE: MarkMove.FENCED.value, STREAM: output.stream, OUTPUT: output.output}
+        return staging, PlannedCommit(producer_of=appending(()), summary=summary)
+
+    commit_checked(catalog, check, what=f"the token of {output} to {output.staging}", policy=policy)
+
+
+def _move(
+    catalog: Catalog,
+    output: StagedOutput,
+    wanted: Callable[[Standing], MarkPosition | None],
+    *,
+    why: MarkMove,
+    token: int | None = None,
+    reached: Reached = unnoticed,
+    policy: RacePolicy,
+) -> Mark:
+    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
+        standing = load_standing(catalog, output)
+        position = wanted(standing)
+        if position is None:
+            return NothingToCommit(snapshot_id=standing.published_by)
+        summary = {MARK_MOVE: why.value, STREAM: output.stream, OUTPUT: output.output, TOKEN: str(position.token)}
+        return standing.table, PlannedCommit(producer_of=appending(()), summary=summary, output=output, mark=position)
+
+    commit_checked(catalog, check, what=f"the mark of {output} on {output.target}", reached=reached, policy=policy)
+    mark = load_standing(catalog, output).mark
+    if mark is None:
+        raise MarkError(f"The mark of {output} is gone from {output.target}.", next_step="See who removed it.")
+    if token is not None:
+        refuse_stale_token(mark.at, token, target=output.target)
+    return mark
+
+
+def _refuse_staged(catalog: Catalog, output: StagedOutput, position: MarkPosition) -> None:
+    staging = load_staging_table(catalog, output)
+    staged = staged_batches(staging, stream=output.stream, output=output.output)
+    reached = (position.generation, position.batch)
+    ahead = [batch for batch in staged if batch.position > reached and not batch.is_overtaken]
+    if ahead:
+        keys = ", ".join(str(batch.summary.key) for batch in ahead[:5])
+        raise StagingError(
+            f"{len(ahead)} batches of the present generation are staged for {output} and not published: {keys}.",
+            next_step="Publish them, or abandon them and say so, before a new generation opens.",
+        )

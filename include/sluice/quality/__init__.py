@@ -1,0 +1,1 @@
+"""Quality checks: the pages that show their results."""

@@ -1,0 +1,139 @@
+"""The quality pages for a person: one for each table and one across them, written from what the ledger holds.
+
+They are plain files that open from disk, and everything in them that came from data is escaped. Beside the page of a
+table lie the Data Docs of its newest checks, one folder for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.quality_history import newest_checks, recent_quality
+from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+KEPT_CHECKS = 5
+"""How many checks of a table keep their Data Docs, about 2 MB each. The ledger remembers all of them."""
+
+SHOWN_CHECKS = 20
+"""How many checks the page of a table lists: a day of hourly ones, nearly."""
+
+SHOWN_CHARACTERS = 200
+"""How much of one value a page shows: a payload of a megabyte would make it unreadable."""
+
+_FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPages:
+    """Where the pages of a deployment lie. root: the folder of the settings' `reports`."""
+
+    root: Path
+
+    @property
+    def index(self) -> Path:
+        """The page across all tables."""
+        return self.root / "index.html"
+
+    def page(self, table: str) -> Path:
+        """The page of a table."""
+        return self.root / table / "index.html"
+
+    def data_docs(self, table: str, checked_at: datetime) -> Path:
+        """The folder for the Data Docs of one check."""
+        return self.root / table / checked_at.astimezone(UTC).strftime(_FOLDER_TIME)
+
+    def write(self, checks: Sequence[QualityObservation], newest: Sequence[QualityObservation]) -> None:
+        """Write the page of a table and the page across all tables, and drop the oldest Data Docs of the table.
+
+        Parameters
+        ----------
+        checks: the newest checks of one table, newest first, at least one.
+        newest: the newest check of every table.
+        """
+        table = checks[0].table
+        kept = self._drop_old(table)
+        templates = _templates()
+        links = {check.checked_at: folder.name for check in checks if (folder := kept.get(check.checked_at))}
+        page = templates.get_template("quality_table.html.j2").render(
+            newest=checks[0], checks=checks, pages=links, sentence=quality_sentence(checks[0])
+        )
+        _replace(self.page(table), page)
+        ordered = sorted(newest, key=lambda check: check.table)
+        _replace(self.index, templates.get_template("quality_index.html.j2").render(checks=ordered))
+
+    def _drop_old(self, table: str) -> Mapping[datetime, Path]:
+        """Keep the newest Data Docs; what is kept, by the time of the check."""
+        below = (self.root / table).iterdir() if (self.root / table).is_dir() else ()
+        folders = {at: folder for folder in below if folder.is_dir() and (at := _time_of(folder.name)) is not None}
+        for checked_at in sorted(folders, reverse=True)[KEPT_CHECKS:]:
+            shutil.rmtree(folders.pop(checked_at))
+        return folders
+
+
+def write_pages(ledger: Ledger, pages: QualityPages, table: str) -> None:
+    """Write the pages of a table from what the ledger holds, after a check has been recorded there.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    pages.write(recent_quality(ledger, table, limit=SHOWN_CHECKS), newest_checks(ledger))
+
+
+def quality_sentence(check: QualityObservation) -> str:
+    """What a check found, for a person."""
+    failed = len(check.failed_expectations)
+    if check.verdict is QualityVerdict.NOTHING_TO_CHECK:
+        return f"{check.table} has no snapshot yet, so there was nothing to check."
+    where = f"on {check.rows:,} rows of snapshot {check.snapshot_id}"
+    if check.verdict is QualityVerdict.PASSED and check.rows == 0:
+        return f"All {check.expectations} expectations hold, but {where}: an empty table says little."
+    if check.verdict is QualityVerdict.PASSED:
+        return f"All {check.expectations} expectations hold {where}."
+    names = ", ".join(dict.fromkeys(check.failed_expectations))
+    said = "could not be evaluated" if check.verdict is QualityVerdict.UNDECIDED else "do not hold"
+    return f"{failed} of {check.expectations} expectations {said} {where}: {names}."
+
+
+def _time_of(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, _FOLDER_TIME).replace(tzinfo=UTC)
+    except ValueError:  # a folder that somebody else put there: it is left alone
+        return None
+
+
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined
+    )
+    templates.filters["moment"] = lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    templates.filters["words"] = lambda name: name.removeprefix("expect_").replace("_", " ")
+    templates.filters["shown"] = _shown
+    return templates
+
+
+def _shown(value: object) -> str:
+    """A value as JSON, cut where it gets long; text as it is."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def _replace(page: Path, text: str) -> None:
+    """Write a page at once: somebody may be reading it, and two jobs may write the index at the same time."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    written = page.with_name(f".{page.name}.{os.getpid()}.tmp")
+    written.write_text(text, encoding="utf-8")
+    written.replace(page)

@@ -1,0 +1,139 @@
+"""All prerequisites in order: what can be done side by side is, and nothing is done a second time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.setup.class_archive import provide_class_archive
+from sluice.setup.command_runner import CommandRunner
+from sluice.setup.jar_lock import JarLock, read_lock
+from sluice.setup.jars import ivy_jar, provide_jars
+from sluice.setup.java_installation import JavaInstallation, install_java, plan_java_installation
+from sluice.setup.java_runtime import JAVA_FOLDERS, JavaRuntime, JavaSearch, search_java
+from sluice.setup.python_environment import (
+    compile_packages,
+    install_packages,
+    is_environment_ready,
+    provide_uv,
+)
+from sluice.setup.setup_progress import Progress
+
+RECORD = Path(".sluice") / "bootstrap.json"
+"""Where the bootstrap writes what it found, below the project's root: `java_home` and `jars`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The prerequisites of one clone of the project.
+
+    Parameters
+    ----------
+    root: the project's root.
+    cache: Sluice's folder of the user's cache, shared by all clones.
+    environment: the environment variables.
+    runner: starts programs.
+    progress: tells what is done.
+    java_folders: folders that hold one folder for each Java.
+    """
+
+    root: Path
+    cache: Path
+    environment: Mapping[str, str]
+    runner: CommandRunner
+    progress: Progress
+    java_folders: tuple[str, ...] = JAVA_FOLDERS
+
+    def provide(self) -> None:
+        """Bring everything that is missing and write the record.
+
+        Raises
+        ------
+        PrerequisiteError: when something is missing and cannot or may not be brought.
+        """
+        lock = read_lock(self.root)
+        with _only_one(self.cache, progress=self.progress), ThreadPoolExecutor(max_workers=1) as beside:
+            try:
+                self._provide(lock, beside=beside)
+            except BaseException:
+                self.runner.stop()  # otherwise leaving this block would wait for what still runs beside
+                raise
+
+    def _provide(self, lock: JarLock, *, beside: ThreadPoolExecutor) -> None:
+        java_found = self._begin_java(beside)
+        compiled: Future[None] | None = None
+        if not is_environment_ready(self.root):
+            uv = provide_uv(self.root, cache=self.cache, progress=self.progress)
+            self.progress.tell("Installing the packages of uv.lock into .venv")
+            install_packages(self.root, uv=uv, runner=self.runner)
+            compiled = beside.submit(compile_packages, self.root, uv=uv, runner=self.runner)
+        java = java_found.result()
+        jars = provide_jars(
+            lock, cache=self.cache, ivy=ivy_jar(self.root), java=java, runner=self.runner, progress=self.progress
+        )
+        if compiled is not None:
+            compiled.result()
+        provide_class_archive(self.root, java=java, jars=jars, runner=self.runner, progress=self.progress)
+        self._record(java=java, jars=jars)
+        self.progress.tell(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
+
+    def _begin_java(self, beside: ThreadPoolExecutor) -> Future[JavaRuntime]:
+        """A Java that is there or is being installed; refuses before anything is downloaded for nothing."""
+        search = self._search_java()
+        java = search.supported()
+        if java is not None:
+            return beside.submit(lambda: java)
+        has_sudo = shutil.which("sudo") is not None and self.runner.run(["sudo", "-n", "true"]).is_success()
+        plan = plan_java_installation(
+            environment=self.environment, is_root=os.geteuid() == 0, has_sudo=has_sudo, find_program=shutil.which
+        )
+        if plan.obstacle:
+            raise search.missing(plan.obstacle)
+        return beside.submit(self._install_java, plan)
+
+    def _install_java(self, plan: JavaInstallation) -> JavaRuntime:
+        install_java(plan, runner=self.runner, progress=self.progress)
+        search = self._search_java()
+        java = search.supported()
+        if java is None:
+            raise search.missing("what the package manager installed is not found")
+        return java
+
+    def _search_java(self) -> JavaSearch:
+        return search_java(environment=self.environment, runner=self.runner, folders=self.java_folders)
+
+    def _record(self, *, java: JavaRuntime, jars: Path) -> None:
+        record = self.root / RECORD
+        record.parent.mkdir(mode=0o700, exist_ok=True)
+        partial = record.with_suffix(f".partial-{os.getpid()}")
+        partial.write_text(json.dumps({"java_home": str(java.home), "jars": str(jars)}, indent=2) + "\n")
+        partial.replace(record)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Sluice's folder of the user's cache.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "sluice"
+
+
+@contextmanager
+def _only_one(cache: Path, *, progress: Progress) -> Iterator[None]:
+    """Hold the cache's lock: clones share the jars, and two bootstraps of one clone would share its `.venv`."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.tell("Waiting for another bootstrap on this machine")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

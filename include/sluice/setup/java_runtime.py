@@ -1,0 +1,135 @@
+"""Find a Java that Spark, Hadoop and Kafka all run on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import PrerequisiteError
+from sluice.setup.command_runner import CommandRunner
+
+OLDEST_JAVA = 17
+"""Spark 4 and Kafka 4 are compiled for it."""
+
+NEWEST_JAVA = 23
+"""Java 24 removed `Subject.getSubject`, which Hadoop 3.4 calls: on it Spark ends with "getSubject is not supported"."""
+
+JAVA_FOLDERS = (
+    "/usr/lib/jvm",
+    "/usr/lib64/jvm",
+    "/usr/java",
+    "/opt",
+    "/opt/java",
+    "~/.sdkman/candidates/java",
+    "~/.jdks",
+)
+"""Where distributions, installers and version managers put one folder for each Java."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaRuntime:
+    """An installed Java: its folder and its full version, for example 17.0.15."""
+
+    home: Path
+    version: str
+
+    @property
+    def feature_version(self) -> int:
+        """The number that releases are called by: 17 for 17.0.15, 8 for 1.8.0_402."""
+        return int(self.version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0].split("_")[0])
+
+    def is_supported(self) -> bool:
+        """Whether everything that Sluice starts runs on it."""
+        return OLDEST_JAVA <= self.feature_version <= NEWEST_JAVA
+
+    def __str__(self) -> str:
+        return f"Java {self.version} in {self.home}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaSearch:
+    """What a search saw, in the order of preference."""
+
+    found: tuple[JavaRuntime, ...]
+
+    def supported(self) -> JavaRuntime | None:
+        """The first Java that everything runs on."""
+        return next((java for java in self.found if java.is_supported()), None)
+
+    def missing(self, reason: str) -> PrerequisiteError:
+        """The error for a machine without a supported Java.
+
+        Parameters
+        ----------
+        reason: why none is installed now.
+        """
+        seen = f"found only {', '.join(map(str, self.found))}" if self.found else "found none"
+        return PrerequisiteError(
+            f"Sluice needs Java {OLDEST_JAVA} to {NEWEST_JAVA} and {seen}; {reason}.",
+            next_step="Install Java 17 (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install "
+            "java-21-openjdk-headless) or set JAVA_HOME to one, then run the command again.",
+        )
+
+
+def parse_java_properties(output: str) -> JavaRuntime | None:
+    """Read what `java -XshowSettings:properties -version` prints; None when it is no such output.
+
+    Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html
+    """
+    home = re.search(r"^\s*java\.home = (\S.*)$", output, re.MULTILINE)
+    version = re.search(r"^\s*java\.version = (\d\S*)$", output, re.MULTILINE)
+    if home is None or version is None:
+        return None
+    return JavaRuntime(home=Path(home.group(1)), version=version.group(1))
+
+
+def java_programs(*, environment: Mapping[str, str], folders: Iterable[str] = JAVA_FOLDERS) -> tuple[Path, ...]:
+    """The Java programs of this machine, the person's own choice first: JAVA_HOME, PATH, then the usual folders.
+
+    Parameters
+    ----------
+    environment: the environment variables that say what the person chose.
+    folders: folders that hold one folder for each Java; the lowest name first, since 17 is tested most.
+    """
+    programs: list[Path] = []
+    if java_home := environment.get("JAVA_HOME"):
+        programs.append(Path(java_home) / "bin" / "java")
+    if on_path := shutil.which("java", path=environment.get("PATH", "")):
+        programs.append(Path(on_path))
+    for folder in folders:
+        programs.extend(sorted(Path(folder).expanduser().glob("*/bin/java")))
+    return tuple(dict.fromkeys(program.resolve() for program in programs if program.is_file()))
+
+
+def search_java(
+    *, environment: Mapping[str, str], runner: CommandRunner, folders: Iterable[str] = JAVA_FOLDERS
+) -> JavaSearch:
+    """Ask Java programs for their version until a supported one answers.
+
+    Parameters
+    ----------
+    environment: the environment variables that say what the person chose.
+    runner: starts the programs.
+    folders: folders that hold one folder for each Java.
+    """
+    found: list[JavaRuntime] = []
+    for program in java_programs(environment=environment, folders=folders):
+        java = ask_java(program, runner=runner)
+        if java is None:
+            continue
+        found.append(java)
+        if java.is_supported():
+            break
+    return JavaSearch(found=tuple(found))
+
+
+def ask_java(program: Path, *, runner: CommandRunner) -> JavaRuntime | None:
+    """What one Java program is; None when it does not run or is no Java."""
+    try:
+        result = runner.run([program, "-XshowSettings:properties", "-version"])
+    except PermissionError:
+        return None
+    return parse_java_properties(result.output) if result.is_success() else None

@@ -1,0 +1,209 @@
+"""The project's Python environment: `.venv`, made from `uv.lock` by the uv that `uv.lock` itself pins.
+
+The system's Python may have neither pip nor ensurepip (Debian splits them off), so uv is fetched as a plain file: its
+address and its hash are in the lock, and a wheel is a zip archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import platform
+import re
+import ssl
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.errors import PrerequisiteError
+from sluice.setup.command_runner import CommandRunner
+from sluice.setup.setup_progress import Progress
+
+_DOWNLOAD_SECONDS = 60.0
+"""Bounds each wait for the network while uv (20 MB) is fetched, not the whole download."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UvWheel:
+    """The file that holds uv for one kind of machine."""
+
+    version: str
+    url: str
+    sha256: str
+
+
+def choose_uv_wheel(lock_text: str, *, machine: str) -> UvWheel:
+    """Find uv's wheel for a Linux machine in the text of `uv.lock`.
+
+    Parameters
+    ----------
+    lock_text: the text of `uv.lock`.
+    machine: the processor as `platform.machine()` names it, for example x86_64.
+
+    Raises
+    ------
+    PrerequisiteError: when the lock has no uv for this machine.
+    """
+    packages: list[dict[str, Any]] = tomllib.loads(lock_text)["package"]
+    for package in packages:
+        if package["name"] != "uv":
+            continue
+        for wheel in package["wheels"]:
+            platforms = str(wheel["url"]).removesuffix(".whl").rsplit("-", 1)[-1].split(".")
+            if any(tag.startswith("manylinux") and tag.endswith(f"_{machine}") for tag in platforms):
+                sha256 = str(wheel["hash"]).removeprefix("sha256:")
+                return UvWheel(version=package["version"], url=wheel["url"], sha256=sha256)
+    raise PrerequisiteError(
+        f"uv.lock has no uv for Linux on {machine} with the GNU C library.",
+        next_step="Use an x86_64 or aarch64 machine with a distribution such as Debian, Ubuntu or Fedora.",
+    )
+
+
+def supported_pythons(pyproject_text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The oldest Python that is supported and the first that no longer is, from the text of `pyproject.toml`."""
+    requirement = str(tomllib.loads(pyproject_text)["project"]["requires-python"])
+    bounds = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", requirement)]
+    oldest, first_unsupported = bounds
+    return oldest, first_unsupported
+
+
+def environment_stamp(root: Path) -> str:
+    """A hash of all that `.venv` follows from; the path is in it, since a moved project needs new scripts."""
+    digest = hashlib.sha256(str(root).encode())
+    for name in ("pyproject.toml", "uv.lock"):
+        digest.update((root / name).read_bytes())
+    return digest.hexdigest()
+
+
+def provide_uv(root: Path, *, cache: Path, progress: Progress) -> Path:
+    """The pinned uv, fetched into the cache when it is not there yet.
+
+    Raises
+    ------
+    PrerequisiteError: when it cannot be fetched or is not the file that the lock names.
+    """
+    wheel = choose_uv_wheel((root / "uv.lock").read_text(), machine=_machine())
+    program = cache / "uv" / wheel.version / "uv"
+    if program.is_file():
+        return program
+    progress.tell(f"Fetching uv {wheel.version}")
+    content = _fetch(wheel)
+    if hashlib.sha256(content).hexdigest() != wheel.sha256:
+        raise PrerequisiteError(f"What was fetched as uv {wheel.version} is not the file that uv.lock names.")
+    _unpack(content, program=program)
+    return program
+
+
+def _unpack(wheel: bytes, *, program: Path) -> None:
+    """Put the program of a wheel into its place, whole or not at all."""
+    partial = program.with_name(f"uv.partial-{os.getpid()}")
+    try:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            partial.write_bytes(archive.read(next(name for name in archive.namelist() if name.endswith("/scripts/uv"))))
+        partial.chmod(0o755)
+        partial.replace(program)
+    except OSError as error:
+        raise PrerequisiteError(
+            f"uv could not be put into {program.parent}: {error.strerror}.",
+            next_step="Free some disk space or set XDG_CACHE_HOME to another folder, then run the command again.",
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)  # gone already when all went well
+
+
+def is_environment_ready(root: Path) -> bool:
+    """Whether `.venv` was made to its end from the lock as it is now, by an interpreter that still exists."""
+    stamp = root / ".venv" / "sluice-stamp"
+    return (
+        (root / ".venv" / "bin" / "python").exists()
+        and stamp.is_file()
+        and stamp.read_text() == environment_stamp(root)
+    )
+
+
+def install_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
+    """Bring `.venv` to exactly what `uv.lock` lists.
+
+    Raises
+    ------
+    PrerequisiteError: when uv cannot; its own words are in the message.
+    """
+    (root / ".venv" / "sluice-stamp").unlink(missing_ok=True)
+    _run_uv(["sync", "--frozen", "--all-extras", *_interpreter(root)], root=root, uv=uv, runner=runner)
+
+
+def compile_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
+    """Compile the installed packages to bytecode and mark the environment as ready.
+
+    It takes a few seconds once; without it every Airflow process and every Spark worker of a machine that sets
+    PYTHONDONTWRITEBYTECODE would compile Airflow anew, two seconds each.
+
+    Raises
+    ------
+    PrerequisiteError: when uv cannot; its own words are in the message.
+    """
+    command = ["sync", "--frozen", "--all-extras", "--offline", "--compile-bytecode", *_interpreter(root)]
+    _run_uv(command, root=root, uv=uv, runner=runner)
+    (root / ".venv" / "sluice-stamp").write_text(environment_stamp(root))
+
+
+def _interpreter(root: Path) -> list[str]:
+    """Ask for the Python that runs this when it is supported; uv finds or fetches another one otherwise."""
+    oldest, first_unsupported = supported_pythons((root / "pyproject.toml").read_text())
+    return ["--python", sys.executable] if oldest <= sys.version_info[:2] < first_unsupported else []
+
+
+def _run_uv(arguments: list[str], *, root: Path, uv: Path, runner: CommandRunner) -> None:
+    environment = {"UV_PROJECT_ENVIRONMENT": str(root / ".venv")}
+    if _has_certificates():
+        environment["UV_SYSTEM_CERTS"] = "true"  # a company's own authority is known to the system, and not to uv
+    result = runner.run([uv, *arguments, "--no-progress"], environment=environment, directory=root)
+    if not result.is_success():
+        raise PrerequisiteError(
+            f"The Python packages could not be installed into {root / '.venv'}: {result.explanation()}",
+            next_step="Check the network and the free disk space, then run the command again.",
+        )
+
+
+def _machine() -> str:
+    """The processor, or a name that no wheel has when the system is not Linux with the GNU C library."""
+    library, _ = platform.libc_ver()
+    return platform.machine() if library == "glibc" else f"{platform.machine()} without glibc"
+
+
+def _fetch(wheel: UvWheel) -> bytes:
+    try:
+        request = urllib.request.Request(wheel.url)  # noqa: S310  # the address is the lock's, and its hash is checked
+        with urllib.request.urlopen(request, timeout=_DOWNLOAD_SECONDS, context=_tls_context()) as response:  # noqa: S310
+            return bytes(response.read())
+    except urllib.error.URLError as error:
+        raise PrerequisiteError(
+            f"uv {wheel.version} could not be fetched from {wheel.url}: {error.reason}.",
+            next_step="Check the network (HTTPS_PROXY is honoured), then run the command again.",
+        ) from error
+
+
+def _tls_context() -> ssl.SSLContext:
+    """The machine's own trust, or none at all on a machine that has no certificates (a bare Debian image).
+
+    Nothing is trusted without them: what is fetched must have the hash that the committed lock gives.
+    """
+    context = ssl.create_default_context()
+    if not _has_certificates():
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _has_certificates() -> bool:
+    """Whether this machine knows any certificate authority, in one file or in a folder."""
+    places = ssl.get_default_verify_paths()
+    has_folder = places.capath is not None and any(Path(places.capath).iterdir())
+    return has_folder or bool(ssl.create_default_context().cert_store_stats()["x509_ca"])

@@ -1,0 +1,1 @@
+"""Sources of streams: their positions and heads, what is unread, what is skipped, and their clients."""

@@ -1,0 +1,146 @@
+"""Asks the sources themselves how far they are, independently of the drivers: a hung driver cannot hide its lag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sluice.declarations.sources import FilesSource, IcebergSource, KafkaSource
+from sluice.errors import CheckpointError, LakehouseError
+from sluice.ledger.records.lag import LagObservation
+from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.kafka_topics import open_admin, partitions_of, read_bounds
+from sluice.sources.unread import unread_records, unread_rows
+from sluice.sources.unread_files import unread_files
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyiceberg.catalog import Catalog
+
+    from sluice.declarations.sources import InputDeclaration
+    from sluice.declarations.streams import StreamDeclaration
+    from sluice.ledger.records.batch import BatchObservation
+
+AWAY_SECONDS = 15.0
+"""How long a service that did not answer is not asked again: of ten streams that read it, one waits for its timeout."""
+
+
+class SourceHeads:
+    """Looks at sources. It keeps its clients, so that looking again is quick.
+
+    Parameters
+    ----------
+    settings: where the connections and the catalog are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admins: dict[str, AdminClient] = {}
+        self._away: dict[str, tuple[float, LagObservation]] = {}
+
+    def observe_lag(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> LagObservation:
+        """How far a stream is behind all its sources together.
+
+        A source that does not answer makes the lag unknown and the problem says so: this never raises for it.
+        """
+        lags = [
+            self._observe_input(name, declared, newest_batch)
+            for name, declared in declaration.inputs.items()
+            if declared.is_stream
+        ]
+        problems = [lag.problem for lag in lags if lag.problem]
+        rows = [lag.rows for lag in lags if lag.rows is not None]
+        files = [lag.files for lag in lags if lag.files is not None]
+        return LagObservation(
+            rows=sum(rows) if rows and not problems else None,
+            problem="; ".join(problems),
+            files=sum(files) if files and not problems else None,
+        )
+
+    def _observe_input(
+        self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None
+    ) -> LagObservation:
+        offset = newest_batch.end_offsets.get(name) if newest_batch is not None else None
+        source = declared.declared_source.source
+        if isinstance(source, KafkaSource):
+            return self._observe_kafka(source, offset)
+        if isinstance(source, IcebergSource):
+            return self._observe_table(source, offset)
+        if isinstance(source, FilesSource):
+            return self._observe_files(source, newest_batch)
+        return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is not known")
+
+    def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
+        from confluent_kafka import KafkaException
+
+        connection = self._settings.connections.get(source.connection)
+        if not isinstance(connection, KafkaConnection):
+            return LagObservation(rows=None, problem=f"the deployment has no Kafka connection {source.connection}")
+        admin = self._admins.setdefault(source.connection, open_admin(connection))
+        place = connection.bootstrap_servers
+
+        def look() -> LagObservation:
+            try:
+                return self._look_at_topics(admin, source, offset)
+            except KafkaException as error:
+                raise LakehouseError(f"Kafka at {place} does not answer: {error.args[0].str()}") from error
+
+        return self._unless_away(place, look)
+
+    def _look_at_topics(self, admin: AdminClient, source: KafkaSource, offset: Any) -> LagObservation:
+        partitions = partitions_of(admin, source)
+        if missing := sorted(set(source.topics or ()) - set(partitions)):
+            return LagObservation(rows=None, problem=f"Kafka has no topic {', '.join(missing)}")
+        topics = read_bounds(admin, partitions, isolation=source.isolation)
+        return unread_records(offset, topics=topics, from_the_beginning=source.starting == "earliest")
+
+    def _observe_files(self, source: FilesSource, newest_batch: BatchObservation | None) -> LagObservation:
+        connection = self._settings.connections.get(source.connection)
+        if not isinstance(connection, FilesConnection):
+            return LagObservation(rows=None, problem=f"the deployment has no files connection {source.connection}")
+        checkpoint = None
+        if newest_batch is not None:
+            key = newest_batch.key
+            checkpoint = f"{self._settings.checkpoints.rstrip('/')}/{key.stream}/{key.generation}"
+        store = self._settings.object_store
+
+        def look() -> LagObservation:
+            try:
+                unread = unread_files(source, root=connection.root, checkpoint=checkpoint, object_store=store)
+            except CheckpointError as error:
+                raise LakehouseError(error.message) from error
+            return LagObservation(rows=None, files=len(unread))
+
+        return self._unless_away(connection.root, look)
+
+    def _observe_table(self, source: IcebergSource, offset: Any) -> LagObservation:
+        def look() -> LagObservation:
+            from sluice.sources.table_history import history_of
+            from sluice.tables.declared_tables import load_table
+
+            table = load_table(self._catalog, source.table)
+            if table is None:
+                return LagObservation(rows=None, problem=f"table {source.table} does not exist")
+            return unread_rows(offset, history=tuple(history_of(table)))
+
+        return self._unless_away(self._settings.catalog.uri, look)
+
+    def _unless_away(self, service: str, look: Callable[[], LagObservation]) -> LagObservation:
+        """Look, unless the service did not answer a moment ago."""
+        until, untold = self._away.get(service, (0.0, None))
+        if untold is not None and time.monotonic() < until:
+            return untold
+        try:
+            return look()
+        except LakehouseError as error:
+            untold = LagObservation(rows=None, problem=error.message.rstrip("."))
+            self._away[service] = (time.monotonic() + AWAY_SECONDS, untold)
+            return untold
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        from sluice.tables.catalog import open_catalog
+
+        return open_catalog(self._settings)

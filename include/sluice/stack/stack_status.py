@@ -1,0 +1,123 @@
+"""`status`: what is really there, asked now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+from sluice.stack.credentials import read_credentials
+from sluice.stack.environment import load_environment
+from sluice.stack.folder import stack_folder
+from sluice.stack.membership import stack_members
+from sluice.stack.process_records import ProcessRecord, read_records, read_selection
+from sluice.stack.service_processes import SeenProcess, observe_processes
+from sluice.stack.services import all_services
+from sluice.stack.stack_plan import StackPlan
+from sluice.stack.step import Health, Service
+from sluice.stack.tcp_ports import read_ports
+from sluice.stack.tools import tools_of
+from sluice.stack.waiting import wait_until
+
+_ANSWER_SECONDS = 5.0
+"""How long a process that lives may take to give a healthy answer: on a busy machine the first one may come late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """One service as it is now.
+
+    Parameters
+    ----------
+    name: the service.
+    is_running: whether the process that `up` started lives.
+    is_healthy: whether it also gives a real answer.
+    pid: its process id while it runs.
+    port: what people connect to; None when it listens on nothing.
+    since: when it was started, while it runs.
+    detail: why it is not healthy.
+    """
+
+    name: str
+    is_running: bool
+    is_healthy: bool
+    pid: int | None
+    port: int | None
+    since: datetime | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackStatus:
+    """The stack as it is now: its wanted services, and how many processes it has, drivers and workers included."""
+
+    services: tuple[ServiceStatus, ...]
+    processes: int
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is a stack and all of it is healthy."""
+        return bool(self.services) and all(service.is_healthy for service in self.services)
+
+
+def observe_stack() -> StackStatus:
+    """Look at every service that the last `up` was asked for, and ask it for a real answer, for some seconds.
+
+    Raises
+    ------
+    StackError: when the stack's own files are damaged.
+    """
+    folder = stack_folder()
+    services = all_services()
+    everything = observe_processes()
+    members = stack_members(folder, everything=everything, services=services.values())
+    selection = read_selection(folder)
+    wanted = [service for name, service in services.items() if name in selection]
+    records = read_records(folder)
+    if not records:
+        return StackStatus(services=tuple(_stopped(s, "was stopped") for s in wanted), processes=len(members))
+    plan = _recorded_plan()
+    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
+        seen = pool.map(lambda s: _observe(s, records.get(s.name), plan=plan, everything=everything), wanted)
+        return StackStatus(services=tuple(seen), processes=len(members))
+
+
+def _recorded_plan() -> StackPlan:
+    folder = stack_folder()
+    environment = load_environment(folder.data)
+    return StackPlan(
+        home=folder.data.parent,
+        folder=folder,
+        ports=read_ports(folder.ports),
+        credentials=read_credentials(folder.credentials),
+        tools=tools_of(environment),
+        environment=environment,
+    )
+
+
+def _stopped(service: Service, detail: str) -> ServiceStatus:
+    return ServiceStatus(
+        name=service.name, is_running=False, is_healthy=False, pid=None, port=None, since=None, detail=detail
+    )
+
+
+def _observe(
+    service: Service, record: ProcessRecord | None, *, plan: StackPlan, everything: Mapping[int, SeenProcess]
+) -> ServiceStatus:
+    if record is None:
+        return _stopped(service, "was never started")
+    if not record.is_alive(everything):
+        return _stopped(service, f"its process {record.pid} is gone")
+    health: Health = wait_until(
+        lambda: service.probe(plan, record.since), lambda seen: seen.is_healthy, seconds=_ANSWER_SECONDS
+    )
+    return ServiceStatus(
+        name=service.name,
+        is_running=True,
+        is_healthy=health.is_healthy,
+        pid=record.pid,
+        port=plan.ports[service.ports[0].name] if service.ports else None,
+        since=record.since,
+        detail=health.detail,
+    )

@@ -1,0 +1,145 @@
+"""How a stream is, in one word and a sentence, judged from what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sluice.failures.classification import failure_of_run
+from sluice.failures.guide import next_step, told
+from sluice.ledger.records.failure import Failure
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.processes.process_identity import ProcessState
+from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
+from sluice.supervision.stream_observation import StreamObservation
+from sluice.supervision.supervision_decision import HEARD_WITHIN, SupervisionDecision, SupervisionReason
+
+
+class StreamState(StrEnum):
+    """How a stream is. FINISHED and FAILED are said of increments; a continuous stream has no end of its own."""
+
+    NEVER_STARTED = "never started"
+    TO_BE_STARTED = "to be started"
+    STARTING = "starting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    IDLE = "idle"
+    LATE = "late"
+    STALLED = "stalled"
+    CRASH_LOOPING = "crash looping"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+    CHANGE_REFUSED = "change refused"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    RESTARTING = "restarting"
+    GIVEN_UP = "given up"
+    DRIVER_GONE = "driver gone"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+_STATES = {
+    SupervisionReason.NEVER_STARTED: StreamState.NEVER_STARTED,
+    SupervisionReason.WANTED_AGAIN: StreamState.TO_BE_STARTED,
+    SupervisionReason.BACKING_OFF: StreamState.RESTARTING,
+    SupervisionReason.RESTART_DUE: StreamState.RESTARTING,
+    SupervisionReason.RESTART_BUDGET_SPENT: StreamState.GIVEN_UP,
+    SupervisionReason.RESTART_WOULD_NOT_HELP: StreamState.GIVEN_UP,
+    SupervisionReason.BREAKER_OPEN: StreamState.GIVEN_UP,
+    SupervisionReason.STOPPED_AS_WISHED: StreamState.STOPPED,
+    SupervisionReason.BEING_LAUNCHED: StreamState.STARTING,
+    SupervisionReason.NEVER_LAUNCHED: StreamState.DRIVER_GONE,
+    SupervisionReason.EXIT_LEFT_BEHIND: StreamState.DRIVER_GONE,
+    SupervisionReason.DRIVER_VANISHED: StreamState.DRIVER_GONE,
+    SupervisionReason.STOPPING: StreamState.STOPPING,
+    SupervisionReason.STOP_OVERDUE: StreamState.STOPPING,
+    SupervisionReason.STARTING: StreamState.STARTING,
+    SupervisionReason.HEARTBEAT_FRESH: StreamState.RUNNING,
+    SupervisionReason.HEARTBEAT_OVERDUE: StreamState.SILENT,
+    SupervisionReason.AWAITS_CLUSTER: StreamState.QUEUED,
+    SupervisionReason.DRIVER_UNKNOWN: StreamState.UNKNOWN,
+    SupervisionReason.LEASE_OVER: StreamState.SILENT,
+    SupervisionReason.DECLARATION_CHANGED: StreamState.RESTARTING,
+    SupervisionReason.CHANGE_REFUSED: StreamState.CHANGE_REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHealth:
+    """How a stream is. It is healthy when it is what was asked of it, or on the way there.
+
+    failure: the newest one that still counts; unset without one.
+    """
+
+    state: StreamState
+    is_healthy: bool
+    explanation: str
+    failure: Failure | None = None
+
+
+CRASH_LOOP_FAILURES = 3
+"""From how many failures in a row on a stream that is started again is said to loop: one or two may be bad luck."""
+
+_BY_PROGRESS = {
+    ProgressState.IDLE: StreamState.IDLE,
+    ProgressState.LATE: StreamState.LATE,
+    ProgressState.STALLED: StreamState.STALLED,
+}
+
+
+def health_of_continuous(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamHealth:
+    """How a continuous stream is, told from what its supervisor would do now, and from its progress while it runs.
+
+    Parameters
+    ----------
+    progress: of its run; without one its heartbeat speaks for it.
+    """
+    state = _STATES[decision.reason]
+    if state is StreamState.RESTARTING and decision.failures >= CRASH_LOOP_FAILURES:
+        state = StreamState.CRASH_LOOPING
+    explanation, is_healthy = decision.explanation, decision.is_healthy
+    if state is StreamState.RUNNING and progress is not None:
+        state = _BY_PROGRESS.get(progress.state, state)
+        explanation, is_healthy = f"{explanation} {progress.explanation}", progress.is_healthy
+    return StreamHealth(state=state, is_healthy=is_healthy, explanation=explanation, failure=decision.failure)
+
+
+def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHealth:
+    """How an incremental stream is. Between two runs its newest run speaks for it.
+
+    Parameters
+    ----------
+    now: the database's time.
+    """
+    run = seen.newest_run
+    if run is not None and run.is_live:
+        return _health_of_live_increment(seen, run, now)
+    if seen.wish.wanted is DesiredState.STOPPED:
+        text = f"It is stopped, as asked{seen.wish.why_stopped}."
+        return StreamHealth(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    if run is None:
+        text = "It has never run; it runs when its schedule says."
+        return StreamHealth(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
+    reason = (run.reason or "without a reason").rstrip(".")
+    if run.state is RunState.FINISHED:
+        text = f"Its newest run ended: {reason}."
+        return StreamHealth(state=StreamState.FINISHED, is_healthy=True, explanation=text)
+    failure = failure_of_run(run)
+    step = next_step(failure.reason, stream=run.stream)
+    text = f"Its newest run ended: {reason}. That is {told(failure)}. {step} Then clear its task in Airflow."
+    return StreamHealth(state=StreamState.FAILED, is_healthy=False, explanation=text, failure=failure)
+
+
+def _health_of_live_increment(seen: StreamObservation, run: RunObservation, now: datetime) -> StreamHealth:
+    if seen.process is ProcessState.GONE:
+        text = f"The process of run {run.run_id} is gone; the next run takes its place."
+        return StreamHealth(state=StreamState.DRIVER_GONE, is_healthy=False, explanation=text)
+    silence = now - (run.heartbeat_at or run.launched_at)
+    if silence <= HEARD_WITHIN:
+        text = f"Run {run.run_id} was heard {silence.total_seconds():.0f} s ago."
+        return StreamHealth(state=StreamState.RUNNING, is_healthy=True, explanation=text)
+    state = StreamState.SILENT if seen.process is ProcessState.ALIVE else StreamState.UNKNOWN
+    text = f"Run {run.run_id} has been silent for {silence.total_seconds():.0f} s."
+    return StreamHealth(state=state, is_healthy=False, explanation=text)

@@ -1,0 +1,63 @@
+"""What was seen of a stream at one moment: what is asked of it, its newest run, whether that run's process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.lease import LeaseObservation
+from sluice.ledger.records.run import DriverExit, RunObservation
+from sluice.processes.process_identity import ProcessState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamObservation:
+    """A stream as it was seen.
+
+    observed_at: the database's time, against which every age is judged.
+    process: whether the driver of the newest run lives; unset when the run has ended, or is not bound to a process yet.
+    newest_batch: the newest of the stream; after a reset it is one of the generation that was left behind.
+    standing_batch: the newest of the present generation, at whose end the stream stands; unset before its first.
+    lease: the lease of the stream; unset before its first run.
+    fingerprint: what its checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
+    left_exit: how the newest run's driver ended, when its parent could not tell the ledger and left a note.
+    """
+
+    stream: str
+    observed_at: datetime
+    wish: WishObservation
+    newest_run: RunObservation | None = None
+    process: ProcessState | None = None
+    left_exit: DriverExit | None = None
+    newest_batch: BatchObservation | None = None
+    standing_batch: BatchObservation | None = None
+    lease: LeaseObservation | None = None
+    fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def is_lease_over(self) -> bool:
+        """Whether the newest run's lease has run out, so that it may be given to another run."""
+        lease, run = self.lease, self.newest_run
+        return (
+            lease is not None
+            and run is not None
+            and lease.run_id == run.run_id
+            and not lease.is_held(at=self.observed_at)
+        )
+
+    @property
+    def heartbeat_age(self) -> timedelta | None:
+        """How long ago the newest run's driver was heard; unset before its first word."""
+        if self.newest_run is None or self.newest_run.heartbeat_at is None:
+            return None
+        return self.observed_at - self.newest_run.heartbeat_at
+
+    @property
+    def batch_age(self) -> timedelta | None:
+        """How long ago the newest batch was recorded; unset before the first."""
+        if self.newest_batch is None or self.newest_batch.recorded_at is None:
+            return None
+        return self.observed_at - self.newest_batch.recorded_at

@@ -1,0 +1,148 @@
+"""`stream reset`: leaves a stream's checkpoint behind and begins a new generation, by a plan that is shown before.
+
+Only the ledger is changed, in one transaction. The next run finds the new generation and begins with an empty
+checkpoint; it abandons what the old generation had staged (`sluice.publication.abandoning`). The old checkpoint,
+its row and its batches stay, and a batch's key names its generation, so that no batch counts as another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.compatibility import STATE_OPERATORS
+from sluice.declarations.loaded import LoadedStream
+from sluice.errors import CheckpointError, SluiceError, UsageError
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import checkpoint_of, find_generation, open_next_generation, require_at_rest
+from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.publication.batch_commands import BatchState, observe_batches
+from sluice.settings import Settings
+from sluice.supervision.reset_effects import tell_inputs, tell_outputs
+from sluice.supervision.stream_commands import ControlPlan, PlannedStep
+from sluice.tables.catalog import open_catalog
+
+_WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan(ControlPlan):
+    """What a reset will do.
+
+    leaves, opens: the generation that is left behind, and the one that begins. checkpoint: of the latter.
+    newest_batch: the last one recorded of the former; unset when it has none. end_offsets: where that one ends.
+    """
+
+    leaves: int
+    opens: int
+    checkpoint: str
+    newest_batch: int | None = None
+    end_offsets: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ResetPlan:
+    """What `reset_stream` would do now. Nothing is changed.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when a run of the stream lives.
+    UsageError: when the stream is wished running, or has no generation yet.
+    CheckpointError: when something lies already where the new checkpoint is to be, or its storage does not answer.
+    LedgerError: when the ledger cannot be reached.
+    """
+    require_at_rest(ledger, wanted.name)
+    left = find_generation(ledger, wanted.name)
+    if left is None:
+        raise UsageError(f"Stream {wanted.name} has never been started: there is nothing that could be left behind.")
+    opens = left.generation + 1
+    checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
+    is_looked_at = _require_empty(checkpoint, settings)
+    batch = newest_batch(ledger, wanted.name, generation=left.generation)
+    keeps_state = bool(left.fingerprint.get(STATE_OPERATORS))
+    sentences = (
+        _leaving(left, batch, keeps_state=keeps_state),
+        _staged(ledger, wanted, settings),
+        _opening(opens, checkpoint, is_looked_at=is_looked_at),
+        *tell_inputs(wanted.declaration),
+        *tell_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
+        f"{wanted.name} stays stopped until somebody starts it.",
+    )
+    return ResetPlan(
+        verb="reset",
+        stream=wanted.name,
+        steps=tuple(PlannedStep(sentence=sentence) for sentence in sentences),
+        leaves=left.generation,
+        opens=opens,
+        checkpoint=checkpoint,
+        newest_batch=None if batch is None else batch.key.batch,
+        end_offsets={} if batch is None else batch.end_offsets,
+    )
+
+
+def reset_stream(
+    ledger: Ledger, wanted: LoadedStream, settings: Settings, *, leaving: int, asked_by: str
+) -> GenerationObservation:
+    """Leave a generation of a stream behind and open the next one.
+
+    Parameters
+    ----------
+    leaving: the generation that the plan said would be left. When it is not the newest any more, nothing is done.
+    asked_by: who asks, for a person.
+
+    Raises
+    ------
+    RunAlreadyLiveError, UsageError, CheckpointError, LedgerError: as `plan_reset`.
+    """
+    _require_empty(checkpoint_of(wanted.name, leaving + 1, checkpoints_root=settings.checkpoints), settings)
+    return open_next_generation(
+        ledger, wanted.name, leaving=leaving, checkpoints_root=settings.checkpoints, opened_by=asked_by
+    )
+
+
+def _leaving(left: GenerationObservation, batch: BatchObservation | None, *, keeps_state: bool) -> str:
+    what = "its offsets and its state" if keeps_state else "its offsets"
+    ends = "It has no recorded batch."
+    if batch is not None:
+        offsets = json.dumps(dict(batch.end_offsets), sort_keys=True)
+        ends = f"Its newest batch is {batch.key.batch}, which ends at {offsets}; recorded batches stay recorded."
+    return f"Leave generation {left.generation} behind, {what}. {ends} Its checkpoint {left.checkpoint} is kept."
+
+
+def _opening(opens: int, checkpoint: str, *, is_looked_at: bool) -> str:
+    unseen = "" if is_looked_at else " Only Spark can look at that storage: see first that nothing lies there."
+    return f"Open generation {opens} with the empty checkpoint {checkpoint}; its batches are counted from 0.{unseen}"
+
+
+def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> str:
+    try:
+        sights = observe_batches(open_catalog(settings), ledger, wanted.declaration, limit=1)
+    except SluiceError as error:
+        return f"What waits staged is never published; how much that is cannot be told: {error.message}"
+    waiting = [sight for sight in sights if sight.state in _WAITING]
+    if not waiting:
+        return "No batch waits staged."
+    rows = sum(sum(sight.rows.values()) for sight in waiting)
+    return (
+        f"{len(waiting)} batches that wait staged, with {rows:,} rows, are never published. To have them published "
+        f"first, start {wanted.name} once more."
+    )
+
+
+def _require_empty(checkpoint: str, settings: Settings) -> bool:
+    """See that nothing lies where a checkpoint is to be. Returns whether its storage can be looked at from here."""
+    try:
+        folder = open_checkpoint_files(checkpoint, settings.object_store)
+    except CheckpointError:  # a file system that only Spark can look at: the plan says so
+        return False
+    if found := folder.list_files():
+        raise CheckpointError(
+            f"{checkpoint}, where the new checkpoint is to be, holds {found[0].path} already: it would be taken for "
+            "the stream's own.",
+            next_step="See whose it is, and move it away.",
+        )
+    return True

@@ -1,1 +1,0 @@
-"""Upkeep put together: what ledger and lakehouse say goes to a decision, for jobs, CLI and DAGs alike."""

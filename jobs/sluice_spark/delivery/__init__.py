@@ -1,0 +1,1 @@
+"""Delivery of batches: staged, direct, to sinks, or record by record."""

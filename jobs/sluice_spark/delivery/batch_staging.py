@@ -1,0 +1,178 @@
+"""Stages a batch: computes it once and writes every output of it into its staging table, before any becomes visible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as fn
+
+from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.errors import DeliveryError
+from sluice.ledger.records.batch import PublicationKey
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
+from sluice.publication.staged_output import StagedOutput
+from sluice.publication.summaries import BatchSummary
+from sluice.tables.catalog import catalog_refusals
+from sluice_spark.query.united_outputs import part, row_counts
+from sluice_spark.session.spark_errors import first_line
+from sluice_spark.sinks.iceberg import IcebergTarget
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingLook:
+    """One look at the staging tables. batches: what was found there, by output. tables: as they were loaded for it."""
+
+    batches: Mapping[str, StagedBatch]
+    tables: Mapping[str, Table]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStaging:
+    """The staging of one run's batches.
+
+    targets: the outputs, in the order in which they are staged.
+    is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
+        it a second time would move its state twice.
+    now: the clock that says when a row was refused.
+    """
+
+    catalog: Catalog
+    targets: Sequence[IcebergTarget]
+    is_computed_once: bool
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    reached: Reached = unnoticed
+
+    def find(self, batch: BatchSummary) -> Mapping[str, StagedBatch]:
+        """Where this very batch is staged already, by output; without what was staged after a newer run had begun."""
+        return self.look(batch).batches
+
+    def look(self, batch: BatchSummary) -> StagingLook:
+        """The same, with the staging tables in which it was found."""
+        tables = {target.output: load_staging_table(self.catalog, target.names) for target in self.targets}
+        found = {target.output: _staged_in(tables[target.output], target.names, batch) for target in self.targets}
+        staged = {output: one for output, one in found.items() if one is not None}
+        return StagingLook(batches=staged, tables=tables)
+
+    def stage(self, rows: DataFrame, batch: BatchSummary, outputs: Collection[str]) -> Mapping[str, int]:
+        """Compute a batch and stage some outputs of it; none when they are all staged and only its state must move.
+
+        Parameters
+        ----------
+        batch: what the batch says of itself; its output and rows are set for each output.
+        outputs: the names of those that are not staged yet.
+
+        Returns
+        -------
+        How many rows the batch has for each output, staged now or before; nothing when its only output was written
+        while it was computed, because then the snapshot says it.
+
+        Raises
+        ------
+        DeliveryError: when an output cannot be written.
+        """
+        missing = [target for target in self.targets if target.output in outputs]
+        if len(missing) == 1 and not self.is_computed_once:
+            self._stage_one(rows, missing[0], batch)
+            return {}
+        counts = Observation()
+        observed = rows.observe(counts, *row_counts(rows, {target.output: None for target in self.targets}))
+        self._stage_kept(observed, counts, missing, batch)
+        return {output: int(number) for output, number in counts.get.items()}
+
+    def _stage_kept(
+        self, observed: DataFrame, counts: Observation, missing: Sequence[IcebergTarget], batch: BatchSummary
+    ) -> None:
+        kept = observed.persist() if missing else observed
+        try:
+            kept.write.format("noop").mode("overwrite").save()
+            for number, target in enumerate(missing):
+                self._stage_one(kept, target, replace(batch, rows=int(counts.get[target.output])))
+                if number == 0 and len(missing) > 1:
+                    self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
+        finally:
+            kept.unpersist()
+
+    def _stage_one(self, batch: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
+        summary = replace(summary, output=target.output)
+        if summary.rows == 0:
+            self._stage_nothing(target, summary)
+            return
+        rows = part(batch, target.output)
+        if target.output == QUARANTINE_OUTPUT:
+            rows = self._with_origin(rows, summary.key)
+        try:
+            target.stage(rows, summary)
+        except (PySparkException, Py4JJavaError) as error:
+            # A commit whose answer was lost is told as a failure; the table knows better.
+            if find_staged(self.catalog, target.names, summary) is None:
+                raise DeliveryError(
+                    f"Batch {summary.key} cannot be written for {target.declared.table}: {first_line(error)}."
+                ) from error
+            _log.warning("batch %d: %s reported a failure and holds it", summary.key.batch, target.names.staging)
+
+    def _stage_nothing(self, target: IcebergTarget, summary: BatchSummary) -> None:
+        """An empty snapshot keeps the chain of batches whole; Spark would start a job for it."""
+        table = load_staging_table(self.catalog, target.names)
+        with (
+            catalog_refusals(f"stage batch {summary.key} in {target.names.staging}"),
+            table.transaction() as transaction,
+            transaction.update_snapshot(snapshot_properties=summary.properties()).fast_append(),
+        ):
+            pass
+
+    def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
+        return refused.select(
+            fn.lit(key.stream).alias("stream"),
+            fn.lit(key.generation).alias("generation"),
+            fn.lit(key.batch).cast("long").alias("batch"),
+            "reason",
+            "position",
+            "payload",
+            fn.lit(self.now()).alias("refused_at"),
+        )
+
+
+def tell_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], counted: Mapping[str, int]) -> None:
+    """Tell when a batch that was computed again has other rows than it was staged with.
+
+    What is staged counts all the same. A static input that has changed since explains it; anything else means that the
+    transformation does not give the same rows for the same input, and that the state now differs from the table.
+    """
+    for output, batch in staged.items():
+        if batch.summary.rows is not None and batch.summary.rows != counted[output]:
+            _log.error(
+                "batch %s was staged with %d rows for output %s and has %d now, computed again from the same input; "
+                "what is staged counts",
+                key,
+                batch.summary.rows,
+                output,
+                counted[output],
+            )
+
+
+def find_staged(catalog: Catalog, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
+    """Where this very batch, by key and offsets, is staged for an output; none when it is not."""
+    return _staged_in(load_staging_table(catalog, output), output, batch)
+
+
+def _staged_in(table: Table, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
+    staged = staged_batches(table, stream=output.stream, output=output.output)
+    return next(
+        (found for found in reversed(staged) if not found.is_overtaken and _is_same(found.summary, batch)), None
+    )
+
+
+def _is_same(staged: BatchSummary, batch: BatchSummary) -> bool:
+    offsets = (staged.start_offsets, staged.end_offsets) == (batch.start_offsets, batch.end_offsets)
+    return staged.key == batch.key and offsets

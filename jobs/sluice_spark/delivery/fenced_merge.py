@@ -1,0 +1,199 @@
+"""Merges staged batches into their target with Spark, fenced: a MERGE that was checked against an old table is refused.
+
+The rows are read and kept, and the MERGE put together, first: nothing but its execution lies behind the fence.
+
+The fence: a Spark session of its own, whose catalog keeps a table object until it is told to refresh. The table is
+refreshed once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Any
+rows that others added to the touched partitions since then refuse the MERGE, whatever keys they have; then everything
+is done again from the check. With the usual expiry of half a minute a driver that was suspended in between would
+look at a newer table than it had checked, and merge an old batch over a newer one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sluice.errors import DeliveryError, StarvedError
+from sluice.publication.appending import Publication, publish_append
+from sluice.publication.chain import batches_to_publish
+from sluice.publication.committing import RacePolicy
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.mark_moves import settle_merge
+from sluice.publication.staged_batches import StagedBatch
+from sluice.publication.target_state import Standing, load_standing
+from sluice_spark.delivery.merged_rows import KeptRows, RowsToMerge
+from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
+from sluice_spark.sinks.iceberg import IcebergTarget
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_log = logging.getLogger(__name__)
+
+_PARTS_PER_CORE = 4
+"""In how many parts a MERGE shuffles the rows: Spark puts together what is small, and cannot part what is large."""
+
+MERGE_RACES = RacePolicy(attempts=20, longest_wait_seconds=2.0)
+"""A MERGE costs seconds and not milliseconds, so it is tried less often than a commit without Spark."""
+
+Turn = Callable[[str], AbstractContextManager[object]]
+"""Waits until no other publisher of Sluice merges into a table, given its name. A courtesy that spares refusals."""
+
+
+def at_once(_table: str) -> AbstractContextManager[object]:
+    """No waiting."""
+    return nullcontext()
+
+
+@dataclass(slots=True, kw_only=True)
+class FencedMerge:
+    """Merges the batches of one run.
+
+    token: the run's fencing token.
+    turn: the queue of Sluice's own publishers.
+    policy: how many refused MERGEs make the stream starved.
+    """
+
+    spark: SparkSession
+    catalog: Catalog
+    token: int
+    turn: Turn = at_once
+    reached: Reached = unnoticed
+    policy: RacePolicy = field(default_factory=lambda: MERGE_RACES)
+    _session: SparkSession | None = None
+
+    def publish(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+        """Make staged batches visible, in order, by one MERGE, and move the mark behind it.
+
+        Raises
+        ------
+        StarvedError: when other writers were faster every time.
+        DeliveryError, LakehouseError: as `publish_append` raises them.
+        """
+        if _are_empty(batches):
+            return self._move_mark(target, batches)
+        with self.turn(target.declared.table), KeptRows(self._fenced_session(), target) as kept:
+            merged = self._merge_until_admitted(target, batches, kept)
+        settle_merge(self.catalog, target.names, token=self.token)
+        return merged
+
+    def _merge_until_admitted(
+        self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows
+    ) -> Publication:
+        refusal: Exception | None = None
+        attempts = 0
+        self._read_ahead(target, batches, kept)
+        for attempts in self.policy.turns():
+            standing = self._refreshed(target)
+            todo = batches_to_publish(
+                standing.position(target.names), batches, token=self.token, target=target.declared.table
+            )
+            if not todo:
+                before = attempts == 1
+                return Publication(
+                    snapshot_id=standing.published_by, published=() if before else tuple(batches), attempts=attempts - 1
+                )
+            if _are_empty(todo):  # others have published the rows before them
+                return self._move_mark(target, todo)
+            self.reached(CrashPoint.CHECKED)
+            try:
+                self._merge(kept.of(todo, standing.table))
+            except (PySparkException, Py4JJavaError) as error:
+                # Only a table that others have changed meanwhile explains a refusal.
+                if not self._has_moved(target, standing):
+                    raise _unmergeable(target, todo, error) from error
+                _log.info("%s changed while batch %s was merged; again", target.declared.table, todo[-1].summary.key)
+                refusal = error
+                continue
+            self.reached(CrashPoint.MERGED)
+            merged = load_standing(self.catalog, target.names)
+            return Publication(snapshot_id=merged.published_by, published=todo, attempts=attempts)
+        raise StarvedError(
+            f"Batch {batches[-1].summary.key} was refused {attempts} times by {target.declared.table}: other writers "
+            "add rows to the same partitions all the time.",
+            next_step="Let the others write into other partitions, or less often; a merge that is tried again is safe.",
+        ) from refusal
+
+    def _move_mark(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
+        """Publish batches without rows: there is nothing to merge, and the mark moves by a commit without Spark."""
+        return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
+
+    def _read_ahead(self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows) -> None:
+        """Read the rows that will be merged, so that only the MERGE itself lies between the check and its commit."""
+        standing = load_standing(self.catalog, target.names)
+        position = standing.position(target.names)
+        todo = batches_to_publish(position, batches, token=self.token, target=target.declared.table)
+        if _are_empty(todo):
+            return
+        try:
+            kept.of(todo, standing.table)
+        except (PySparkException, Py4JJavaError) as error:
+            raise _unmergeable(target, todo, error) from error
+
+    def _refreshed(self, target: IcebergTarget) -> Standing:
+        """How far the output is published, in the very metadata that the fenced session holds from now on."""
+        session = self._fenced_session()
+        for _ in self.policy.turns():
+            session.sql(f"REFRESH TABLE {target.identifier}")
+            # The session's object is loaded first: were it the newer one, the check below would be of an older table.
+            head = _head(self._held(target))
+            standing = load_standing(self.catalog, target.names)
+            snapshot = standing.table.current_snapshot()
+            if head == (snapshot.snapshot_id if snapshot is not None else None):
+                return standing
+        raise StarvedError(f"{target.declared.table} changes faster than it can be looked at.")
+
+    def _merge(self, brought: RowsToMerge) -> None:
+        brought.statement.merge()  # it looks the target up now, in what the fenced session holds
+
+    def _has_moved(self, target: IcebergTarget, checked: Standing) -> bool:
+        now, before = load_standing(self.catalog, target.names).table, checked.table
+        return now.metadata.current_snapshot_id != before.metadata.current_snapshot_id
+
+    def _held(self, target: IcebergTarget) -> JavaObject:
+        """The table object that the fenced session keeps, and that its next MERGE is bound to."""
+        session = self._fenced_session()
+        namespace, _, name = target.declared.table.rpartition(".")
+        jvm = jvm_of(session)
+        namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
+        namespaces[0] = namespace
+        path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
+        catalog = session._jsparkSession.sessionState().catalogManager().catalog(self.catalog.name)
+        return catalog.loadTable(path).table()
+
+    def _fenced_session(self) -> SparkSession:
+        if self._session is None:
+            session = self.spark.newSession()
+            name = self.catalog.name
+            session.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "true")
+            session.conf.set(f"spark.sql.catalog.{name}.cache.expiration-interval-ms", "-1")
+            # A new session begins with Spark's 200 parts: as many files, for each task of each shuffle of a MERGE.
+            session.conf.set(SHUFFLE_PARTITIONS, str(_PARTS_PER_CORE * self.spark.sparkContext.defaultParallelism))
+            self._session = session
+        return self._session
+
+
+def _are_empty(batches: Sequence[StagedBatch]) -> bool:
+    return all(batch.data_files == 0 for batch in batches)
+
+
+def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:
+    return DeliveryError(
+        f"Batch {batches[-1].summary.key} cannot be merged into {target.declared.table}: {first_line(error)}."
+    )
+
+
+def _head(table: JavaObject) -> int | None:
+    snapshot = table.currentSnapshot()
+    return int(snapshot.snapshotId()) if snapshot is not None else None

@@ -1,0 +1,88 @@
+"""Reads from the running query which stretch of its sources a batch covers: what makes it this batch and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sluice.errors import CheckpointError
+from sluice.publication.offsets import canonical_offsets
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """The stretch of the sources that a batch covers, and the event time it starts at.
+
+    start_offsets, end_offsets: from `canonical_offsets`.
+    watermark: the event-time watermark that the batch is judged by; none before Spark has seen an event time.
+    """
+
+    start_offsets: str
+    end_offsets: str
+    watermark: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetLog:
+    """The offset log of a stream's query, which Spark writes before it hands a batch over.
+
+    The query itself is asked: it keeps the newest entries in memory, so no file of the checkpoint is read again.
+
+    query_name: the query's name. sources: the input of each source, in Spark's order.
+    query: the query itself where it is at hand; it is asked after its end too.
+    """
+
+    spark: SparkSession
+    query_name: str
+    sources: Sequence[str]
+    query: StreamingQuery | None = None
+
+    def range_of(self, number: int) -> BatchRange:
+        """The stretch that a batch covers.
+
+        Raises
+        ------
+        CheckpointError: when the log does not hold the batch.
+        """
+        log = self._log()
+        planned = self._entry(log, number)
+        before = self._entry(log, number - 1) if number > 0 else None
+        metadata = planned.metadata()
+        watermark_ms = int(metadata.get().batchWatermarkMs()) if metadata.isDefined() else 0
+        return BatchRange(
+            start_offsets=self._canonical(before),
+            end_offsets=self._canonical(planned),
+            watermark=datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms > 0 else None,
+        )
+
+    def _log(self) -> JavaObject:
+        active = (query for query in self.spark.streams.active if query.name == self.query_name)
+        query = self.query if self.query is not None else next(active)
+        return query._jsq.streamingQuery().offsetLog()
+
+    def _entry(self, log: JavaObject, number: int) -> JavaObject:
+        found = log.get(number)
+        if found.isEmpty():
+            raise CheckpointError(
+                f"The checkpoint of stream {self.query_name} has no offsets of batch {number}.",
+                next_step="Restore it.",
+            )
+        return found.get()
+
+    def _canonical(self, entry: JavaObject | None) -> str:
+        offsets: dict[str, str | None] = dict.fromkeys(self.sources)
+        if entry is not None:
+            planned = entry.offsets()
+            for index in range(planned.size()):
+                name = self.sources[index] if index < len(self.sources) else f"source {index}"
+                offset = planned.apply(index)
+                offsets[name] = str(offset.get().json()) if offset.isDefined() else None
+        return canonical_offsets(offsets)

@@ -1,0 +1,262 @@
+"""Makes staged batches visible in all tables of a stream, in order, and finds what an earlier driver left behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice.errors import DivergedError, UnpublishableError
+from sluice.ledger.records.batch import PublicationKey
+from sluice.publication.abandoning import leave_generations_before
+from sluice.publication.appending import Publication, publish_append
+from sluice.publication.chain import AbandonedBatch, plan_publication
+from sluice.publication.clearing import clear_staging
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.mark_moves import open_generation, take_over
+from sluice.publication.marks import MarkPosition
+from sluice.publication.offsets import offsets_digest
+from sluice.publication.replacing import ReplacedRange, publish_replace
+from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
+from sluice.publication.staging_table import ensure_staging_table
+from sluice.publication.summaries import BatchSummary, read_summary
+from sluice.publication.target_state import load_standing
+from sluice.supervision.held_lease import HeldLease
+from sluice.tables.declared_tables import load_table
+from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.sinks.iceberg import IcebergTarget
+
+_log = logging.getLogger(__name__)
+
+StagedByOutput = Mapping[str, StagedBatch]
+"""One batch, staged for each output."""
+
+no_tables: Mapping[str, Table] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """The publication of one run's batches, and of those that earlier runs left staged.
+
+    targets: the outputs, in the order in which they become visible.
+    token: the run's fencing token; every commit carries it.
+    merging: publishes the outputs of mode `merge`.
+    lease: the run's; asked before each publication.
+    merges_small: whether small staged files are put together before they become visible.
+    """
+
+    catalog: Catalog
+    targets: Sequence[IcebergTarget]
+    token: int
+    merging: FencedMerge
+    lease: HeldLease
+    merges_small: bool = False
+    reached: Reached = unnoticed
+    _superseded: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of the outputs."""
+        return frozenset(target.output for target in self.targets)
+
+    def open(self, *, generation: int, newest_committed: int) -> None:
+        """Make the staging tables equal to their targets and take the stream over: older runs publish nothing any more.
+
+        What earlier generations have staged and not published is abandoned: a person has left them behind.
+
+        Parameters
+        ----------
+        newest_committed: of the checkpoint. A target that has no mark yet, because the stream's batches were delivered
+            in another way, goes on behind it.
+        """
+        for target in self.targets:
+            names = target.names
+            self._require_partitions(target)
+            leave_generations_before(self.catalog, names, generation=generation, token=self.token)
+            ensure_staging_table(
+                self.catalog,
+                stream=names.stream,
+                output=names.output,
+                target=names.target,
+                is_merged=target.declared.mode == "merge",
+            )
+            open_generation(self.catalog, names, generation=generation, token=self.token, batch=newest_committed)
+            take_over(self.catalog, names, token=self.token)
+
+    def recover(self) -> tuple[StagedByOutput, ...]:
+        """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
+
+        Returns
+        -------
+        The batches that are published and still in the staging tables, in order: the ledger may not know them.
+        """
+        plans = [self._plan(target) for target in self.targets]
+        for abandoned in (batch for plan in plans for batch in plan.abandoned):
+            staged = abandoned.batch.summary
+            _log.warning("batch %s, output %s: never published: %s", staged.key, staged.output, abandoned.reason)
+        whole = _whole_batches(plans)
+        ready = {batch for plan in plans for batch in plan.ready}
+        waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
+        if waiting:
+            _log.info("publishing %d batches that an earlier run has staged", len(waiting))
+            self.publish(waiting)
+        return tuple(whole)
+
+    def published_outputs(self, batch: BatchSummary) -> frozenset[str]:
+        """The outputs in which a batch is visible already.
+
+        Raises
+        ------
+        DeliveryError: when another batch is visible under its number.
+        """
+        positions = {
+            target: load_standing(self.catalog, target.names).position(target.names) for target in self.targets
+        }
+        return frozenset(
+            target.output for target, position in positions.items() if _is_visible(batch, position, target)
+        )
+
+    def publish(
+        self, batches: Sequence[StagedByOutput], *, staging: Mapping[str, Table] = no_tables
+    ) -> Mapping[str, int]:
+        """Make batches visible, every output of them.
+
+        Parameters
+        ----------
+        staging: staging tables by output, loaded after the batches were staged; the others are loaded here.
+
+        Returns
+        -------
+        The snapshots of the targets, by output.
+
+        Raises
+        ------
+        LeaseLostError: when the run may not publish any more.
+        DeliveryError, LakehouseError: as `publish_append` raises them. Outputs that are visible by then stay so; the
+            others are published from staging by the next attempt.
+        """
+        snapshot_ids = {}
+        self.lease.require()
+        for number, target in enumerate(self.targets):
+            own = [batch[target.output] for batch in batches if target.output in batch]
+            published = self._publish(target, own, staging.get(target.output))
+            self._superseded.setdefault(target.output, []).extend(published.superseded_files)
+            if published.snapshot_id is not None:
+                snapshot_ids[target.output] = published.snapshot_id
+            if number == 0 and len(self.targets) > 1:
+                self.reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
+        self.reached(CrashPoint.PUBLISHED)
+        return snapshot_ids
+
+    def snapshots_of(self, key: PublicationKey) -> Mapping[str, int]:
+        """The snapshots in which a batch became visible, by output, as far as the tables list them."""
+        found = {}
+        for target in self.targets:
+            for snapshot in load_standing(self.catalog, target.names).table.snapshots():
+                told = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+                if told is not None and (told.key, told.output) == (key, target.output):
+                    found[target.output] = snapshot.snapshot_id
+        return found
+
+    def clear(self, abandoned: Sequence[AbandonedBatch] = (), *, unrecorded: Collection[int] = ()) -> None:
+        """Let the staging tables forget what is visible, and what is never to be.
+
+        Parameters
+        ----------
+        unrecorded: the numbers of batches that the ledger does not have yet; only the staging tables could tell it.
+        """
+        for target in self.targets:
+            own = [batch for batch in abandoned if batch.batch.summary.output == target.output]
+            superseded = self._superseded.pop(target.output, [])
+            clear_staging(
+                self.catalog,
+                target.names,
+                token=self.token,
+                abandoned=own,
+                unrecorded=unrecorded,
+                superseded_files=superseded,
+            )
+        self.reached(CrashPoint.CLEARED)
+
+    def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:
+        mode = target.declared.mode
+        if mode == "merge":
+            return self.merging.publish(target, batches)
+        if mode == "append":
+            return publish_append(
+                self.catalog,
+                target.names,
+                batches,
+                token=self.token,
+                merge_small=self.merges_small,
+                staging=staging,
+                reached=self.reached,
+            )
+        return publish_replace(
+            self.catalog,
+            target.names,
+            batches,
+            replaced=ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS,
+            token=self.token,
+            staging=staging,
+            reached=self.reached,
+        )
+
+    def _require_partitions(self, target: IcebergTarget) -> None:
+        table = load_table(self.catalog, target.declared.table)
+        if target.declared.mode == "overwrite_partitions" and table is not None and table.spec().is_unpartitioned():
+            raise UnpublishableError(
+                f"{target.declared.table} has no partitions to overwrite.",
+                next_step="Declare `partitioning` for the table, or mode `complete` for the output.",
+            )
+
+    def _plan(self, target: IcebergTarget) -> _OutputPlan:
+        position = load_standing(self.catalog, target.names).position(target.names)
+        plan = plan_publication(position, self._staged(target))
+        return _OutputPlan(
+            reached=(position.generation, position.batch),
+            published=plan.published,
+            ready=plan.ready,
+            abandoned=plan.abandoned,
+        )
+
+    def _staged(self, target: IcebergTarget) -> tuple[StagedBatch, ...]:
+        names = target.names
+        return staged_batches(load_staging_table(self.catalog, names), stream=names.stream, output=names.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OutputPlan:
+    """What an earlier run left of one output. reached: generation and number of the newest visible batch."""
+
+    reached: tuple[int, int]
+    published: tuple[StagedBatch, ...]
+    ready: tuple[StagedBatch, ...]
+    abandoned: tuple[AbandonedBatch, ...]
+
+
+def _whole_batches(plans: Sequence[_OutputPlan]) -> list[StagedByOutput]:
+    """The batches of which every output is staged or visible, in order; after a gap comes nothing."""
+    by_position: dict[tuple[int, int], dict[str, StagedBatch]] = {}
+    for plan in plans:
+        for batch in (*plan.published, *plan.ready):
+            by_position.setdefault(batch.position, {})[batch.summary.output] = batch
+    ends = min(max((plan.reached, *(batch.position for batch in plan.ready))) for plan in plans)
+    return [by_output for position, by_output in sorted(by_position.items()) if position <= ends]
+
+
+def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarget) -> bool:
+    key = batch.key
+    if (key.generation, key.batch) != (position.generation, position.batch):
+        return (key.generation, key.batch) < (position.generation, position.batch)
+    if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
+        raise DivergedError(
+            f"{target.declared.table} already holds another batch {key}: its end offsets differ from those that the "
+            "checkpoint continues with.",
+            next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+        )
+    return True

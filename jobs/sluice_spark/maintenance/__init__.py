@@ -1,0 +1,1 @@
+"""Maintenance of a table with Spark's procedures."""

@@ -1,0 +1,59 @@
+"""One maintenance run of one table, from its lock to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from sluice.declarations.loading import load_declarations
+from sluice.launching.job_command import MaintainTable
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.maintenance_history import record_maintenance
+from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.sole_maintainer import sole_maintainer
+from sluice.maintenance.maintained_tables import find_declaration, require_table
+from sluice.maintenance.maintenance_records import maintenance_record
+from sluice.maintenance.plan_tables import plan_table
+from sluice.publication.mark_moves import settle_merges_of_table
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice_spark.maintenance.maintenance_steps import TableMaintainer
+
+
+def maintain_table(
+    command: MaintainTable, settings: Settings, ledger: Ledger, *, open_session: Callable[[], SparkSession]
+) -> MaintenanceObservation:
+    """Observe a table, decide, carry out what is due, look again, and record the run in the ledger.
+
+    Parameters
+    ----------
+    open_session: called whenever Spark is needed, and not at all when it is not; the first call opens the session.
+
+    Raises
+    ------
+    UsageError: when the table is not declared.
+    LakehouseError: when the table does not exist or the catalog does not answer.
+    DeliveryError: when the table was rolled back behind a stream's mark: nothing is touched until that is resolved.
+    LedgerError: when the table is under maintenance already, or the ledger cannot be reached.
+    """
+    declarations = load_declarations(settings.pipelines)
+    declaration = find_declaration(declarations, command.table)
+    with sole_maintainer(ledger, command.table):
+        catalog = open_catalog(settings)
+        require_table(catalog, command.table)
+        settle_merges_of_table(catalog, command.table)  # expiry removes the only other trace of a merged batch
+        table = require_table(catalog, command.table)
+        plan = plan_table(
+            ledger, declarations, settings, declaration=declaration, table=table, now=database_time(ledger)
+        )
+        maintainer = TableMaintainer(
+            catalog=settings.catalog.name, name=command.table, table=table, open_session=open_session
+        )
+        operations = maintainer.carry_out(plan)
+        after = maintainer.look(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
+        run = maintenance_record(
+            plan.seen, after, operations, launched_by=command.launched_by, ended_at=after.observed_at
+        )
+        record_maintenance(ledger, run)
+    return run

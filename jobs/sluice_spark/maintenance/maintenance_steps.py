@@ -1,0 +1,223 @@
+"""Carries out the maintenance plan of one table with Spark's procedures, one step after the other.
+
+The writer wins: a commit of a stream between reading and committing makes a rewrite start over, a few times, and then
+it gives way and says so. After a step that failed no later one runs: expiry would remove what must be looked into.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
+
+from sluice.errors import LakehouseError
+from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
+from sluice.maintenance.table_pins import apply_pins
+from sluice.tables.inspection import observe_table
+from sluice.tables.table_observation import TableObservation
+from sluice_spark.maintenance.table_content import HASHED_UP_TO_BYTES, changed_content, rewrites_since
+from sluice_spark.session.identifiers import quoted, quoted_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+ATTEMPTS = 3
+"""How often a rewrite is tried beside writers that commit in between: each try does all the work again."""
+
+_CONFLICTS = frozenset(
+    {
+        "org.apache.iceberg.exceptions.CommitFailedException",
+        "org.apache.iceberg.exceptions.ValidationException",
+    }
+)
+"""What Iceberg throws when another commit came first: the table moved, or files of the rewrite are gone."""
+
+
+class Setback(StrEnum):
+    """Why a step that was due did not end well."""
+
+    WRITERS_WON = "writers_won"
+    CONTENT_CHANGED = "content_changed"
+    PIN_LOST = "pin_lost"
+    PROCEDURE_FAILED = "procedure_failed"
+    EARLIER_STEP_FAILED = "earlier_step_failed"
+
+
+class _CommitConflictError(Exception):
+    """Another commit came first. Never leaves this module."""
+
+
+class _SetbackError(Exception):
+    """A step did its work and the result is not right. Never leaves this module."""
+
+    def __init__(self, setback: Setback, explanation: str) -> None:
+        super().__init__(explanation)
+        self.setback = setback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMaintainer:
+    """Carries out plans for one table.
+
+    catalog: the catalog's name in Spark. table: loaded by pyiceberg. open_session: called whenever Spark is needed;
+        the first call opens the session.
+    """
+
+    catalog: str
+    name: str
+    table: Table
+    open_session: Callable[[], SparkSession]
+
+    def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
+        """Do every step of a plan that is to be run, in its order, and say what became of each.
+
+        Nothing that Spark, the catalog or the object store refuses is raised: it is the outcome of its step.
+        """
+        done: list[StepObservation] = []
+        for decision in plan.steps:
+            if decision.action is not StepAction.RUN:
+                outcome = StepOutcome.SKIPPED if decision.action is StepAction.SKIP else StepOutcome.REFUSED
+                done.append(_observation(decision, outcome))
+            elif any(step.outcome is StepOutcome.FAILED for step in done):
+                reason = "an earlier step failed, so this one was not begun"
+                done.append(_observation(decision, StepOutcome.REFUSED, Setback.EARLIER_STEP_FAILED, reason))
+            else:
+                done.append(self._measured(decision, plan))
+        return tuple(done)
+
+    def look(self, *, small_file_bytes: int, now: datetime) -> TableObservation:
+        """Look at the table anew."""
+        return observe_table(self.table.refresh(), name=self.name, small_file_bytes=small_file_bytes, now=now)
+
+    def _measured(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
+        started = time.monotonic()
+        done = self._done(decision, plan)
+        return replace(done, duration_ms=round((time.monotonic() - started) * 1000))
+
+    def _done(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
+        attempts = 0
+        since = self._head()
+        work = {
+            MaintenanceStep.REWRITE_DATA_FILES: self._rewrite_data_files,
+            MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
+            MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
+            MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
+        }[decision.step]
+        tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(_CommitConflictError))
+        try:
+            for attempt in tries:
+                with attempt:
+                    attempts += 1
+                    result = work(decision, plan, since)
+        except RetryError as error:
+            explanation = f"writers committed first, {attempts} times of {attempts}: {_cause(error)}"
+            return _observation(decision, StepOutcome.YIELDED, Setback.WRITERS_WON, explanation, attempts=attempts)
+        except _SetbackError as error:
+            return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
+        except (Py4JJavaError, PySparkException, LakehouseError) as error:
+            sentence = _first_line(error)
+            return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, sentence, attempts=attempts)
+        return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
+
+    def _rewrite_data_files(
+        self, decision: StepDecision, plan: MaintenancePlan, since: int | None
+    ) -> Mapping[str, Any]:
+        named = {f"name_{number}": name for number, name in enumerate(decision.options)}
+        valued = {f"value_{number}": value for number, value in enumerate(decision.options.values())}
+        pairs = ", ".join(f"{{name_{number}}}, {{value_{number}}}" for number in range(len(named)))
+        result = self._call("rewrite_data_files", f", options => map({pairs})", {**named, **valued})
+        if result["failed_data_files_count"]:
+            raise _CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
+        return {**result, **self._verified(plan, since)}
+
+    def _rewrite_manifests(self, decision: StepDecision, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
+        return {**self._call("rewrite_manifests", "", decision.options), **self._verified(plan, since)}
+
+    def _pin_snapshots(self, _: StepDecision, plan: MaintenancePlan, __: int | None) -> Mapping[str, Any]:
+        apply_pins(self.table.refresh(), plan.pins)
+        return {"set": [pin.tag for pin in plan.pins.to_set], "removed": list(plan.pins.to_remove)}
+
+    def _expire_snapshots(self, decision: StepDecision, plan: MaintenancePlan, _: int | None) -> Mapping[str, Any]:
+        bounds = ", older_than => TIMESTAMP {older_than}, retain_last => {retain_last}"
+        older_than: datetime = decision.options["older_than"]
+        result = self._call("expire_snapshots", bounds, {**decision.options, "older_than": older_than.isoformat()})
+        left = {snapshot.snapshot_id for snapshot in self.table.refresh().snapshots()}
+        if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
+            raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
+        return result
+
+    def _call(self, procedure: str, arguments: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Call one of Iceberg's procedures. Spark makes literals of the values: Delta's parser, where a session has it,
+        binds no parameters."""
+        statement = f"CALL {quoted(self.catalog)}.`system`.{quoted(procedure)}(table => {{table}}{arguments})"
+        try:
+            row = self.open_session().sql(statement, table=self._qualified, **values).first()
+        except Py4JJavaError as error:
+            if _is_conflict(error):
+                raise _CommitConflictError(_first_line(error)) from error
+            raise
+        return row.asDict() if row is not None else {}
+
+    def _head(self) -> int | None:
+        newest = self.table.refresh().current_snapshot()
+        return newest.snapshot_id if newest else None
+
+    def _verified(self, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
+        """Compare the content of every rewrite after the snapshot `since` with what it replaced."""
+        now = self.look(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
+        rewrites = rewrites_since(now, since)
+        is_hashed = now.data_bytes <= HASHED_UP_TO_BYTES
+        if changed := changed_content(self.open_session(), self._qualified, rewrites, is_hashed=is_hashed):
+            raise _SetbackError(Setback.CONTENT_CHANGED, changed)
+        return {"rewrites_verified": len(rewrites), "rows_hashed": is_hashed}
+
+    @property
+    def _qualified(self) -> str:
+        return quoted_table(self.catalog, self.name)
+
+
+def _observation(
+    decision: StepDecision,
+    outcome: StepOutcome,
+    setback: Setback | None = None,
+    explanation: str = "",
+    *,
+    attempts: int = 0,
+    result: Mapping[str, Any] | None = None,
+) -> StepObservation:
+    return StepObservation(
+        step=decision.step,
+        outcome=outcome,
+        reason=setback or decision.reason,
+        explanation=explanation or decision.explanation,
+        attempts=attempts,
+        result=result or {},
+    )
+
+
+def _is_conflict(error: Py4JJavaError) -> bool:
+    """Whether a commit conflict is among the causes: the procedures wrap it."""
+    cause = error.java_exception
+    while cause is not None:
+        if cause.getClass().getName() in _CONFLICTS:
+            return True
+        cause = cause.getCause()
+    return False
+
+
+def _cause(error: RetryError) -> str:
+    return str(error.last_attempt.exception())
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,144 @@
+"""Evaluates declared expectations with Great Expectations on one DataFrame, and builds its Data Docs pages.
+
+Great Expectations is kept on a short lead: everything but the pages lives in memory, nothing is sent anywhere, nothing
+is persisted in Spark, the session is the job's own, and rows that break an expectation are counted and sampled, never
+collected.
+
+Source: https://docs.greatexpectations.io/docs/core/introduction/
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from sluice.declarations.tables import ExpectationDeclaration
+from sluice.ledger.records.quality import ExpectationObservation
+
+SAMPLES = 10
+"""How many unexpected values a page and the ledger show of an expectation: enough to recognise a pattern."""
+
+_SITE = "pages"
+
+
+def import_great_expectations() -> None:
+    """Import the library, which takes seconds: a job does it while the JVM starts.
+
+    Raises
+    ------
+    ImportError: when it is not installed.
+    """
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read at import
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of hundreds of methods it registers
+    import great_expectations  # noqa: F401  # for its side effect: the next import is instant
+
+
+def evaluate(
+    rows: DataFrame,
+    expectations: Sequence[ExpectationDeclaration],
+    *,
+    suite: str,
+    run: str,
+    pages: Path,
+) -> tuple[ExpectationObservation, ...]:
+    """Check every expectation, and build the pages of the check.
+
+    Parameters
+    ----------
+    rows: what is checked; it may be read several times.
+    suite: the name of the whole on the pages: the table's.
+    run: the name of this check on the pages.
+    pages: the folder for the pages; `index.html` in it is the entrance.
+
+    Returns
+    -------
+    What was found, in the order of the expectations. One that cannot be evaluated is a finding and not an error.
+    """
+    import_great_expectations()
+    import great_expectations as gx
+    from great_expectations.core.run_identifier import RunIdentifier
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    context = gx.get_context(mode="ephemeral", project_config=_project(pages))
+    asset = context.data_sources.add_spark("lakehouse", persist=False).add_dataframe_asset(suite)
+    checked = gx.ExpectationSuite(suite)
+    for number, declared in enumerate(expectations):
+        checked.add_expectation_configuration(
+            # The number finds the result again: results come in an order of their own.
+            ExpectationConfiguration(type=declared.type, kwargs=dict(declared.kwargs), meta={"number": number})
+        )
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(
+            name=suite, data=asset.add_batch_definition_whole_dataframe(run), suite=context.suites.add(checked)
+        )
+    )
+    checkpoint = context.checkpoints.add(
+        gx.Checkpoint(
+            name=suite,
+            validation_definitions=[definition],
+            result_format={"result_format": "SUMMARY", "partial_unexpected_count": SAMPLES},
+        )
+    )
+    outcome: Any = checkpoint.run(batch_parameters={"dataframe": rows}, run_id=RunIdentifier(run_name=run))
+    context.build_data_docs(site_names=[_SITE])
+    found: list[Mapping[str, Any]] = [
+        result for validation in outcome.run_results.values() for result in validation.to_json_dict()["results"]
+    ]
+    by_number = {result["expectation_config"]["meta"]["number"]: result for result in found}
+    return tuple(_observation(declared, by_number[number]) for number, declared in enumerate(expectations))
+
+
+def _project(pages: Path) -> Any:
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
+
+    site = {
+        "class_name": "SiteBuilder",
+        "show_how_to_buttons": False,
+        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(pages)},
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
+    return DataContextConfig(
+        store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+        data_docs_sites={_SITE: site},
+        analytics_enabled=False,
+        progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False),
+    )
+
+
+def _observation(declared: ExpectationDeclaration, result: Mapping[str, Any]) -> ExpectationObservation:
+    problems = list(_problems(result.get("exception_info") or {}))
+    found: Mapping[str, Any] = result.get("result") or {}
+    observed = {name: found[name] for name in ("observed_value", "element_count") if name in found}
+    if samples := found.get("partial_unexpected_list"):
+        observed["samples"] = samples[:SAMPLES]
+    return ExpectationObservation(
+        expectation=declared.type,
+        arguments=declared.kwargs,
+        success=None if problems else bool(result["success"]),
+        observed=observed,
+        unexpected_rows=found.get("unexpected_count"),
+        unexpected_percent=_finite(found.get("unexpected_percent")),
+        problem="; ".join(dict.fromkeys(problems)),
+    )
+
+
+def _finite(percent: float | None) -> float | None:
+    """A share of no rows is not a number, and JSON has no word for that."""
+    return percent if percent is not None and math.isfinite(percent) else None
+
+
+def _problems(info: Mapping[str, Any]) -> Iterator[str]:
+    """What was raised: told once for the expectation, or once for each of its metrics."""
+    for told in [info] if "raised_exception" in info else info.values():
+        if told.get("raised_exception", True):
+            yield str(told.get("exception_message") or "it could not be evaluated").strip()

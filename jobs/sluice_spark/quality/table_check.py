@@ -1,0 +1,111 @@
+"""Checks the newest committed snapshot of a table against its declared expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from sluice.declarations.tables import TableDeclaration
+from sluice.errors import UsageError
+from sluice.ledger.records.quality import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice_spark.quality.expectation_results import evaluate, import_great_expectations
+from sluice_spark.session.identifiers import quoted_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityCheck:
+    """One check to be made.
+
+    catalog: the catalog's name in Spark. table: freshly loaded by pyiceberg.
+    pages: the folder for the pages of this check. report: the page that the record names.
+    """
+
+    declaration: TableDeclaration
+    table: Table
+    catalog: str
+    launched_by: str
+    checked_at: datetime
+    pages: Path
+    report: Path
+
+    def make(self, open_session: Callable[[], SparkSession]) -> QualityObservation:
+        """Check the newest snapshot as it was committed, whatever is committed meanwhile.
+
+        Parameters
+        ----------
+        open_session: opens the Spark session; not called for a table without a snapshot.
+
+        Raises
+        ------
+        UsageError: when the table declares no expectations.
+        """
+        declared = self.declaration.quality
+        if declared is None:
+            raise UsageError(
+                f"Table {self.declaration.table} declares no expectations, so there is nothing to check.",
+                next_step="Add `quality: {expectations: […]}` to its declaration.",
+            )
+        snapshot = self.table.current_snapshot()
+        if snapshot is None:
+            return self._observation(QualityVerdict.NOTHING_TO_CHECK, ())
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            imported = beside.submit(import_great_expectations)  # seconds of Python, beside seconds of JVM
+            session = open_session()
+            imported.result()
+        name = quoted_table(self.catalog, self.declaration.table)
+        rows = session.read.option("versionAsOf", str(snapshot.snapshot_id)).table(name)
+        details = evaluate(
+            rows,
+            declared.expectations,
+            suite=self.declaration.table,
+            run=f"{self.declaration.table} at snapshot {snapshot.snapshot_id}",
+            pages=self.pages,
+        )
+        return self._observation(
+            verdict_of(details),
+            details,
+            snapshot_id=snapshot.snapshot_id,
+            committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+            rows=rows.count(),
+        )
+
+    def _observation(
+        self,
+        verdict: QualityVerdict,
+        details: Sequence[ExpectationObservation],
+        *,
+        snapshot_id: int | None = None,
+        committed_at: datetime | None = None,
+        rows: int = 0,
+    ) -> QualityObservation:
+        return QualityObservation(
+            table=self.declaration.table,
+            checked_at=self.checked_at,
+            launched_by=self.launched_by,
+            verdict=verdict,
+            snapshot_id=snapshot_id,
+            snapshot_committed_at=committed_at,
+            rows=rows,
+            expectations=len(details),
+            failed_expectations=tuple(found.expectation for found in details if not found.success),
+            report=str(self.report),
+            details=tuple(details),
+        )
+
+
+def verdict_of(details: Sequence[ExpectationObservation]) -> QualityVerdict:
+    """What the expectations say together: one that failed is bad data, whatever could not be evaluated beside it."""
+    if any(found.success is False for found in details):
+        return QualityVerdict.FAILED
+    if any(found.success is None for found in details):
+        return QualityVerdict.UNDECIDED
+    return QualityVerdict.PASSED

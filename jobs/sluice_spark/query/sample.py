@@ -1,0 +1,63 @@
+"""Reads a few rows of a declared input as a batch, the same columns as the stream: for `sluice preview`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sluice.declarations.sources import (
+    DeltaSource,
+    FilesSource,
+    IcebergSource,
+    InputDeclaration,
+    KafkaSource,
+    RateSource,
+)
+from sluice.errors import UsageError
+from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice_spark.sources import delta, files, iceberg, kafka, open_input
+from sluice_spark.sources.input_decoding import Decoded, decode
+
+
+def sample_input(
+    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int, folder: Path
+) -> Decoded:
+    """At most so many rows of what arrives through an input, from where a new checkpoint would begin; a static input
+    whole. Of records whose values are decoded so many are taken, and those that are refused are among them.
+
+    Parameters
+    ----------
+    folder: where the declaration lies, and its schema files.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have the connection that the input names.
+    UsageError: when this kind of source cannot be looked at without taking its rows from the stream.
+    """
+    if not declared.is_stream:
+        return Decoded(rows=open_input(spark, declared, settings, folder=folder))
+    arriving = _rows(spark, declared, settings, rows)
+    if declared.declared_source.value is not None:
+        return decode(arriving.limit(rows), declared, folder=folder, settings=settings)
+    return Decoded(rows=decode(arriving, declared, folder=folder, settings=settings).rows.limit(rows))
+
+
+def _rows(spark: SparkSession, declared: InputDeclaration, settings: Settings, rows: int) -> DataFrame:
+    match declared.declared_source.source:
+        case KafkaSource() as source:
+            return kafka.read_now(spark, source, settings.connection(source.connection, KafkaConnection))
+        case FilesSource() as source:
+            return files.read_static(spark, source, settings.connection(source.connection, FilesConnection))
+        case IcebergSource() as source:
+            return iceberg.read_static(spark, source, catalog=settings.catalog.name)
+        case DeltaSource() as source:
+            return delta.read_static(spark, source, settings.connection(source.connection, FilesConnection))
+        case RateSource():
+            return spark.range(rows).select(fn.current_timestamp().alias("timestamp"), fn.col("id").alias("value"))
+    kind = declared.declared_source.kind
+    raise UsageError(
+        f"An input of kind {kind} cannot be previewed: it can be read in no other way than as a stream.",
+        next_step="Start the stream with the output `console`.",
+    )

@@ -1,0 +1,130 @@
+"""Applies a stream's transformation to a few rows, as a batch: without a checkpoint, and without writing anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
+from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.settings import Settings
+from sluice_spark.query.sample import sample_input
+from sluice_spark.query.transformation import transform
+from sluice_spark.session.jvm import jvm_of
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_WITHIN_WATERMARK = "DeduplicateWithinWatermark"
+_KEEPING = frozenset({"Aggregate", "Deduplicate", "Distinct", "Join", "TransformWithState", _WITHIN_WATERMARK})
+
+
+def preview(
+    spark: SparkSession, stream: LoadedStream, settings: Settings, *, sample: int, shown: int
+) -> PreviewObservation:
+    """Run the transformation over a sample.
+
+    Parameters
+    ----------
+    sample: the most rows that are read of each stream input.
+    shown: the most rows of each output that are handed back.
+
+    Raises
+    ------
+    DeclarationError: when the transformation does not fit the declaration.
+    SettingsError: when a connection is missing.
+    UsageError: when an input cannot be looked at.
+    """
+    declared = stream.declaration.inputs
+    samples = {
+        name: sample_input(spark, one, settings, rows=sample, folder=stream.folder) for name, one in declared.items()
+    }
+    inputs = {name: one.rows for name, one in samples.items()}
+    undecoded = [one.refused for one in samples.values() if one.refused is not None]
+    kept = {name: rows.persist() for name, rows in inputs.items() if declared[name].is_stream}
+    try:
+        counts = {name: rows.count() for name, rows in kept.items()}
+        outputs = transform(spark, stream, {**inputs, **kept})
+        plans = [step for rows in outputs.values() for step in _steps(_analyzed(rows))]
+        outputs = {name: _as_batch(rows) for name, rows in outputs.items()}
+        refused = [*undecoded, *(outputs.pop(name) for name in [QUARANTINE_OUTPUT] if name in outputs)]
+        return PreviewObservation(
+            stream=stream.name,
+            inputs=tuple(
+                PreviewedInput(name=name, kind=one.declared_source.kind, rows=counts.get(name))
+                for name, one in declared.items()
+            ),
+            outputs=tuple(_output(name, rows, shown) for name, rows in outputs.items()),
+            refused=_by_reason([rows.select("reason") for rows in refused]) if refused else {},
+            differences=tuple(_differences(stream, counts, frozenset(plans), sample=sample)),
+        )
+    finally:
+        for rows in kept.values():
+            rows.unpersist()
+
+
+def _output(name: str, rows: DataFrame, shown: int) -> PreviewedOutput:
+    content = fn.to_json(fn.struct("*"), {"ignoreNullFields": "false"}).alias("content")
+    first: list[Mapping[str, Any]] = [json.loads(row.content) for row in rows.limit(shown).select(content).collect()]
+    columns = {column.name: column.dataType.simpleString() for column in rows.schema}
+    return PreviewedOutput(name=name, columns=columns, rows=rows.count(), first=tuple(first))
+
+
+def _by_reason(refused: Sequence[DataFrame]) -> dict[str, int]:
+    counted = reduce(DataFrame.union, refused).groupBy("reason").count().orderBy(fn.desc("count"), "reason").collect()
+    return {str(row["reason"]): row["count"] for row in counted}
+
+
+def _differences(
+    stream: LoadedStream, counts: Mapping[str, int], steps: frozenset[str], *, sample: int
+) -> Iterator[str]:
+    """In what the stream itself differs; only what is true of this stream."""
+    cut = [name for name, rows in counts.items() if rows == sample]
+    if cut:
+        yield f"{', '.join(cut)}: the first {sample} rows only; there may be more."
+    if any(declared.watermark is not None for declared in stream.declaration.inputs.values()):
+        yield "A batch has no watermark: no row is late here, and windows are shown that the stream still keeps open."
+    if _WITHIN_WATERMARK in steps:
+        yield "Duplicates are dropped however far apart they are; the stream drops them within the watermark's delay."
+    if steps & _KEEPING:
+        yield "State begins empty and sees the sample alone; the stream's sees every row since its checkpoint began."
+    mode = next(iter(stream.declaration.outputs.values())).mode
+    if mode == "update":
+        yield "A result is shown once, as it is in the end; the stream hands it over whenever a batch has changed it."
+
+
+def _as_batch(rows: DataFrame) -> DataFrame:
+    """The same rows where Spark knows a step for streams only: a batch has all duplicates in hand."""
+    plan = _analyzed(rows)
+    if _WITHIN_WATERMARK not in _steps(plan):
+        return rows
+    spark = rows.sparkSession
+    java = jvm_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, _replaced(spark, plan))
+    return ClassicDataFrame(java, spark)
+
+
+def _replaced(spark: SparkSession, plan: JavaObject) -> JavaObject:
+    jvm = jvm_of(spark)
+    children = [_replaced(spark, child) for child in _children(plan)]
+    if plan.nodeName() == _WITHIN_WATERMARK:
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Deduplicate(plan.keys(), children[0])
+    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(children)) if children else plan
+
+
+def _steps(plan: JavaObject) -> list[str]:
+    return [plan.nodeName(), *(name for child in _children(plan) for name in _steps(child))]
+
+
+def _children(plan: JavaObject) -> list[JavaObject]:
+    return [plan.children().apply(index) for index in range(plan.children().size())]
+
+
+def _analyzed(rows: DataFrame) -> JavaObject:
+    return rows._jdf.queryExecution().analyzed()

@@ -1,0 +1,86 @@
+"""Runs a stream's transformation: a Python function or an SQL query that lies beside the declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.errors import DeclarationError
+from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.user_code import load_function
+
+
+def transform(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Apply the stream's transformation to its inputs.
+
+    Parameters
+    ----------
+    spark: the session of the inputs; SQL sees the inputs as temporary views of it.
+    stream: the declaration and where it lies.
+    inputs: a DataFrame for each declared input, streaming or static.
+
+    Returns
+    -------
+    A DataFrame for each declared output, and one called `quarantine` when the stream has a quarantine.
+
+    Raises
+    ------
+    DeclarationError: when the file cannot be loaded, or the result does not fit the declared outputs.
+    """
+    reference = stream.declaration.transformation.python
+    try:
+        if reference is None:
+            result: object = _run_sql(spark, stream, inputs)
+        else:
+            path = ("transformation", "python")
+            result = load_function(stream, reference, path=path, role="transformation")(**inputs)
+    except AnalysisException as error:
+        raise _wrong(stream, f"Spark refuses it: {first_line(error)}") from error
+    return _named_outputs(stream, result)
+
+
+def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    for name, rows in inputs.items():
+        rows.createOrReplaceTempView(name)
+    text = stream.transformation_file.read_text(encoding="utf-8")
+    try:
+        return spark.sql(text)
+    except ParseException as error:
+        raise _wrong(stream, f"{stream.transformation_file} is no query: {error.getMessage()}") from error
+
+
+def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:
+    declaration = stream.declaration
+    refused = [QUARANTINE_OUTPUT] if declaration.quarantine else []
+    # Where the platform refuses rows itself, the transformation may have none to refuse.
+    wanted = [*declaration.outputs, *([] if declaration.refuses_by_itself else refused)]
+    known = [*declaration.outputs, *refused]
+    if isinstance(result, DataFrame):
+        if len(wanted) > 1:
+            raise _wrong(stream, f"it returns one DataFrame, and the stream has the outputs {_listed(wanted)}")
+        return {wanted[0]: result}
+    if not isinstance(result, Mapping):
+        raise _wrong(stream, f"it returns {type(result).__name__}; a DataFrame or a mapping of them is wanted")
+    if missing := [name for name in wanted if name not in result]:
+        raise _wrong(stream, f"it returns no {_listed(missing)}; it returns {_listed(list(result))}")
+    if unknown := [name for name in result if name not in known]:
+        hint = "; write `quarantine: true` to keep what it refuses" if unknown == [QUARANTINE_OUTPUT] else ""
+        raise _wrong(stream, f"it returns {_listed(unknown)}, and declared are {_listed(wanted)}{hint}")
+    if other := [name for name in known if name in result and not isinstance(result[name], DataFrame)]:
+        raise _wrong(stream, f"its output {_listed(other)} is no DataFrame")
+    return {name: result[name] for name in known if name in result}
+
+
+def _listed(names: Collection[object]) -> str:
+    return ", ".join(str(name) for name in names) or "nothing"
+
+
+def _wrong(stream: LoadedStream, problem: str) -> DeclarationError:
+    language = "sql" if stream.declaration.transformation.function is None else "python"
+    return DeclarationError(
+        f"`transformation.{language}`: {problem}.", location=stream.location(("transformation", language))
+    )

@@ -1,0 +1,1 @@
+"""A run of a stream: admitted, started, watched and stopped."""

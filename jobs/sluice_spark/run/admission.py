@@ -1,0 +1,61 @@
+"""Admits the run of an increment: at once, or in the place of one whose driver is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.errors import RunAlreadyLiveError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.runs import admit_run, find_run, record_end, record_process, take_over
+from sluice.processes.driver_processes import identity_of, observe_process
+from sluice.processes.process_identity import ProcessState
+
+_log = logging.getLogger(__name__)
+
+
+def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -> RunObservation:
+    """Admit a run of an incremental stream, carried out by this process.
+
+    Nobody watches the driver of an increment, so one that was killed is still counted on; it is found out here. A run
+    whose driver may live is left alone; one of which nobody can tell only until its lease is over.
+
+    Parameters
+    ----------
+    launched_by: who asked, for a person.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when another run of the stream is live, or may be.
+    LedgerError: when the ledger cannot be reached.
+    """
+    try:
+        run = _admit(ledger, stream, launched_by)
+    except RunAlreadyLiveError as refusal:
+        if not _has_given_way(ledger, find_run(ledger, refusal.run_id)):
+            raise
+        _log.warning("run %s has given way; its batch, if any, runs again now", refusal.run_id)
+        run = _admit(ledger, stream, launched_by)
+    return record_process(ledger, run.run_id, identity_of(os.getpid()), None)
+
+
+def _has_given_way(ledger: Ledger, live: RunObservation) -> bool:
+    """Whether the run that is in the way has no driver any more, or lost its lease without anybody to ask."""
+    seen = ProcessState.UNKNOWN if live.process is None else observe_process(live.process)
+    if seen is ProcessState.GONE:
+        record_end(ledger, live.run_id, state=RunState.LOST, exit_code=None, reason="its driver is gone")
+    elif seen is ProcessState.UNKNOWN:
+        return not take_over(ledger, live.run_id, reason="its driver fell silent, and its lease is over").is_live
+    return seen is ProcessState.GONE
+
+
+def _admit(ledger: Ledger, stream: LoadedStream, launched_by: str) -> RunObservation:
+    return admit_run(
+        ledger,
+        stream=stream.name,
+        mode=stream.declaration.mode,
+        declaration_digest=stream.digest,
+        launched_by=launched_by,
+    )

@@ -1,0 +1,85 @@
+"""Tells the ledger that a driver works, renews its lease there, and hears what is wanted of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import DesiredState
+from sluice.ledger.runs import beat
+from sluice.supervision.held_lease import HeldLease
+from sluice_spark.run.stop_request import StopReason, StopRequest
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+"""How often a driver is heard of, and how fast a wish to stop reaches it. One small transaction: 500 streams make 250 a
+second, which PostgreSQL takes without effort."""
+
+_WATCH_SECONDS = 0.5
+_LAST_BEAT_SECONDS = 10.0
+"""How long the end of a run waits for a heartbeat that is under way; one that hangs is left behind."""
+
+
+class Heartbeat:
+    """A thread that beats as long as the run works, and one that watches the lease. A context manager.
+
+    A ledger that does not answer is no reason to stop at once: the tables keep every batch once without it. But it is
+    one after a while, because the lease runs out meanwhile (`sluice.supervision.held_lease`). A thread of its own
+    watches that, because a query of a ledger that hangs may hang as well.
+
+    Parameters
+    ----------
+    lease: hears of every renewal; the delivery asks it before it publishes.
+    """
+
+    def __init__(self, ledger: Ledger, run_id: str, stop: StopRequest, *, lease: HeldLease) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._stop = stop
+        self._lease = lease
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+        self._watching = threading.Thread(target=self._watch_lease, name="lease-watch", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._beating.start()
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watching.join()
+        self._beating.join(_LAST_BEAT_SECONDS)
+
+    def _keep_beating(self) -> None:
+        is_silent = False
+        while True:
+            try:
+                self._beat()
+            except LedgerError as error:
+                if not is_silent:
+                    _log.warning("no heartbeat reaches the ledger: %s", error)
+                is_silent = True
+            else:
+                is_silent = False
+            if self._ended.wait(BEAT_SECONDS):
+                return
+
+    def _beat(self) -> None:
+        asked_at_seconds = self._lease.now_seconds()
+        answer = beat(self._ledger, self._run_id)
+        if not answer.holds_lease:
+            self._lease.lost()
+            return
+        self._lease.renewed(asked_at_seconds=asked_at_seconds)
+        if answer.wanted is DesiredState.STOPPED:
+            self._stop.make(StopReason.WISHED)
+
+    def _watch_lease(self) -> None:
+        while not self._ended.wait(_WATCH_SECONDS):
+            if self._lease.is_to_stop:
+                self._stop.make(StopReason.LEASE_LOST if self._lease.is_lost else StopReason.LEDGER_AWAY)
+                return

@@ -1,0 +1,103 @@
+"""What every job does around its work: one form of log, and an end that others can read.
+
+The exit status is 0 when the job ended as wished, 2 for wrong arguments, settings or declarations, 1 for any other
+failure; the line before the last says `sluice: reason: <word>` (`FailureReason`), the last one
+`sluice: failed: <ErrorClass>: <message>`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sluice.errors import LedgerError, SluiceError
+from sluice.failures.classification import classify
+from sluice.failures.error_chains import chain_of
+from sluice.launching.exits import FAILURE_MARK, REASON_MARK
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.failure import Failure
+from sluice.ledger.records.run import RunState
+from sluice.ledger.runs import record_end
+from sluice_spark.delivery.batch_gate import TurnedAwayError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_REASON = 600
+"""Characters of a reason: a sentence or two. Spark's messages go on for pages, and those stay in the log."""
+
+
+def run_job(work: Callable[[], None]) -> int:
+    """Do a job's work and return the exit status of its process."""
+    _log_to_stderr()
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the end of the process: whatever it was becomes its status and last line
+        if not isinstance(error, SluiceError):
+            _log.exception("the job failed")
+        sys.stderr.write(f"{REASON_MARK}{failure_of_error(error).reason}\n{FAILURE_MARK}{reason_of(error)}\n")
+        sys.stderr.flush()
+        return exit_code_of(error)
+    return 0
+
+
+@contextmanager
+def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]:
+    """Record in the ledger how a run ends: with the reason that the block says, or with the error that it raises.
+
+    Yields
+    ------
+    What takes the reason of an end without failure.
+    """
+    reasons: list[str] = []
+    try:
+        yield reasons.append
+    except Exception as error:
+        try:
+            record_end(
+                ledger,
+                run_id,
+                state=RunState.FAILED,
+                exit_code=exit_code_of(error),
+                reason=reason_of(error),
+                failure=failure_of_error(error),
+            )
+        except LedgerError as silent:
+            # The run's own error is the one to tell; whoever watches the process records its exit.
+            _log.warning("the end of the run could not be recorded: %s", silent)
+        raise
+    record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="; ".join(reasons))
+
+
+def reason_of(error: Exception) -> str:
+    """The one line that says why a job failed."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
+
+
+def failure_of_error(error: Exception) -> Failure:
+    """The class and the reason of a failure."""
+    return classify(chain_of(error))
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit status that a failure has."""
+    return error.exit_code if isinstance(error, SluiceError) else 1
+
+
+def _log_to_stderr() -> None:
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for chatty in ("py4j", "pyspark"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # py4j tells every error of a callback with its traceback; a batch that is turned away is no error.
+    logging.getLogger("py4j.clientserver").addFilter(_is_worth_telling)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], TurnedAwayError)

@@ -1,0 +1,168 @@
+"""Runs a stream's query in this driver: starts it, watches it, and stops it between two batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
+
+from sluice.sources.skipped_input_watch import PassedOver
+from sluice_spark.delivery.batch_gate import BatchGate
+from sluice_spark.delivery.direct_delivery import DirectDelivery
+from sluice_spark.delivery.record_delivery import start_records
+from sluice_spark.delivery.sink_delivery import Delivery
+from sluice_spark.query.lateness import LateWatermark
+from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.run.progress_listener import ProgressListener
+from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.session.garbage import quick_collections, swept
+from sluice_spark.sinks.kafka import KafkaSink
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 20.0
+"""How long a stop waits for a pause between two batches before it closes the gate. Most streams pause every few
+seconds; one that is catching up does not, and its next batch is turned away instead."""
+
+_BATCH_SECONDS = 90.0
+"""How long a stop then waits for the running batch; after that it is interrupted, and runs again at the next start."""
+
+_LAST_EVENTS_SECONDS = 10.0
+"""How long the end waits for Spark's report of the last batches."""
+
+_MAY_NOT_PUBLISH = frozenset({StopReason.LEASE_LOST, StopReason.UNPUBLISHED})
+_LOOK_SECONDS = 0.02
+_WATCH_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRun:
+    """A planned stream, its delivery, and what may stop it.
+
+    new_listener: makes the listener of one start. on_started: hears the query's id.
+    late_watermark: is kept up with the batches.
+    passed_over: looks at the sources before each batch.
+    records_to: where records go one by one; none when batches go to the delivery.
+    direct: what starts the query when Iceberg's own sink writes; none when batches go to the delivery.
+    """
+
+    spark: SparkSession
+    plan: StreamPlan
+    delivery: Delivery
+    checkpoint: str
+    stop: StopRequest
+    gate: BatchGate
+    new_listener: Callable[[], ProgressListener]
+    on_started: Callable[[str], None]
+    late_watermark: LateWatermark
+    passed_over: PassedOver
+    records_to: KafkaSink | None = None
+    direct: DirectDelivery | None = None
+
+    def keep_running(self, trigger: Mapping[str, Any]) -> StopReason:
+        """Run until a stop is asked for.
+
+        Parameters
+        ----------
+        trigger: in the words of `DataStreamWriter.trigger`.
+
+        Returns
+        -------
+        Why it ended.
+
+        Raises
+        ------
+        Exception: what made the query fail; the error of the delivery itself where it was one.
+        """
+        listener = self.new_listener()
+        self.spark.streams.addListener(listener)
+        try:
+            if self.stop.reason is None:
+                with quick_collections():
+                    self._start_and_watch(trigger)
+                listener.terminated.wait(_LAST_EVENTS_SECONDS)
+        finally:
+            self.spark.streams.removeListener(listener)
+        return self.stop.reason or StopReason.EXHAUSTED
+
+    def exhaust(self, *, has_unfinished_batch: bool) -> StopReason:
+        """Run over everything that is there now, then end.
+
+        An Iceberg table is read with the trigger `once`: with `availableNow` its reader insists on the first snapshot
+        that the stream ever read, which expiry removes (apache/iceberg#18000), and walks all snapshots since. `once`
+        plans one batch over what is there. A batch that an earlier run left unfinished takes a start of its own.
+        `once` has no batch without rows, so what is late is judged by the watermark of one run before.
+
+        Raises
+        ------
+        Exception: what made the query fail.
+        """
+        trigger = self.plan.declaration.trigger
+        if trigger is not None and trigger.once:
+            _log.info("`once` runs as `available_now`: all that is there now, in batches as the inputs' limits ask for")
+        if not self.plan.reads_iceberg:
+            return self.keep_running({"availableNow": True})
+        for _ in range(2 if has_unfinished_batch else 1):
+            reason = self.keep_running({"once": True})
+        return reason
+
+    def _start_and_watch(self, trigger: Mapping[str, Any]) -> None:
+        query = self._start(trigger)
+        is_interrupted = False
+        try:
+            self.on_started(query.id)
+            while query.isActive and not self.stop.wait(_WATCH_SECONDS):
+                pass
+        finally:
+            if query.isActive:
+                is_interrupted = self._stop_between_batches(query)
+        self._raise_failure(query, is_interrupted=is_interrupted)
+
+    def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        if self.records_to is not None:
+            return start_records(self.plan, self.records_to, checkpoint=self.checkpoint)
+        if self.direct is not None:
+            return self.direct.start(self.plan, checkpoint=self.checkpoint, trigger=trigger)
+        deliver = swept(self.late_watermark.ahead_of(self.passed_over.ahead_of(self.delivery)))
+        writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(deliver)
+        return writer.trigger(**trigger).start()
+
+    def _stop_between_batches(self, query: StreamingQuery) -> bool:
+        """Stop the query and say whether it still ran then, so that what it says after it is the stop's own doing."""
+        # Records follow each other without a pause. Before Iceberg's own sink lies no gate, so that a run that may not
+        # publish any more ends within its batch: the sink knows the batch when it comes again.
+        is_at_once = self.records_to is not None or (self.direct is not None and self.stop.reason in _MAY_NOT_PUBLISH)
+        if not is_at_once:
+            self._await_pause(query, seconds=_PAUSE_SECONDS)
+            self.gate.close()
+            self._await_pause(query, seconds=_BATCH_SECONDS)
+        is_running = bool(query.isActive)
+        query.stop()
+        return is_running
+
+    def _await_pause(self, query: StreamingQuery, *, seconds: float) -> None:
+        def is_within_batch() -> bool:
+            is_held = self.gate.turned_away.is_set()
+            return query.isActive and not is_held and bool(query.status["isTriggerActive"])
+
+        patiently = retry(retry=retry_if_result(bool), wait=wait_fixed(_LOOK_SECONDS), stop=stop_after_delay(seconds))
+        try:
+            patiently(is_within_batch)()
+        except RetryError:
+            _log.warning("the batch still runs after %d s", seconds)
+
+    def _raise_failure(self, query: StreamingQuery, *, is_interrupted: bool) -> None:
+        if self.delivery.failure is not None:
+            raise self.delivery.failure
+        error = query.exception()
+        if error is None or self.gate.turned_away.is_set():
+            return
+        if not is_interrupted:
+            raise error
+        _log.info("the stop came while a batch was planned; it is planned again at the next start")
+        _log.debug("what the interrupted planning said: %s", error)

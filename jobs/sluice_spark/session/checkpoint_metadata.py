@@ -1,0 +1,150 @@
+"""Compares a checkpoint with what the ledger knows of it, before Spark gets to use it.
+
+Spark 4.1 goes on silently with a new query id when a checkpoint's `metadata` is gone, and then reads its source anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import CheckpointError
+from sluice.ledger.records.generation import GenerationObservation
+from sluice_spark.session.jvm import jvm_of
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """What lies in a checkpoint folder.
+
+    query_id: the id in its `metadata`; unset when there is none.
+    newest_planned, newest_committed: the newest batches of the offset and the commit log; -1 when there is none.
+    frozen_conf: the settings that the offset log keeps for the life of the checkpoint; empty before the first batch.
+    unfinished_since: when the batch was planned that was not committed; none without one.
+    watermark_ms: of the batch before the one that the next start runs first, in milliseconds since 1970; 0 without one.
+    """
+
+    query_id: str | None
+    newest_planned: int
+    newest_committed: int
+    frozen_conf: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int = 0
+    unfinished_since: datetime | None = None
+
+    @property
+    def has_unfinished_batch(self) -> bool:
+        """Whether a batch was planned and not committed: the next start runs it again."""
+        return self.newest_planned > self.newest_committed
+
+    @property
+    def shuffle_partitions(self) -> int | None:
+        """In so many parts the state is kept; none before the first batch."""
+        partitions = self.frozen_conf.get("spark.sql.shuffle.partitions")
+        return int(partitions) if partitions is not None else None
+
+
+def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
+    """Look into a checkpoint folder, on any file system that Spark knows.
+
+    Raises
+    ------
+    CheckpointError: when its `metadata` or its newest offsets cannot be read.
+    """
+    jvm = jvm_of(spark)
+    java_session = spark._jsparkSession
+    folder = jvm.org.apache.hadoop.fs.Path(location)
+    files = folder.getFileSystem(java_session.sessionState().newHadoopConf())
+    metadata = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
+    text = _read_text(jvm, files.open(metadata)) if files.exists(metadata) else None
+    newest_planned, newest_committed = (_newest(jvm, files, folder, log) for log in ("offsets", "commits"))
+    newest = _batch_metadata(jvm, files, folder, newest_planned)
+    is_unfinished = newest_planned > newest_committed
+    before_next = _batch_metadata(jvm, files, folder, newest_planned - 1) if is_unfinished else newest
+    return CheckpointState(
+        query_id=_query_id(text, location),
+        newest_planned=newest_planned,
+        newest_committed=newest_committed,
+        frozen_conf=newest.get("conf", {}),
+        watermark_ms=int(before_next.get("batchWatermarkMs", 0)),
+        unfinished_since=_planned_at(newest) if is_unfinished else None,
+    )
+
+
+def require_own_checkpoint(found: CheckpointState, generation: GenerationObservation) -> None:
+    """See that a checkpoint is the one that the ledger has registered.
+
+    Raises
+    ------
+    CheckpointError: when it is another one, or has lost its `metadata`.
+    """
+    whose = f"the checkpoint of stream {generation.stream}, generation {generation.generation}, {generation.checkpoint}"
+    remedy = (
+        "Restore the checkpoint; going on would read the source anew, which `sluice stream reset "
+        f"{generation.stream}` does knowingly."
+    )
+    if generation.query_id is not None and found.query_id is None:
+        raise CheckpointError(
+            f"{whose[0].upper()}{whose[1:]}, is registered for query {generation.query_id} and has no metadata.",
+            next_step=remedy,
+        )
+    if generation.query_id is not None and found.query_id != generation.query_id:
+        raise CheckpointError(
+            f"{whose[0].upper()}{whose[1:]}, is registered for query {generation.query_id}, got {found.query_id}.",
+            next_step=remedy,
+        )
+    if found.query_id is None and found.newest_planned >= 0:
+        raise CheckpointError(f"{whose[0].upper()}{whose[1:]}, has batches and no metadata.", next_step=remedy)
+
+
+def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batch: int) -> dict[str, Any]:
+    """What the offset log says of a batch beside its offsets; nothing when it does not know the batch."""
+    path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
+    if batch < 0 or not files.exists(path):
+        return {}
+    _, _, rest = _read_text(jvm, files.open(path)).partition("\n")
+    try:
+        found: dict[str, Any] = json.loads(rest.partition("\n")[0])
+    except ValueError as error:
+        raise CheckpointError(
+            f"The offset log of the checkpoint cannot be read: {path.toString()} holds {rest[:80]!r}.",
+            next_step="Restore the checkpoint.",
+        ) from error
+    return found
+
+
+def _planned_at(metadata: Mapping[str, Any]) -> datetime:
+    return datetime.fromtimestamp(int(metadata.get("batchTimestampMs", 0)) / 1000, UTC)
+
+
+def _query_id(text: str | None, location: str) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(json.loads(text)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"The metadata of the checkpoint {location} cannot be read: {text[:80]!r}.", next_step="Restore it."
+        ) from error
+
+
+def _read_text(jvm: JavaObject, stream: JavaObject) -> str:
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def _newest(jvm: JavaObject, files: JavaObject, folder: JavaObject, log: str) -> int:
+    path = jvm.org.apache.hadoop.fs.Path(folder, log)
+    if not files.exists(path):
+        return -1
+    names = (status.getPath().getName() for status in files.listStatus(path))
+    return max((int(name) for name in names if name.isdigit()), default=-1)

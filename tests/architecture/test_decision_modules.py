@@ -1,0 +1,64 @@
+"""Decisions are functions of their arguments: no clock, no file, no network, no database, whatever they import."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from tests.architecture.source_modules import Moment, SourceModule, source_modules
+
+DECISION_MODULES = (
+    "sluice.checkpoints.checkpoint_layout",
+    "sluice.checkpoints.checkpoint_state",
+    "sluice.checkpoints.compatibility",
+    "sluice.checkpoints.health_decision",
+    "sluice.failures.classification",
+    "sluice.failures.guide",
+    "sluice.failures.rules",
+    "sluice.maintenance.maintenance_plan",
+    "sluice.maintenance.pin_plan",
+    "sluice.supervision.progress_decision",
+    "sluice.supervision.reset_effects",
+    "sluice.supervision.restart_history",
+    "sluice.supervision.restart_policy",
+    "sluice.supervision.stream_health",
+    "sluice.supervision.supervision_decision",
+)
+"""Every module that decides. What is not listed here observes, acts or holds values."""
+
+OUTSIDE = (
+    "boto3", "botocore", "confluent_kafka", "httpx", "os", "psutil", "psycopg", "pyiceberg", "requests", "shutil",
+    "signal", "socket", "sqlalchemy", "subprocess", "threading", "time", "urllib",
+)  # fmt: skip
+"""What reaches outside the process, or waits."""
+
+CLOCKS = {"now", "utcnow", "today", "time", "time_ns", "monotonic"}
+
+
+def module_named(name: str) -> SourceModule:
+    """One module by its dotted name."""
+    return next(module for module in source_modules() if module.name == name)
+
+
+@pytest.mark.parametrize("name", DECISION_MODULES)
+def test_it_reaches_nothing_outside_the_process(name: str) -> None:
+    wrong = [
+        f"{module_named(name).place}:{found.line} imports {found.module}"
+        for found in module_named(name).imports()
+        if found.moment is not Moment.NEVER and found.module.partition(".")[0] in OUTSIDE
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", DECISION_MODULES)
+def test_it_never_reads_the_clock(name: str) -> None:
+    module = module_named(name)
+
+    wrong = [
+        f"{module.place}:{node.lineno} calls {ast.unparse(node.func)}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in CLOCKS
+    ]
+
+    assert wrong == []

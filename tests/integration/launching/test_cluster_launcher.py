@@ -1,0 +1,270 @@
+"""Drivers on a cluster: each moment at which a launch may break off, what silence means, and no secret seen."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fakes.cluster import IGNORES_ITS_LEASE, FakeCluster, fake_conf
+from tests.fixtures.streams import continuous_stream
+
+from sluice.declarations.loaded import LoadedStream
+from sluice.errors import FailureReason, LaunchError
+from sluice.launching.cluster import cluster_launcher as launcher_room
+from sluice.launching.cluster.application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.cluster.submission import Submission
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision import supervisor as supervisor_module
+from sluice.supervision.stream_observer import observe_stream
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervisor import Supervisor, supervise
+
+WANTED = continuous_stream(restart={"attempts": 2, "first_delay": "1 hour", "longest_delay": "1 day"})
+
+
+class BrokenOffError(BaseException):
+    """The launching process dies here. Nothing that the launcher catches."""
+
+
+@pytest.fixture
+def cluster(ledger: Ledger) -> FakeCluster:
+    """A cluster in memory, which outlives every launcher."""
+    return FakeCluster(ledger)
+
+
+@pytest.fixture
+def make_launcher(ledger: Ledger, ledger_url: str, cluster: FakeCluster) -> Callable[..., ClusterLauncher]:
+    """Makes a launcher as each process has one of its own."""
+
+    def make(submit: Callable[[Submission], None] = cluster.submit) -> ClusterLauncher:
+        return ClusterLauncher(
+            connection="a_cluster",
+            ledger=ledger,
+            ledger_url=ledger_url,
+            cluster=cluster,
+            conf_for=fake_conf,
+            submit=submit,
+        )
+
+    return make
+
+
+MakeLauncher = Callable[..., ClusterLauncher]
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> RunObservation:
+    """An admitted run of the wanted stream."""
+    return admit_run(
+        ledger, stream=WANTED.name, mode="continuous", declaration_digest=WANTED.digest, launched_by="a test"
+    )
+
+
+def ask(run: RunObservation, *arguments: str, environment: dict[str, str] | None = None) -> LaunchRequest:
+    """The request for a run."""
+    return LaunchRequest(
+        run_id=run.run_id,
+        stream=run.stream,
+        command=("driver.py", *arguments),
+        environment=environment or {},
+        log_file=Path("/nowhere/run.log"),
+        connection="a_cluster",
+        conf={"spark.driver.memory": "512m"},
+    )
+
+
+def process_of(ledger: Ledger, run: RunObservation) -> ProcessIdentity:
+    """What the ledger has bound the run to."""
+    process = find_run(ledger, run.run_id).process
+    assert process is not None
+    return process
+
+
+def supervisor_with(ledger: Ledger, launcher: ClusterLauncher) -> Supervisor:
+    """A supervisor in a process of its own."""
+
+    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
+        assert wanted is WANTED
+        return ask(run)
+
+    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
+
+
+def test_a_launch_that_breaks_off_after_the_submission_is_adopted(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    def submit(submission: Submission) -> None:
+        cluster.submit(submission)
+        raise BrokenOffError
+
+    with pytest.raises(BrokenOffError):
+        supervise(supervisor_with(ledger, make_launcher(submit)), WANTED)
+    adopted = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert (adopted.decision.action, adopted.decision.reason) == (SupervisionAction.ADOPT, SupervisionReason.STARTING)
+    assert adopted.run is not None
+    assert make_launcher().observe(process_of(ledger, adopted.run)) is ProcessState.ALIVE
+    assert len(cluster.submissions) == 1
+
+
+def test_a_launch_that_breaks_off_before_the_submission_is_launched_anew_when_nothing_can_come_any_more(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
+
+    def submit(submission: Submission) -> None:
+        raise BrokenOffError
+
+    with pytest.raises(BrokenOffError):
+        supervise(supervisor_with(ledger, make_launcher(submit)), WANTED)
+    waiting = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert waiting.seen.process is ProcessState.UNKNOWN
+    assert cluster.submissions == []
+    monkeypatch.setattr(launcher_room, "SUBMITTED_WITHIN_SECONDS", 0.0)
+    anew = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert anew.decision.action is SupervisionAction.LAUNCH
+    assert anew.seen.newest_run is not None
+    assert anew.seen.newest_run.state is RunState.LOST
+    assert anew.run is not None
+    assert anew.run.token > anew.seen.newest_run.token
+
+
+def test_a_launcher_of_another_process_is_refused_and_submits_nothing(
+    ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    make_launcher().launch(ask(run))
+    with pytest.raises(LaunchError, match="has a process already"):
+        make_launcher().launch(ask(run))
+    assert len(cluster.submissions) == 1
+
+
+def test_a_submission_whose_answer_was_lost_is_no_failure(
+    run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    cluster.lost_answer = True
+    process = make_launcher().launch(ask(run))
+    assert make_launcher().observe(process) is ProcessState.ALIVE
+
+
+@pytest.mark.parametrize("lists_refused", [False, True])
+def test_a_submission_that_failed_is_one_sentence(
+    lists_refused: bool, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    cluster.refusal, cluster.lists_refused = "the queue does not exist", lists_refused
+    with pytest.raises(LaunchError, match="the queue does not exist"):
+        make_launcher().launch(ask(run))
+
+
+def test_a_submission_of_which_nobody_knows_is_unknown_and_is_not_repeated(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    cluster.lost_answer = cluster.is_silent = True
+    for _ in range(2):
+        left = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+        assert left.run is not None
+        assert left.run.is_live
+    assert left.seen.process is ProcessState.UNKNOWN
+    assert len(cluster.submissions) == 1
+
+
+def test_nothing_is_killed_while_the_cluster_is_silent(
+    ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    process = make_launcher().launch(ask(run, IGNORES_ITS_LEASE))
+    cluster.is_silent = True
+    assert make_launcher().stop(process, grace_seconds=0) is ProcessState.UNKNOWN
+    cluster.is_silent = False
+    assert cluster.kills == []
+    assert find_run(ledger, run.run_id).is_live
+
+
+def test_only_a_driver_without_a_lease_is_killed(
+    ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    process = make_launcher().launch(ask(run))
+    assert make_launcher().stop(process, grace_seconds=30) is ProcessState.GONE
+    assert cluster.kills == []  # it heard that its lease is lost, and ended
+    hung = admit_run(ledger, stream=WANTED.name, mode="continuous", declaration_digest="d", launched_by="a test")
+    process = make_launcher().launch(ask(hung, IGNORES_ITS_LEASE))
+    assert make_launcher().stop(process, grace_seconds=0) is ProcessState.GONE
+    assert len(cluster.kills) == 1
+    assert find_run(ledger, hung.run_id).exit_code == -9
+
+
+def test_a_driver_that_died_without_a_word_is_told_by_its_cluster(
+    ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    process = make_launcher().launch(ask(run))
+    cluster.add(tag_of(process), ApplicationState.FAILED, explanation="killed by signal exitCode: 137", exit_code=137)
+    left = observe_stream(ledger, make_launcher(), WANTED.name).left_exit
+    assert left is not None
+    assert (left.state, left.exit_code, left.reason) == (RunState.FAILED, 137, "killed by signal exitCode: 137")
+    supervised = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert supervised.decision.action is SupervisionAction.LAUNCH  # its first failure: it comes back at once
+    ended = find_run(ledger, run.run_id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 137)
+
+
+def test_an_application_that_somebody_killed_is_told_so(
+    run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    process = make_launcher().launch(ask(run))
+    cluster.add(tag_of(process), ApplicationState.KILLED, explanation="Application was killed by user root")
+    ended = make_launcher().exit_of(process)
+    assert ended is not None
+    assert (ended.exit_code, ended.reason) == (-9, "killed by the cluster: Application was killed by user root")
+    assert ended.failure is not None
+    assert ended.failure.reason is FailureReason.DRIVER_KILLED
+
+
+def test_nothing_is_submitted_for_a_run_that_has_ended(
+    ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    record_end(ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="never launched")
+    with pytest.raises(LaunchError, match="has ended"):
+        make_launcher().launch(ask(run))
+    assert cluster.submissions == []
+
+
+def test_secrets_travel_in_a_private_file_that_is_gone_afterwards(
+    run: RunObservation,
+    cluster: FakeCluster,
+    make_launcher: MakeLauncher,
+    ledger_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nasty = 'planted "secret" $HOME `id` \\ : # = !\nand more'
+    monkeypatch.setenv("SLUICE_CATALOG__CREDENTIAL", nasty)
+    monkeypatch.setenv("SLUICE_STACK", "this machine's")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "planted-of-airflow")
+    modes: list[int] = []
+
+    def submit(submission: Submission) -> None:
+        modes.append(stat.S_IMODE(submission.properties_file.stat().st_mode))
+        cluster.submit(submission)
+
+    make_launcher(submit).launch(ask(run, "--run-id=1", environment={"PYSPARK_PYTHON": "/usr/bin/python3"}))
+    assert modes == [0o600]
+    settings, submission = cluster.settings[0], cluster.submissions[0]
+    assert not submission.properties_file.exists()
+    assert settings["fake.environment.SLUICE_CATALOG__CREDENTIAL"] == nasty
+    assert settings["fake.environment.SLUICE_LEDGER_URL"] == ledger_url
+    assert settings["fake.environment.SLUICE_RUN_ID"] == run.run_id
+    assert settings["spark.driver.memory"] == "512m"
+    assert "fake.environment.SLUICE_STACK" not in settings
+    assert not any("planted-of-airflow" in value for value in settings.values())
+    assert "planted" not in " ".join((submission.application, *submission.arguments, submission.name))
+
+
+def tag_of(process: ProcessIdentity) -> DriverTag:
+    """The tag on the application of a driver."""
+    assert process.application is not None
+    stream, token, run_id = process.application.split(":")
+    launched_at_ms = round(process.started_at_seconds * 1000)
+    return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)

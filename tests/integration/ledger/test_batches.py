@@ -1,0 +1,106 @@
+"""Batches and generations in a real PostgreSQL."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import pytest
+
+from sluice.errors import CheckpointError
+from sluice.ledger.batches import batches_since, newest_batch, recent_batches, record_batch, totals
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def a_batch(number: int, *, generation: int = 1, stream: str = "flights") -> BatchObservation:
+    """A batch of 100 rows."""
+    return BatchObservation(
+        key=PublicationKey(stream=stream, generation=generation, batch=number),
+        run_id="run-1",
+        started_at=NOON + timedelta(seconds=number),
+        duration_ms=420,
+        input_rows=100,
+        published_rows={"rows": 90, "copy": 45},
+        refused_rows=4,
+        late_rows=3,
+        duplicate_rows=3,
+        watermark=NOON - timedelta(hours=6),
+        start_offsets={"records": {"flights": {"0": 100 * number}}},
+        end_offsets={"records": {"flights": {"0": 100 * (number + 1)}}},
+        passed_over={"records": {"flights/0": 2}},
+        snapshot_ids={"rows": 2**62 + number},
+        durations_ms={"addBatch": 300},
+    )
+
+
+def test_a_batch_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
+    batch = replace(a_batch(0), end_offsets=MappingProxyType({"records": {"flights": {"0": 100}}}))
+    assert record_batch(ledger, batch)
+    known = newest_batch(ledger, "flights")
+    assert known is not None
+    assert known.recorded_at is not None
+    assert replace(known, recorded_at=None) == replace(batch, end_offsets=dict(batch.end_offsets))
+
+
+def test_what_was_recorded_first_stays(ledger: Ledger) -> None:
+    assert record_batch(ledger, a_batch(0))
+    assert not record_batch(ledger, replace(a_batch(0), input_rows=999, run_id="run-2"))
+    assert totals(ledger, "flights").input_rows == 100
+
+
+def test_the_newest_batch_is_the_last_of_the_newest_generation(ledger: Ledger) -> None:
+    for batch in (a_batch(7), a_batch(8), a_batch(0, generation=2)):
+        record_batch(ledger, batch)
+    assert [batch.key.batch for batch in recent_batches(ledger, "flights", limit=2)] == [0, 8]
+    assert newest_batch(ledger, "weather") is None
+
+
+def test_batches_since_a_time_are_those_recorded_then_or_later(ledger: Ledger) -> None:
+    for number in range(3):
+        record_batch(ledger, a_batch(number))
+    middle = recent_batches(ledger, "flights", limit=3)[1].recorded_at
+    assert middle is not None
+    assert [batch.key.batch for batch in batches_since(ledger, "flights", middle)] == [2, 1]
+
+
+def test_totals_add_up_over_batches_and_generations(ledger: Ledger) -> None:
+    for batch in (a_batch(0), a_batch(1), a_batch(0, generation=2), a_batch(0, stream="weather")):
+        record_batch(ledger, batch)
+    assert totals(ledger, "flights") == StreamTotals(
+        stream="flights",
+        batches=3,
+        input_rows=300,
+        published_rows={"copy": 135, "rows": 270},
+        refused_rows=12,
+        late_rows=9,
+        duplicate_rows=9,
+    )
+    assert totals(ledger, "nothing").input_rows == 0
+
+
+def test_the_first_generation_is_opened_once_by_whoever_comes_first(ledger: Ledger, ledger_url: str) -> None:
+    def ask(_: int) -> object:
+        with open_ledger(ledger_url) as own:
+            return current_generation(own, "flights", checkpoints_root="file:///checkpoints/")
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        answers = set(pool.map(ask, range(8)))
+    assert len(answers) == 1
+    generation = current_generation(ledger, "flights", checkpoints_root="s3a://elsewhere")
+    assert (generation.generation, generation.checkpoint) == (1, "file:///checkpoints/flights/1")
+
+
+def test_a_generation_is_bound_to_one_query_id(ledger: Ledger) -> None:
+    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
+    assert record_query_id(ledger, "flights", 1, "query-1").query_id == "query-1"
+    assert record_query_id(ledger, "flights", 1, "query-1").query_id == "query-1"
+    with pytest.raises(CheckpointError, match="belongs to query query-1, got query-2"):
+        record_query_id(ledger, "flights", 1, "query-2")
+    with pytest.raises(CheckpointError, match="no generation 2"):
+        record_query_id(ledger, "flights", 2, "query-1")

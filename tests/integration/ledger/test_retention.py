@@ -1,0 +1,117 @@
+"""A real ledger that is tidied: what is old goes, what a stream needs stays, and the sums stay true."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from sluice.ledger import retention
+from sluice.ledger.batches import recent_batches, record_batch, totals
+from sluice.ledger.connection import Ledger
+from sluice.ledger.leases import find_lease
+from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.records.run import RunState
+from sluice.ledger.retention import Retention, Tidied, tidy
+from sluice.ledger.runs import admit_run, recent_runs, record_end
+from sluice.ledger.source_looks import record_look
+
+KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90))
+
+
+def record(ledger: Ledger, number: int, *, generation: int = 1, days_ago: int = 0, stream: str = "flights") -> None:
+    """A batch that was recorded so many days ago."""
+    batch = BatchObservation(
+        key=PublicationKey(stream=stream, generation=generation, batch=number),
+        run_id="run-1",
+        started_at=datetime.now(UTC),
+        duration_ms=1,
+        input_rows=10,
+        published_rows={"main": 7, "other": number},
+        refused_rows=2,
+        late_rows=1,
+        end_offsets={"records": {"flights": {"0": number}}},
+    )
+    record_batch(ledger, batch)
+    with ledger.transaction() as connection:
+        connection.execute(
+            text(
+                "UPDATE sluice.batches SET recorded_at = now() - :age WHERE (stream, generation, batch) = (:s, :g, :b)"
+            ),
+            {"age": timedelta(days=days_ago), "s": stream, "g": generation, "b": number},
+        )
+
+
+def keys(ledger: Ledger) -> list[str]:
+    """The batches that are kept."""
+    return [str(batch.key) for batch in recent_batches(ledger, "flights", limit=100)]
+
+
+@pytest.fixture
+def old_batches(ledger: Ledger) -> None:
+    """Two generations, the first one long over."""
+    for number in range(3):
+        record(ledger, number, days_ago=100 - number)
+    record(ledger, 0, generation=2, days_ago=40)
+    record(ledger, 1, generation=2, days_ago=29)
+    record(ledger, 2, generation=2)
+
+
+def test_old_batches_are_forgotten_but_for_the_newest_of_every_generation(ledger: Ledger, old_batches: None) -> None:
+    assert tidy(ledger, KEPT, dry_run=True) == Tidied(batches=3, runs=0)
+    assert len(keys(ledger)) == 6
+    assert tidy(ledger, KEPT) == Tidied(batches=3, runs=0)
+    assert keys(ledger) == ["flights:2:2", "flights:2:1", "flights:1:2"]
+    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=0)
+
+
+def test_the_sums_stay_true_however_often_it_is_tidied(
+    ledger: Ledger, old_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_AT_ONCE", 2)  # several transactions
+    record(ledger, 0, stream="others", days_ago=99)
+    before = totals(ledger, "flights")
+    newest = recent_batches(ledger, "flights", limit=1)[0]
+    read_before = record_look(ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest).read_rows
+    for days in (60, 30, 1):
+        tidy(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs))
+        assert totals(ledger, "flights") == before
+    assert keys(ledger) == ["flights:2:2", "flights:1:2"]
+    read_after = record_look(ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest).read_rows
+    assert (read_before, read_after) == (30, 30)
+    assert (before.batches, before.input_rows, before.published_rows) == (6, 60, {"main": 42, "other": 6})
+
+
+def test_two_that_tidy_at_once_add_nothing_twice(ledger: Ledger, old_batches: None) -> None:
+    before = totals(ledger, "flights")
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        tidied = list(pool.map(lambda _: tidy(ledger, KEPT), range(2)))
+    assert sum(one.batches for one in tidied) == 3
+    assert totals(ledger, "flights") == before
+
+
+def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "RUNS_KEPT_OF_A_STREAM", 2)
+    for number in range(5):
+        run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
+        record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=f"reason {number}")
+    live = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.runs SET ended_at = ended_at - interval '100 days'"))
+    assert tidy(ledger, KEPT, dry_run=True) == Tidied(batches=0, runs=4)
+    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=4)
+    kept = recent_runs(ledger, "flights", limit=9)
+    assert [run.reason for run in kept] == [None, "reason 4"]
+    assert kept[0] == live
+    with ledger.transaction() as connection:
+        archived = connection.execute(text("SELECT run FROM sluice.archived_runs ORDER BY ended_at")).scalars().all()
+    assert [run["reason"] for run in archived] == [f"reason {number}" for number in range(4)]
+    lease = find_lease(ledger, "flights")
+    assert lease is not None
+    assert (lease.token, lease.run_id) == (6, live.run_id)
+    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=0)

@@ -1,0 +1,187 @@
+"""The upkeep commands on a real catalog and ledger: what they print, and how they end. No Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+import yaml
+from tests.fixtures.stack import Stack
+
+from sluice.cli.app import main
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.quality_history import record_quality
+from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+from sluice.tables.catalog import open_catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A folder of declarations with one table and a stream that reads it, of the test's own."""
+
+    table: str
+    stream: str
+    checkpoints: Path
+    ledger: Ledger
+
+
+@pytest.fixture
+def deployment(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The services with declarations of the test's own."""
+    namespace = f"n{uuid4().hex[:12]}"
+    table, stream, copies = f"{namespace}.rows", f"s{namespace}", f"{namespace}.copies"
+    pipelines, checkpoints = tmp_path / "pipelines", tmp_path / "checkpoints"
+    pipelines.mkdir()
+    for name in (table, copies):
+        policy = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
+        declare(
+            pipelines / f"{name}.table.yaml", table=name, columns=[{"name": "id", "type": "long"}], maintenance=policy
+        )
+    declare(
+        pipelines / f"{stream}.stream.yaml",
+        stream=stream,
+        mode="incremental",
+        schedule={"cron": "@hourly"},
+        inputs={"records": {"stream": {"iceberg": {"table": table}}}},
+        transformation={"sql": "copy.sql"},
+        outputs={"copies": {"iceberg": {"table": copies}}},
+    )
+    (pipelines / "copy.sql").write_text("SELECT id FROM records")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(pipelines))
+    monkeypatch.setenv("SLUICE_CHECKPOINTS", checkpoints.as_uri())
+    monkeypatch.setenv("COLUMNS", "200")
+    settings = services_environment.settings()
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        made = Deployment(table=table, stream=stream, checkpoints=checkpoints, ledger=ledger)
+        assert ended(["table", "create"]) == 0
+        opened = open_catalog(settings).load_table(table)
+        for number in range(6):
+            opened.append(pa.table({"id": pa.array([number], pa.int64())}))
+        yield made
+
+
+def declare(file: Path, **declaration: Any) -> None:
+    """Write a declaration."""
+    file.write_text(yaml.safe_dump({"description": file.name, "owner": "me", **declaration}))
+
+
+def ended(words: Sequence[str]) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    code = end.value.code
+    return code if isinstance(code, int) else 0
+
+
+def answer(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """The JSON that a command prints."""
+    capsys.readouterr()
+    ended([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_table_status(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(["table", "status", deployment.table]) == 0
+
+    said = capsys.readouterr().out
+    assert f"{deployment.table}: 6 rows in 6 files" in said
+    assert "rewrite_data_files would run: 6 small files" in said
+    assert "no maintenance has been recorded yet" in said
+
+
+def test_a_dry_run_tells_the_plan_and_changes_nothing(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = answer(["table", "status", deployment.table], capsys)
+
+    said = answer(["table", "maintain", deployment.table, "--dry-run"], capsys)
+
+    assert said["dry_run"] is True
+    assert [(step["step"], step["action"]) for step in said["plan"]] == [
+        ("rewrite_data_files", "run"),
+        ("rewrite_manifests", "skip"),
+        ("pin_snapshots", "skip"),
+        ("expire_snapshots", "skip"),
+    ]
+    after = answer(["table", "status", deployment.table], capsys)
+    assert after["table"]["metadata_location"] == before["table"]["metadata_location"]
+    assert after["plan"] == before["plan"] == said["plan"]
+
+
+def test_table_history_of_a_table_that_was_never_maintained(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["table", "history", deployment.table], capsys) == {"table": deployment.table, "runs": []}
+
+
+@pytest.mark.parametrize("verb", ["status", "maintain"])
+def test_a_table_that_is_not_declared_is_a_wrong_question(
+    deployment: Deployment, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(["table", verb, "bronze.nothing", *(["--dry-run"] if verb == "maintain" else [])]) == 2
+    assert "No table is called 'bronze.nothing'" in capsys.readouterr().err
+
+
+def test_checkpoint_check(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(["checkpoint", "check"]) == 0
+    assert "not started yet, so there is no checkpoint" in capsys.readouterr().out
+
+    generation = current_generation(
+        deployment.ledger, deployment.stream, checkpoints_root=deployment.checkpoints.as_uri()
+    )
+    write(deployment, {"metadata": '{"id":"the-one"}', "offsets/0": 'v1\n{}\n"-"', "commits/0": "v1\n{}"})
+    record_query_id(deployment.ledger, deployment.stream, generation.generation, "the-one")
+    (healthy,) = answer(["checkpoint", "check", deployment.stream], capsys)["checks"]
+    assert (healthy["healthy"], healthy["newest_batch"]) == (True, 0)
+
+    write(deployment, {"metadata": '{"id":"another"}'})
+    capsys.readouterr()
+    assert ended(["checkpoint", "check", deployment.stream]) == 1
+    said = capsys.readouterr().out
+    assert f"{deployment.stream}: NOT HEALTHY, generation 1, batch 0" in said
+    assert "identity: metadata holds query id another; registered is the-one" in said
+
+
+def write(deployment: Deployment, files: Mapping[str, str]) -> None:
+    """Write files of the stream's checkpoint."""
+    for path, text in files.items():
+        file = deployment.checkpoints / deployment.stream / "1" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "exit_code"),
+    [(QualityVerdict.PASSED, 0), (QualityVerdict.NOTHING_TO_CHECK, 0), (QualityVerdict.FAILED, 1)],
+)
+def test_quality_report(
+    deployment: Deployment, verdict: QualityVerdict, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = ("expect_column_values_to_be_unique",) if verdict is QualityVerdict.FAILED else ()
+    check = QualityObservation(
+        table=deployment.table,
+        checked_at=datetime(2026, 11, 20, 12, 0, tzinfo=UTC),
+        launched_by="a test",
+        verdict=verdict,
+        snapshot_id=7,
+        snapshot_committed_at=datetime(2026, 11, 20, 11, 0, tzinfo=UTC),
+        rows=6,
+        expectations=1,
+        failed_expectations=failed,
+        report="/reports/rows/index.html",
+    )
+    record_quality(deployment.ledger, check)
+
+    assert ended(["quality", "report", deployment.table]) == exit_code
+
+    said = capsys.readouterr().out
+    assert f"{deployment.table}: {verdict}, 2026-11-20 12:00:00 UTC" in said
+    assert "/reports/rows/index.html" in said

@@ -1,0 +1,52 @@
+"""One process and no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+from tests.fixtures.drivers import await_condition
+
+from sluice.processes.driver_processes import RUN_ID_VARIABLE, ask_to_end, identity_of, kill_group, observe_process
+from sluice.processes.process_identity import ProcessState
+
+
+def test_this_process_is_alive_and_no_other_is_it() -> None:
+    me = identity_of(os.getpid())
+    assert me.pid == os.getpid()
+    assert observe_process(me) is ProcessState.ALIVE
+    assert observe_process(replace(me, started_at_seconds=me.started_at_seconds + 1.5)) is ProcessState.ALIVE
+    assert observe_process(replace(me, started_at_seconds=me.started_at_seconds + 3600)) is ProcessState.GONE
+    assert observe_process(replace(me, host="another-host")) is ProcessState.UNKNOWN
+
+
+def test_a_driver_whose_start_time_moved_with_the_clock_is_not_called_dead() -> None:
+    marked = {**os.environ, RUN_ID_VARIABLE: "run-1"}
+    with subprocess.Popen(["/bin/sh", "-c", "echo ready; exec sleep 60"], env=marked, stdout=subprocess.PIPE) as driver:
+        try:
+            assert driver.stdout is not None
+            driver.stdout.readline()  # the kernel shows no environment while a program is being loaded
+            known = identity_of(driver.pid)
+            moved = replace(known, started_at_seconds=known.started_at_seconds - 3600)
+            await_condition(lambda: observe_process(moved) is ProcessState.UNKNOWN, within_seconds=5)
+        finally:
+            driver.kill()
+    assert observe_process(known) is ProcessState.GONE
+
+
+def test_a_process_that_ended_and_waits_for_its_parent_is_gone() -> None:
+    with subprocess.Popen(["sleep", "60"], process_group=0) as child:  # noqa: S607
+        known = identity_of(child.pid)
+        kill_group(child.pid)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert observe_process(known) is ProcessState.GONE
+
+
+@pytest.mark.parametrize("end", [ask_to_end, kill_group])
+def test_ending_what_is_gone_does_nothing(end: object) -> None:
+    with subprocess.Popen(["true"], process_group=0) as child:  # noqa: S607
+        pass
+    assert callable(end)
+    end(child.pid)

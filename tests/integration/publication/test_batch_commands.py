@@ -1,0 +1,178 @@
+"""`sluice batch …` on a real catalog and ledger: what waits is shown, the one that stands in the way is rejected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
+from tests.fixtures.stack import Stack
+
+from sluice.cli.app import main
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.records.run import RunState
+from sluice.ledger.runs import admit_run, record_end
+from sluice.publication.mark_moves import reject_batch
+from sluice.publication.staged_output import StagedOutput
+from sluice.tables.catalog import open_catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A declared stream of two tables, and what stages for it as its driver does."""
+
+    stream: str
+    ledger: Ledger
+    benches: tuple[Workbench, ...]
+
+    def stage(self, batch: int, *ids: int) -> None:
+        """Stage a batch for both tables."""
+        for bench in self.benches:
+            bench.stage(batch, ids)
+
+    def next_driver(self) -> list[list[int]]:
+        """What the tables hold when a newer driver has published what it found staged."""
+        for bench in self.benches:
+            bench.begin_as(2)
+            bench.as_run(2).recover()
+        return [bench.ids() for bench in self.benches]
+
+
+@pytest.fixture
+def deployment(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """Both tables with their marks, nothing staged."""
+    settings, namespace = services_environment.settings(), f"s{uuid4().hex[:8]}"
+    tables = {"main": f"{namespace}.flights", "other": f"{namespace}.others"}
+    content = {
+        "stream": namespace,
+        "description": "x",
+        "owner": "me",
+        "mode": "incremental",
+        "schedule": {"cron": "@daily"},
+        "inputs": {"records": {"stream": {"rate": {}}}},
+        "transformation": {"python": "f.py:transform"},
+        "outputs": {name: {"iceberg": {"table": table}} for name, table in tables.items()},
+    }
+    (tmp_path / f"{namespace}.stream.yaml").write_text(yaml.safe_dump(content))
+    for table in tables.values():
+        declared = {"table": table, "description": "x", "owner": "me", "columns": list(COLUMNS)}
+        (tmp_path / f"{table}.table.yaml").write_text(yaml.safe_dump(declared))
+    (tmp_path / "f.py").write_text("def transform(records): ...\n")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    catalog = open_catalog(settings)
+    first = Workbench(
+        open_catalog=lambda: open_catalog(settings),
+        catalog=catalog,
+        output=StagedOutput(stream=namespace, output="main", target=tables["main"]),
+        place=CatalogPlace(environment=services_environment.environment()),
+    )
+    second = replace(first, output=replace(first.output, output="other", target=tables["other"]))
+    for bench in (first, second):
+        bench.declare()
+        bench.begin()
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        yield Deployment(stream=namespace, ledger=ledger, benches=(first, second))
+
+
+@pytest.fixture
+def sluice(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Types `sluice batch … --json`; gives the exit code and the answer."""
+
+    def typed(*words: str) -> tuple[int, Any]:
+        with pytest.raises(SystemExit) as leaving:
+            main(["batch", *words, "--json"])
+        code = leaving.value.code
+        captured = capsys.readouterr()
+        return code if isinstance(code, int) else 0, json.loads(captured.out or captured.err)
+
+    return typed
+
+
+def test_what_waits_is_listed_and_shown(deployment: Deployment, sluice: Callable[..., Any]) -> None:
+    deployment.stage(0, 1, 2)
+    deployment.benches[0].stage(1, [3])
+
+    code, listed = sluice("list", deployment.stream)
+
+    assert code == 0
+    assert [(one["key"], one["state"], one["rows"]) for one in listed["batches"]] == [
+        (f"{deployment.stream}:1:1", "partly_staged", {"main": 1}),
+        (f"{deployment.stream}:1:0", "staged", {"main": 2, "other": 2}),
+    ]
+    assert sluice("show", deployment.stream, "0")[1]["state"] == "staged"
+    code, refusal = sluice("show", deployment.stream, "7")
+    assert (code, refusal["error"]) == (2, "UsageError")
+
+
+def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
+    deployment: Deployment, sluice: Callable[..., Any]
+) -> None:
+    deployment.stage(0, 1, 2)
+    deployment.stage(1, 3)
+
+    code, planned = sluice("reject", deployment.stream, "0", "--dry-run")
+    assert (code, planned["rows"]) == (0, {"main": 2, "other": 2})
+    assert recent_batches(deployment.ledger, deployment.stream, limit=9) == ()
+
+    for _ in range(2):  # again, as after a crash in between, it changes nothing
+        assert sluice("reject", deployment.stream, "0") == (0, {**planned, "dry_run": False})
+
+    (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
+    assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
+    assert deployment.next_driver() == [[3], [3]]
+
+
+def test_a_rejection_that_was_cut_short_is_finished(deployment: Deployment, sluice: Callable[..., Any]) -> None:
+    """The first output's mark has moved past the batch, the second one's has not."""
+    deployment.stage(0, 1)
+    deployment.stage(1, 2)
+    first = deployment.benches[0]
+    reject_batch(first.catalog, first.output, first.staged()[0], token=first.mark().token)
+
+    assert sluice("reject", deployment.stream, "0")[0] == 0
+
+    assert deployment.next_driver() == [[2], [2]]
+
+
+@pytest.mark.parametrize("number", ["1", "5"])
+def test_only_the_next_batch_can_be_rejected(deployment: Deployment, sluice: Callable[..., Any], number: str) -> None:
+    deployment.stage(0, 1)
+    deployment.stage(1, 2)
+
+    code, refusal = sluice("reject", deployment.stream, number)
+
+    assert (code, refusal["error"]) == (2, "UsageError")
+    assert "staged and not visible are: 0, 1" in refusal["message"]
+    assert deployment.next_driver() == [[1, 2], [1, 2]]
+
+
+def test_what_one_table_shows_is_not_rejected_in_the_other(deployment: Deployment, sluice: Callable[..., Any]) -> None:
+    deployment.stage(0, 1)
+    first = deployment.benches[0]
+    first.publish(first.staged()[0])
+
+    code, refusal = sluice("reject", deployment.stream, "0")
+
+    assert (code, refusal["error"]) == (2, "UsageError")
+    assert deployment.next_driver() == [[1], [1]]
+
+
+def test_a_live_run_is_stopped_first(deployment: Deployment, sluice: Callable[..., Any]) -> None:
+    deployment.stage(0, 1)
+    run = admit_run(
+        deployment.ledger, stream=deployment.stream, mode="incremental", declaration_digest="d", launched_by="a test"
+    )
+
+    code, refusal = sluice("reject", deployment.stream, "0")
+    record_end(deployment.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="the test is over")
+
+    assert (code, refusal["error"]) == (1, "RunAlreadyLiveError")
+    assert deployment.next_driver() == [[1], [1]]

@@ -1,0 +1,94 @@
+"""Clearing: a staging table refers to what is not published yet, and to nothing else."""
+
+from __future__ import annotations
+
+from pyarrow.fs import FileSelector
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from tests.fixtures.publication import Workbench
+
+from sluice.publication.staged_batches import load_staging_table
+
+
+def test_published_batches_go_and_staged_ones_stay(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(5)]
+    bench.publish(*batches[:3])
+    assert bench.clear().batches == tuple(batches[:3])
+    assert bench.staged() == tuple(batches[3:])
+    assert live_rows(bench) == 2
+    bench.publish(*batches[3:])
+    assert bench.clear().batches == tuple(batches[3:])
+    assert bench.clear().batches == ()
+    assert (bench.staged(), live_rows(bench)) == ((), 0)
+    assert bench.ids() == [0, 1, 2, 3, 4]
+
+
+def test_what_the_ledger_does_not_have_yet_stays(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(4)]
+    bench.publish(*batches[:3])
+
+    assert bench.clear(unrecorded={1}).batches == (batches[0], batches[2])
+    assert bench.staged() == (batches[1], batches[3])
+    bench.publish(batches[3])
+    assert bench.clear().batches == (batches[1], batches[3])
+    assert (bench.staged(), live_rows(bench), bench.ids()) == ((), 0, [0, 1, 2, 3])
+
+
+def test_a_staged_batch_can_be_read_as_what_follows_its_parent(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(3)]
+    bench.publish(batches[0])
+    bench.clear()
+    staging = load_staging_table(bench.catalog, bench.output)
+    for batch in bench.staged():
+        assert batch.parent_id is not None
+        assert staging.snapshot_by_id(batch.parent_id) is not None
+
+
+def test_data_files_stay_and_the_metadata_of_a_hundred_batches_does_not(bench: Workbench) -> None:
+    for number in range(8):
+        bench.publish(bench.stage(number, [number]))
+        bench.clear()
+    staging = load_staging_table(bench.catalog, bench.output)
+    assert len(staging.snapshots()) <= 3
+    assert len(avro_files(bench)) <= 8
+    assert bench.ids() == list(range(8))
+
+
+def test_files_that_went_in_as_part_of_larger_ones_are_deleted(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(4)]
+    published = bench.publish(*batches, merge_small=True)
+    io = bench.target().io
+    assert all(io.new_input(path).exists() for path in published.superseded_files)
+    bench.clear(superseded_files=published.superseded_files)
+    assert not any(io.new_input(path).exists() for path in published.superseded_files)
+    assert bench.ids() == [0, 1, 2, 3]
+
+
+def test_empty_batches_are_cleared(bench: Workbench) -> None:
+    for number in range(3):
+        bench.publish(bench.stage(number, []))
+    bench.clear()
+    assert bench.staged() == ()
+
+
+def test_a_batch_that_is_staged_while_another_is_cleared(bench: Workbench) -> None:
+    bench.publish(bench.stage(0, [0]))
+    late = bench.as_run(1)
+    first = load_staging_table(late.catalog, late.output)
+    bench.clear()
+    batch = late.stage(1, [1])
+    assert bench.staged() == (batch,)
+    assert first.metadata.current_snapshot_id != batch.parent_id
+    bench.publish(batch)
+    assert bench.ids() == [0, 1]
+
+
+def live_rows(bench: Workbench) -> int:
+    return len(load_staging_table(bench.open_catalog(), bench.output).scan().to_arrow())
+
+
+def avro_files(bench: Workbench) -> list[str]:
+    table = load_staging_table(bench.open_catalog(), bench.output)
+    assert isinstance(table.io, PyArrowFileIO)
+    scheme, host, path = PyArrowFileIO.parse_location(f"{table.location()}/metadata")
+    found = table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path))
+    return [file.base_name for file in found if file.base_name.endswith(".avro")]

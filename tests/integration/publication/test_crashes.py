@@ -1,0 +1,62 @@
+"""A driver that dies at any named place, and the next one: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tests.fixtures.publication import Workbench
+
+from sluice.publication.crash_points import CrashPoint
+
+BATCHES = 4
+EVERY_ROW = sorted([10 * number for number in range(BATCHES)] + [10 * number + 1 for number in range(BATCHES)])
+PLACES = (
+    CrashPoint.BATCH_BEGUN,
+    CrashPoint.STAGED,
+    CrashPoint.CHECKED,
+    CrashPoint.PUBLISHED,
+    CrashPoint.CLEARED,
+)
+
+
+class DeadDriverError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_driver_that_dies_at_a_place_and_the_next_one(bench: Workbench, place: CrashPoint, together: int) -> None:
+    def die(point: CrashPoint) -> None:
+        if point is place and bench.mark().token == dying.run:
+            raise DeadDriverError
+
+    dying = bench.as_run(2)
+    for run in (2, 3):
+        dying = bench.as_run(run)
+        with pytest.raises(DeadDriverError):
+            dying.drive(BATCHES, together=together, reached=die)
+    bench.as_run(4).drive(BATCHES, together=together)
+    assert bench.ids() == EVERY_ROW
+    assert bench.staged() == ()
+
+
+@pytest.mark.parametrize("place", [CrashPoint.STAGED, CrashPoint.CHECKED, CrashPoint.PUBLISHED])
+def test_a_driver_that_is_killed_and_the_next_one(bench: Workbench, place: CrashPoint) -> None:
+    with bench.as_run(2).driver_process(BATCHES, die_at=place, time=2) as driver:
+        exit_code, _ = driver.result()
+    assert exit_code == -signal.SIGKILL
+    visible = bench.ids()
+    assert visible == EVERY_ROW[: len(visible)]
+    bench.as_run(3).drive(BATCHES)
+    assert bench.ids_by_duckdb() == EVERY_ROW
+
+
+def test_a_publisher_that_is_killed_between_check_and_commit(bench: Workbench) -> None:
+    batch = bench.stage(0, [1])
+    with bench.process(0, signal_at_check=signal.SIGKILL) as publisher:
+        exit_code, _ = publisher.result()
+    assert exit_code == -signal.SIGKILL
+    assert bench.ids() == []
+    bench.publish(batch)
+    assert bench.ids() == [1]

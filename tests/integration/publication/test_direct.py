@@ -1,0 +1,78 @@
+"""What a table's history says to a run that wants to write it through Iceberg's own sink."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from tests.fixtures.publication import Workbench
+
+from sluice.errors import DivergedError, StaleTokenError
+from sluice.publication.direct_history import (
+    CLOCKS_APART,
+    EPOCH,
+    QUERY_ID,
+    DirectWriter,
+    direct_batches,
+    require_direct_start,
+)
+
+
+def write(bench: Workbench, batch: int, *, token: int) -> None:
+    """Append a batch of one row as Iceberg's sink does for a run."""
+    table = bench.target()
+    rows = pa.Table.from_pylist([{"kind": "a", "id": batch}], table.schema().as_arrow())
+    written = {**writer(bench, token=token).properties(), QUERY_ID: "query", EPOCH: str(batch)}
+    table.append(rows, snapshot_properties=written)
+
+
+def writer(bench: Workbench, *, token: int) -> DirectWriter:
+    """A run of the stream."""
+    names = bench.output
+    return DirectWriter(
+        stream=names.stream,
+        output=names.output,
+        generation=1,
+        run_id=f"run-{token}",
+        token=token,
+        query_id="query",
+    )
+
+
+def test_the_batches_are_read_from_history_the_newest_first(bench: Workbench) -> None:
+    bench.declare()
+    write(bench, 0, token=1)
+    bench.write_as_another(99)
+    write(bench, 1, token=2)
+
+    found = list(direct_batches(bench.target(), stream=bench.output.stream, output=bench.output.output))
+
+    assert [(one.batch, one.rows, one.run_id, one.token) for one in found] == [(1, 1, "run-2", 2), (0, 1, "run-1", 1)]
+    assert list(direct_batches(bench.target(), stream=bench.output.stream, output="another")) == []
+
+
+def test_a_run_that_was_overtaken_does_not_begin(bench: Workbench) -> None:
+    bench.declare()
+    write(bench, 0, token=2)
+
+    with pytest.raises(StaleTokenError, match="This run's token is 1, and batch 0 on"):
+        require_direct_start(bench.target(), writer(bench, token=1), unfinished_since=None)
+    require_direct_start(bench.target(), writer(bench, token=2), unfinished_since=None)
+
+
+def test_an_unfinished_batch_needs_a_history_that_reaches_back_to_it(bench: Workbench) -> None:
+    bench.declare()
+    now, own = datetime.now(UTC), writer(bench, token=2)
+    bench.write_as_another(1)
+    require_direct_start(bench.target(), own, unfinished_since=now)  # history is whole, and the batch not in it
+    write(bench, 0, token=1)
+    bench.write_as_another(2)
+    require_direct_start(bench.target(), own, unfinished_since=now)  # the sink finds its newest batch
+
+    bench.expire_all_but_the_newest()
+
+    require_direct_start(bench.target(), own, unfinished_since=None)
+    require_direct_start(bench.target(), own, unfinished_since=now + CLOCKS_APART + timedelta(hours=1))
+    with pytest.raises(DivergedError, match="nobody knows whether the batch is in the table"):
+        require_direct_start(bench.target(), own, unfinished_since=now)

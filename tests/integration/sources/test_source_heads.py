@@ -1,0 +1,186 @@
+"""What lies unread in a real Kafka and in real Iceberg tables, told without any driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from tests.fixtures.stack import Stack
+from tests.fixtures.streams import continuous_stream
+
+from sluice.checkpoints.s3_checkpoint_files import s3_client
+from sluice.declarations.loaded import LoadedStream
+from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.lag import LagObservation
+from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.source_heads import SourceHeads
+from sluice.tables.catalog import open_catalog
+
+
+@pytest.fixture
+def settings(services_stack: Stack) -> Settings:
+    """The settings of a stack that runs."""
+    return services_stack.settings()
+
+
+@pytest.fixture
+def topic(settings: Settings) -> str:
+    """A topic of three partitions that holds 30 records."""
+    name = f"flights_{uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": _servers(settings)})
+    admin.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)])[name].result()
+    produce(settings, name, records=30)
+    return name
+
+
+@pytest.fixture
+def table(settings: Settings) -> Iterator[Table]:
+    """An empty table."""
+    catalog: Catalog = open_catalog(settings)
+    catalog.create_namespace_if_not_exists("bronze")
+    created = catalog.create_table(f"bronze.heads_{uuid4().hex[:8]}", schema=pa.schema([("number", pa.int64())]))
+    yield created
+    catalog.drop_table(created.name())
+
+
+def produce(settings: Settings, topic: str, *, records: int) -> None:
+    """Send records, spread over the partitions in turn."""
+    producer = Producer({"bootstrap.servers": _servers(settings)})
+    for number in range(records):
+        producer.produce(topic, value=b"{}", partition=number % 3)
+    assert producer.flush(30) == 0
+
+
+def _servers(settings: Settings) -> str:
+    connection = settings.connections["flights_kafka"]
+    assert isinstance(connection, KafkaConnection)
+    return connection.bootstrap_servers
+
+
+def append(table: Table, *, rows: int) -> int:
+    """Append rows in one file; returns the snapshot."""
+    table.append(pa.table({"number": list(range(rows))}))
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def reader(**source: Mapping[str, Any]) -> LoadedStream:
+    """A stream with one input."""
+    return continuous_stream(inputs={"records": {"stream": source}})
+
+
+def read_up_to(offset: Any) -> BatchObservation:
+    """The newest batch of a reader that stands there."""
+    return BatchObservation(
+        key=PublicationKey(stream="flights", generation=1, batch=0),
+        run_id="run-1",
+        started_at=datetime.now(tz=UTC),
+        duration_ms=1,
+        input_rows=0,
+        published_rows={},
+        end_offsets={"records": offset},
+    )
+
+
+def test_records_that_lie_unread_in_a_topic(settings: Settings, topic: str) -> None:
+    heads = SourceHeads(settings)
+    stream = reader(kafka={"connection": "flights_kafka", "topics": [topic]}).declaration
+    assert heads.observe_lag(stream, None) == LagObservation(rows=30)
+    batch = read_up_to({topic: {"0": 10, "1": 4, "2": 10}})
+    assert heads.observe_lag(stream, batch) == LagObservation(rows=6)
+    produce(settings, topic, records=300)
+    assert heads.observe_lag(stream, batch) == LagObservation(rows=306)
+
+
+def test_a_pattern_meets_every_topic_that_fits(settings: Settings, topic: str) -> None:
+    stream = reader(kafka={"connection": "flights_kafka", "topic_pattern": f"{topic[:-1]}."}).declaration
+    assert SourceHeads(settings).observe_lag(stream, None) == LagObservation(rows=30)
+
+
+def test_a_missing_topic_is_told(settings: Settings) -> None:
+    stream = reader(kafka={"connection": "flights_kafka", "topics": ["nobody_made_it"]}).declaration
+    lag = SourceHeads(settings).observe_lag(stream, None)
+    assert lag == LagObservation(rows=None, problem="Kafka has no topic nobody_made_it")
+
+
+def test_rows_that_lie_unread_in_a_table(settings: Settings, table: Table) -> None:
+    heads = SourceHeads(settings)
+    stream = reader(iceberg={"table": ".".join(table.name())}).declaration
+    assert heads.observe_lag(stream, None) == LagObservation(rows=0)
+    first = append(table, rows=10)
+    append(table, rows=5)
+    assert heads.observe_lag(stream, None) == LagObservation(rows=15)
+    at_first = {"version": 1, "snapshot_id": first, "position": 1, "scan_all_files": False}
+    assert heads.observe_lag(stream, read_up_to(at_first)) == LagObservation(rows=5)
+    assert heads.observe_lag(stream, read_up_to(at_first | {"position": 0})) == LagObservation(rows=15)
+    gone = heads.observe_lag(stream, read_up_to(at_first | {"snapshot_id": 7}))
+    assert gone == LagObservation(rows=None, problem="its snapshot 7 is no longer in the table's history")
+
+
+def test_services_that_are_away_make_the_lag_unknown_and_not_the_look_fail(
+    settings: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.sources.kafka_topics.ANSWER_SECONDS", 0.5)
+    away = settings.model_copy(
+        update={
+            "connections": {"flights_kafka": KafkaConnection(kind="kafka", bootstrap_servers="127.0.0.1:1")},
+            "catalog": settings.catalog.model_copy(update={"uri": "http://127.0.0.1:1"}),
+        }
+    )
+    heads = SourceHeads(away)
+    kafka = reader(kafka={"connection": "flights_kafka", "topics": [topic]})
+    assert heads.observe_lag(kafka.declaration, None).problem.startswith("Kafka at 127.0.0.1:1 does not answer: ")
+    iceberg = reader(iceberg={"table": "bronze.flights"}).declaration
+    assert (
+        heads.observe_lag(iceberg, None).problem == "Cannot open the catalog at http://127.0.0.1:1: Connection refused"
+    )
+
+
+def test_files_that_nobody_has_read(settings: Settings, tmp_path: Path) -> None:
+    here = FilesConnection(kind="files", root=(tmp_path / "in").as_uri())
+    settings = settings.model_copy(
+        update={"connections": {"here": here}, "checkpoints": (tmp_path / "checkpoints").as_uri()}
+    )
+    heads = SourceHeads(settings)
+    files = reader(files={"connection": "here", "path": "a", "format": "text"}).declaration
+    assert heads.observe_lag(files, None) == LagObservation(rows=None, files=0)
+    for name in ("a/1.txt", "a/2 %.txt", "a/day=1/3.txt", "a/_hidden", "a/.hidden", "a/deep/4.txt", "ab/5.txt"):
+        file = tmp_path / "in" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    assert heads.observe_lag(files, None) == LagObservation(rows=None, files=3)
+
+    log = tmp_path / "checkpoints" / "flights" / "1" / "sources" / "0"
+    log.mkdir(parents=True)
+    entry = json.dumps({"path": f"{here.root}/a/1.txt", "timestamp": 1, "batchId": 0})
+    other = json.dumps({"path": f"{here.root}/a/2%20%25.txt", "timestamp": 1, "batchId": 1})
+    (log / "0").write_text(f"v1\n{entry}")
+    (log / "1.compact").write_text(f"v1\n{entry}\n{other}")
+    lag = heads.observe_lag(files, read_up_to({"logOffset": 1}))
+    assert (lag, lag.text) == (LagObservation(rows=None, files=1), "1 file")
+
+
+def test_files_of_a_whole_bucket(settings: Settings) -> None:
+    path = f"heads_{uuid4().hex[:8]}"
+    files = reader(files={"connection": "landing", "path": f"{path}/*", "format": "text"}).declaration
+    assert SourceHeads(settings).observe_lag(files, None) == LagObservation(rows=None, files=0)
+    s3_client(settings.object_store).put_object(Bucket="landing", Key=f"{path}/a/1.txt", Body=b"x")
+    assert SourceHeads(settings).observe_lag(files, None) == LagObservation(rows=None, files=1)
+
+
+def test_the_head_of_a_socket_is_not_known(settings: Settings) -> None:
+    lag = SourceHeads(settings).observe_lag(reader(socket={"host": "h", "port": 1}).declaration, None)
+    assert lag == LagObservation(rows=None, problem="the head of a socket source is not known")
+    assert lag.text == "?"

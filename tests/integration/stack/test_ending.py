@@ -1,0 +1,149 @@
+"""Ending processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from sluice.stack.ending import TREE_SECONDS, StopRule, decide_signal, end_processes
+from sluice.stack.environment import STACK_MARK
+from sluice.stack.service_processes import (
+    ProcessIdentity,
+    SeenProcess,
+    exit_code,
+    observe_process,
+    observe_processes,
+    start_process,
+    with_descendants,
+)
+
+RULE = StopRule(signal=signal.SIGINT, patience_seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("is_root", "waited_seconds", "expected"),
+    [
+        (True, 0, signal.SIGINT),
+        (True, 10, signal.SIGINT),
+        (True, 10.1, signal.SIGKILL),
+        (False, 0, None),
+        (False, 10, None),
+        (False, 10.1, signal.SIGTERM),
+        (False, 10 + TREE_SECONDS, signal.SIGTERM),
+        (False, 10.1 + TREE_SECONDS, signal.SIGKILL),
+    ],
+)
+def test_what_a_process_has_to_be_sent(is_root: bool, waited_seconds: float, expected: signal.Signals | None) -> None:
+    assert decide_signal(RULE, is_root=is_root, waited_seconds=waited_seconds) is expected
+
+
+def start(script: str, folder: Path) -> ProcessIdentity:
+    """Start a shell and wait until it has said that it is ready."""
+    log = folder / "log"
+    identity = start_process(
+        ["/bin/sh", "-c", script], environment={"PATH": os.environ["PATH"]}, working_folder=folder, log=log
+    )
+    deadline = time.monotonic() + 5
+    while "ready" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return identity
+
+
+def tree_of(identity: ProcessIdentity) -> Collection[SeenProcess]:
+    everything = observe_processes()
+    session = [process for process in everything.values() if process.session_id == identity.pid]
+    return with_descendants(session, everything).values()
+
+
+def test_a_process_that_obeys_ends_at_once(tmp_path: Path) -> None:
+    identity = start("echo ready; exec sleep 60", tmp_path)
+
+    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+
+    assert ended == 1
+    assert observe_process(identity.pid) is None
+
+
+def test_its_own_signal_is_used(tmp_path: Path) -> None:
+    identity = start(
+        "trap 'echo asked politely; exit 0' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path
+    )
+
+    end_processes(lambda: tree_of(identity), rules={identity.pid: RULE}, otherwise=StopRule(patience_seconds=5))
+
+    assert "asked politely" in (tmp_path / "log").read_text()
+
+
+def test_a_process_that_refuses_is_killed(tmp_path: Path) -> None:
+    identity = start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path)
+
+    end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=0.3))
+
+    assert tree_of(identity) == [] or not list(tree_of(identity))
+    assert exit_code(identity.pid) in (None, -signal.SIGKILL)
+
+
+def test_children_that_outlive_their_parent_are_ended_too(tmp_path: Path) -> None:
+    identity = start("(trap '' HUP; echo ready; exec sleep 60) & wait", tmp_path)
+
+    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+
+    assert ended == 2
+    assert not tree_of(identity)
+
+
+_THREAD_OUTLIVES_ITS_FIRST = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({exit}, 0)  # ends this thread alone
+"""
+
+
+def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path: Path) -> None:
+    number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+    identity = start_process(
+        [sys.executable, "-c", _THREAD_OUTLIVES_ITS_FIRST.format(exit=number)],
+        environment={STACK_MARK: "/data"},
+        working_folder=tmp_path,
+        log=tmp_path / "log",
+    )
+    deadline = time.monotonic() + 10
+    while "\nState:\tZ" not in Path(f"/proc/{identity.pid}/status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    seen = observe_process(identity.pid)
+    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+
+    assert seen is not None
+    assert (seen.identity, seen.stack) == (identity, "/data")
+    assert ended == 1
+
+
+def test_the_exit_code_of_a_child_is_kept(tmp_path: Path) -> None:
+    """Also when another thread looks at all processes between the child's end and the question."""
+    identity = start("echo ready; exit 3", tmp_path)
+    deadline = time.monotonic() + 5
+    while identity.pid in observe_processes():
+        assert time.monotonic() < deadline
+
+    assert exit_code(identity.pid) == 3
+
+
+def test_a_finished_child_is_not_living(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"], cwd=tmp_path)
+    deadline = time.monotonic() + 5
+    while observe_process(child.pid) is not None:  # it is a zombie until it is waited for
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    assert child.wait() == 0

@@ -1,0 +1,133 @@
+"""A driver's heartbeat beside a real PostgreSQL that goes away, comes back, hangs, and stays away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.fixtures.drivers import await_condition
+from tests.fixtures.ledger import PostgresServer, administer, running_postgres
+
+from sluice.errors import LeaseLostError
+from sluice.ledger.connection import Ledger, database_time, open_ledger
+from sluice.ledger.leases import find_lease
+from sluice.ledger.migrations import upgrade
+from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.supervision.held_lease import HeldLease
+from sluice_spark.run import heartbeat
+from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.stop_request import StopReason, StopRequest
+
+BEARS_SECONDS, PUBLISHES_SECONDS = 6.0, 9.0
+"""What takes minutes in life; in the same order."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server that nobody else uses."""
+    with running_postgres(tmp_path_factory.mktemp("outage")) as running:
+        administer(running.url, "CREATE DATABASE ledger")
+        upgrade(_ledger_url(running))
+        yield running
+
+
+@pytest.fixture
+def ledger(server: PostgresServer) -> Iterator[Ledger]:
+    """The ledger in it."""
+    with open_ledger(_ledger_url(server)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunObservation:
+    """A live run of a stream of the test's own."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
+    return admit_run(ledger, stream=tmp_path.name, mode="continuous", declaration_digest="d", launched_by="a test")
+
+
+def _ledger_url(server: PostgresServer) -> str:
+    return server.url.set(database="ledger").render_as_string(hide_password=False)
+
+
+def _lease(run: RunObservation) -> HeldLease:
+    return HeldLease(
+        stream=run.stream, token=run.token, bears_seconds=BEARS_SECONDS, publishes_seconds=PUBLISHES_SECONDS
+    )
+
+
+def _may_publish(lease: HeldLease) -> bool:
+    try:
+        lease.require()
+    except LeaseLostError:
+        return False
+    return True
+
+
+def test_a_short_outage_stops_nothing_and_the_lease_is_renewed_afterwards(
+    server: PostgresServer, ledger: Ledger, run: RunObservation
+) -> None:
+    lease, stop = _lease(run), StopRequest()
+    with Heartbeat(ledger, run.run_id, stop, lease=lease):
+        await_condition(lambda: _may_publish(lease))
+        server.stop()
+        assert not stop.wait(BEARS_SECONDS / 2)
+        assert _may_publish(lease)
+        server.start()
+        back_at = database_time(ledger)
+        await_condition(lambda: (seen := find_lease(ledger, run.stream)) is not None and seen.renewed_at > back_at)
+    assert stop.reason is None
+    assert find_run(ledger, run.run_id).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("fault", ["stopped", "hanging"])
+def test_a_long_outage_stops_the_run_while_it_may_still_publish_and_then_no_more(
+    server: PostgresServer, ledger: Ledger, run: RunObservation, fault: str
+) -> None:
+    lease, stop = _lease(run), StopRequest()
+    with Heartbeat(ledger, run.run_id, stop, lease=lease):
+        await_condition(lambda: _may_publish(lease))
+        _break(server, fault)
+        try:
+            assert stop.wait(BEARS_SECONDS * 10)
+            assert stop.reason is StopReason.LEDGER_AWAY
+            assert _may_publish(lease), "the batch that runs may end"
+            await_condition(lambda: not _may_publish(lease))
+        finally:
+            _mend(server, fault)
+
+
+def test_a_run_whose_lease_was_given_away_stops_at_once_and_publishes_nothing(
+    ledger: Ledger, run: RunObservation
+) -> None:
+    lease, stop = _lease(run), StopRequest()
+    with Heartbeat(ledger, run.run_id, stop, lease=lease):
+        await_condition(lambda: _may_publish(lease))
+        record_end(ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="taken over")
+        assert stop.wait(30)
+    assert stop.reason is StopReason.LEASE_LOST
+    assert not _may_publish(lease)
+
+
+def _break(server: PostgresServer, fault: str) -> None:
+    if fault == "stopped":
+        server.stop()
+    else:
+        _signal_all(server, signal.SIGSTOP)
+
+
+def _mend(server: PostgresServer, fault: str) -> None:
+    if fault == "stopped":
+        server.start()
+    else:
+        _signal_all(server, signal.SIGCONT)
+
+
+def _signal_all(server: PostgresServer, number: int) -> None:
+    top = psutil.Process(server.pid)
+    for process in (top, *top.children(recursive=True)):
+        os.kill(process.pid, number)

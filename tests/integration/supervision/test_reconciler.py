@@ -1,0 +1,246 @@
+"""Pauses, changed declarations, take-over: supervision and the reconciler on a real ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.drivers import end_drivers
+from tests.fixtures.streams import continuous_stream
+
+from sluice.checkpoints.compatibility import fingerprint_of
+from sluice.declarations.loaded import LoadedStream
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.launching.local_launcher import LocalLauncher
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import find_wish, hold
+from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.runs import beat, find_run, recent_runs
+from sluice.processes.driver_processes import observe_process
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision import supervisor as supervisor_module
+from sluice.supervision.reconciler import LEFT_TO_ITS_TASK, reconcile
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervisor import Supervised, Supervisor, judge, supervise
+
+WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
+
+
+@pytest.fixture
+def launcher(ledger: Ledger) -> FakeLauncher:
+    """Drivers in memory."""
+    return FakeLauncher(ledger)
+
+
+@pytest.fixture
+def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """A supervisor that does not wait for fake drivers."""
+    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_WITHIN_SECONDS", 0.0)
+
+    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
+        log_file = tmp_path / f"{run.run_id}.log"
+        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=log_file)
+
+    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
+
+
+def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObservation:
+    """A run whose driver was heard."""
+    run = supervise(supervisor, wanted).run
+    assert run is not None
+    beat(supervisor.ledger, run.run_id)
+    return find_run(supervisor.ledger, run.run_id)
+
+
+def deliver_first_batch(ledger: Ledger, run: RunObservation) -> None:
+    """Let the run bind its checkpoint to the declaration, as its first batch does."""
+    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
+    record_fingerprint(ledger, "flights", 1, fingerprint_of(WANTED.declaration, state_operators=()))
+    key = PublicationKey(stream="flights", generation=1, batch=0)
+    at = run.launched_at
+    record_batch(
+        ledger,
+        BatchObservation(key=key, run_id=run.run_id, started_at=at, duration_ms=1, input_rows=1, published_rows={}),
+    )
+
+
+def process_of(run: RunObservation) -> ProcessIdentity:
+    """The process of a run."""
+    assert run.process is not None
+    return run.process
+
+
+def words(supervised: Supervised) -> tuple[SupervisionAction, SupervisionReason]:
+    """The action and the reason."""
+    return supervised.decision.action, supervised.decision.reason
+
+
+def fall_silent(ledger: Ledger) -> None:
+    """Let ten minutes pass without a heartbeat."""
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.runs SET heartbeat_at = heartbeat_at - interval '10 minutes'"))
+        connection.execute(text("UPDATE sluice.leases SET expires_at = expires_at - interval '10 minutes'"))
+
+
+def end_earlier(ledger: Ledger, by: timedelta) -> None:
+    """Let time pass since the newest run ended."""
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.runs SET ended_at = ended_at - :by"), {"by": by})
+        connection.execute(text("UPDATE sluice.wishes SET held_at = held_at - :by"), {"by": by})
+
+
+def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    assert reconcile(supervisor, WANTED, is_paused=False).acted is False
+    paused = reconcile(supervisor, WANTED, is_paused=True)
+    assert paused.changed == ("its DAG was paused: the stream is to stop",)
+    assert words(paused.supervised) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
+    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED
+    launcher.end(process_of(run), exit_code=0)
+    again = reconcile(supervisor, WANTED, is_paused=True)
+    assert (again.acted, again.changed) == (False, ())
+    assert words(again.supervised) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_WISHED)
+    assert "while its DAG is paused" in again.supervised.decision.explanation
+    unpaused = reconcile(supervisor, WANTED, is_paused=False)
+    assert unpaused.acted is False, "its own task starts it"
+    assert words(unpaused.supervised) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
+
+
+def test_a_dag_that_airflow_does_not_know_changes_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
+    hold(ledger, "flights", HoldCause.PAUSED)
+    assert reconcile(supervisor, WANTED, is_paused=None).changed == ()
+    assert find_wish(ledger, "flights").hold is HoldCause.PAUSED
+
+
+def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
+    assert reconcile(supervisor, WANTED, is_paused=False).acted is False, "a first start is left to the stream's DAG"
+    launcher.end(process_of(started(supervisor)), exit_code=1)
+    assert reconcile(supervisor, WANTED, is_paused=False).acted is False
+    end_earlier(ledger, LEFT_TO_ITS_TASK)
+    assert reconcile(supervisor, WANTED, is_paused=None).acted is False
+    done = reconcile(supervisor, WANTED, is_paused=False)
+    assert (done.acted, words(done.supervised)) == (True, (SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE))
+    assert len(launcher.requests) == 2
+
+
+def test_a_driver_that_vanished_from_a_paused_stream_is_closed(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    reconcile(supervisor, WANTED, is_paused=True)
+    launcher.vanish(process_of(run))
+    reconcile(supervisor, WANTED, is_paused=True)
+    assert find_run(ledger, run.run_id).state is RunState.LOST
+    assert len(launcher.requests) == 1
+
+
+def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    deliver_first_batch(ledger, run)
+    changed = continuous_stream(digest="new", trigger={"processing_time": "9 seconds"})
+    assert words(judge(changed, ledger=ledger, launcher=launcher)) == (
+        SupervisionAction.REPLACE,
+        SupervisionReason.DECLARATION_CHANGED,
+    )
+    done = reconcile(supervisor, changed, is_paused=False)
+    assert (done.acted, words(done.supervised)) == (True, (SupervisionAction.WAIT, SupervisionReason.STOPPING))
+    assert find_run(ledger, run.run_id).end_asked_because == "its declaration has changed"
+    assert launcher.kills == []
+    launcher.end(process_of(run), exit_code=0)
+    again = supervise(supervisor, changed)
+    assert words(again) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN), "its end is no failure"
+    assert again.run is not None
+    assert (again.run.declaration_digest, again.run.token) == ("new", run.token + 1)
+
+
+def test_a_change_that_the_checkpoint_cannot_follow_leaves_the_run_alone(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    deliver_first_batch(ledger, run)
+    changed = continuous_stream(digest="new", inputs={"records": {"stream": {"rate": {}}}})
+    done = reconcile(supervisor, changed, is_paused=False)
+    assert (done.acted, words(done.supervised)) == (False, (SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED))
+    assert "input records was `kafka connection=flights_kafka topics=flights` and is now `rate`" in (
+        done.supervised.decision.explanation
+    )
+    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
+    launcher.end(process_of(run), exit_code=1)
+    assert words(supervise(supervisor, changed)) == (SupervisionAction.GIVE_UP, SupervisionReason.CHANGE_REFUSED)
+    assert len(launcher.requests) == 1
+
+
+def test_an_unknown_driver_loses_its_place_when_its_lease_is_over(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    launcher.hide(process_of(run))
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.runs SET heartbeat_at = heartbeat_at - interval '10 minutes'"))
+    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.WAIT, SupervisionReason.DRIVER_UNKNOWN)
+    fall_silent(ledger)
+    successor = supervise(supervisor, WANTED).run
+    assert successor is not None
+    assert successor.token == run.token + 1
+    assert find_run(ledger, run.run_id).state is RunState.LOST
+    answer = beat(ledger, run.run_id)
+    assert (answer.wanted, answer.holds_lease) == (DesiredState.STOPPED, False)
+
+
+def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(
+    supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the database's clock is set forward by an hour: every lease is over until the next heartbeat."""
+    run = started(supervisor)
+    fall_silent(ledger)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_WITHIN_SECONDS", 60.0)
+    late = threading.Timer(1.0, beat, (ledger, run.run_id))
+    late.start()
+    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.ADOPT, SupervisionReason.HEARTBEAT_FRESH)
+    late.join()
+    assert [seen.run_id for seen in recent_runs(ledger, "flights", limit=9)] == [run.run_id]
+
+
+@pytest.fixture
+def real_supervisor(supervisor: Supervisor, ledger: Ledger, ledger_url: str, tmp_path: Path) -> Iterator[Supervisor]:
+    """A supervisor of real processes that sleep."""
+
+    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
+        log_file = tmp_path / f"{run.run_id}.log"
+        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("sleep", "600"), log_file=log_file)
+
+    yield replace(supervisor, launcher=LocalLauncher(ledger_url=ledger_url), request_for=request_for)
+    end_drivers(ledger)
+
+
+def test_a_suspended_driver_is_ended_by_its_identity_before_another_takes_over(
+    real_supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "STOP_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 30.0)
+    first = started(real_supervisor)
+    os.kill(process_of(first).pid, signal.SIGSTOP)
+    assert supervise(real_supervisor, WANTED).run == first, "its lease is not over"
+    fall_silent(ledger)
+    second = supervise(real_supervisor, WANTED).run
+    assert second is not None
+    assert observe_process(process_of(first)) is ProcessState.GONE
+    assert (find_run(ledger, first.run_id).reason, second.token) == ("killed by SIGKILL", first.token + 1)
+    assert len([run for run in recent_runs(ledger, "flights", limit=9) if run.is_live]) == 1

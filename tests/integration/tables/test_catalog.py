@@ -1,0 +1,88 @@
+"""Opening the catalog: what a person reads when it is not there, does not answer, or does not let us in."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import SecretStr
+
+from sluice.declarations.tables import TableDeclaration
+from sluice.errors import LakehouseError
+from sluice.settings import Settings
+from sluice.tables import catalog as catalog_module
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table, load_table
+
+if TYPE_CHECKING:
+    from tests.fixtures.stack import Stack
+
+SECRET = "a-planted-secret"  # noqa: S105  # planted, to see that no message repeats it
+
+
+@pytest.fixture
+def settings(services_stack: Stack) -> Settings:
+    """The settings of a running stack."""
+    return services_stack.settings()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def with_catalog(settings: Settings, **changes: object) -> Settings:
+    """The settings with another catalog."""
+    return settings.model_copy(update={"catalog": settings.catalog.model_copy(update=changes)})
+
+
+def with_address(settings: Settings, port: int) -> Settings:
+    """The settings with the catalog at another port."""
+    uri = f"http://127.0.0.1:{port}"
+    return with_catalog(settings, uri=uri, oauth2_server_uri=f"{uri}/v1/oauth/tokens")
+
+
+def test_a_catalog_that_runs_is_opened(settings: Settings) -> None:
+    assert load_table(open_catalog(settings), "no_such.table") is None
+
+
+def test_a_catalog_that_is_not_there(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free_port = server.getsockname()[1]
+    with pytest.raises(LakehouseError) as refused:
+        open_catalog(with_address(settings, free_port))
+    assert str(refused.value) == (
+        f"Cannot open the catalog at http://127.0.0.1:{free_port}: Connection refused. "
+        "See that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
+    )
+
+
+def test_a_catalog_that_never_answers_is_not_waited_for_without_end(
+    settings: Settings, silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "ANSWER_SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(LakehouseError, match=r"Cannot open the catalog at .*: no answer \(ReadTimeout\)"):
+        open_catalog(with_address(settings, silent_port))
+    assert time.monotonic() - began < 10
+
+
+def test_a_catalog_that_does_not_let_us_in(settings: Settings) -> None:
+    with pytest.raises(LakehouseError, match="not let in") as refused:
+        open_catalog(with_catalog(settings, credential=SecretStr(f"someone:{SECRET}")))
+    assert SECRET not in str(refused.value)
+    assert refused.value.next_step == "See that SLUICE_CATALOG__CREDENTIAL is the catalog's."
+
+
+def test_a_warehouse_that_is_not_there(settings: Settings) -> None:
+    elsewhere = open_catalog(with_catalog(settings, warehouse="s3://elsewhere"))
+    declaration = TableDeclaration.model_validate(
+        {"table": "a.b", "description": "d", "owner": "o", "columns": [{"name": "id", "type": "int"}]}
+    )
+    with pytest.raises(LakehouseError, match=r"Cannot create the table a\.b: .*elsewhere"):
+        create_or_evolve_table(elsewhere, declaration)

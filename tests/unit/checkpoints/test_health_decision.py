@@ -1,0 +1,211 @@
+"""Every kind of damage to a checkpoint is found by its own property, and a sound one has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.checkpoints.checkpoint_layout import OFFSETS as OFFSET_LOG
+from sluice.checkpoints.checkpoint_layout import log_files, paths_to_read
+from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.ledger.records.checkpoint_check import (
+    CheckpointContents,
+    CheckpointObservation,
+    CheckpointProperty,
+    FileObservation,
+)
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+QUERY_ID = "5b50e120-f7a9-4610-916a-695e361d1bb4"
+OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":1}'
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+CHANGES = "a" * 46
+CHECKSUM = json.dumps({"algorithm": "CRC32C", "value": 1, "mainFileSize": len(CHANGES)})
+
+Files = dict[str, str]
+
+KNOWN = CheckpointExpectation(
+    stream="silver",
+    generation=1,
+    query_id=QUERY_ID,
+    has_batches=True,
+    is_live=True,
+    longest_batch_seconds=300,
+)
+
+
+def sound() -> Files:
+    """The files of a stateful stream's checkpoint: batches 3 to 5 are committed, the state has two partitions."""
+    files = {"metadata": json.dumps({"id": QUERY_ID}), ".metadata.crc": "crc", "sources/0/0": "v1\n{}"}
+    for batch in (3, 4, 5):
+        files[f"offsets/{batch}"] = OFFSETS
+        files[f"commits/{batch}"] = COMMIT
+    for part in (0, 1):
+        files[f"state/0/{part}/4.zip"] = "whole"
+        for version in (4, 5, 6):
+            files[f"state/0/{part}/{version}.changelog"] = CHANGES
+            files[f"state/0/{part}/{version}.changelog.crc"] = CHECKSUM
+        files[f"state/0/{part}/_metadata/schema"] = "v2"
+    return files
+
+
+def contents(files: Files, *, age: timedelta = timedelta(seconds=2), planned: int | None = None) -> CheckpointContents:
+    """The files as they are observed, all of one age."""
+    seen = tuple(
+        FileObservation(path=path, size_bytes=len(text.encode()), modified_at=NOW - age)
+        for path, text in sorted(files.items())
+    )
+    batches = log_files(seen, OFFSET_LOG)
+    return CheckpointContents(
+        location="file:///checkpoints/silver/1",
+        files=seen,
+        newest_planned_batch=max(batches, default=None) if planned is None else planned,
+        texts={path: files[path] for path in paths_to_read(seen)},
+    )
+
+
+def check(seen: CheckpointContents, expected: CheckpointExpectation = KNOWN) -> CheckpointObservation:
+    """The judgement at noon."""
+    return judge_checkpoint(expected=expected, seen=seen, now=NOW)
+
+
+def test_a_sound_checkpoint_has_no_problem() -> None:
+    seen = check(contents(sound()))
+
+    assert seen.problems == ()
+    assert [finding.name for finding in seen.findings] == list(CheckpointProperty)
+    assert (seen.newest_batch, seen.newest_commit_age_seconds) == (5, 2.0)
+
+
+def emptied(path: str) -> Callable[[Files], Files]:
+    """The files with one of them empty."""
+    return lambda files: {**files, path: ""}
+
+
+def without(*paths: str) -> Callable[[Files], Files]:
+    """The files without some."""
+    return lambda files: {path: text for path, text in files.items() if path not in paths}
+
+
+def written(path: str, text: str) -> Callable[[Files], Files]:
+    """The files with another text in one of them."""
+    return lambda files: {**files, path: text}
+
+
+@pytest.mark.parametrize(
+    ("damage", "found", "told"),
+    [
+        (without("metadata"), {CheckpointProperty.IDENTITY}, "metadata is missing"),
+        (emptied("metadata"), {CheckpointProperty.IDENTITY, CheckpointProperty.FILES_COMPLETE}, "empty"),
+        (written("metadata", "{no json"), {CheckpointProperty.IDENTITY}, "not the JSON object"),
+        (written("metadata", '{"id":"other"}'), {CheckpointProperty.IDENTITY}, "this is another checkpoint"),
+        (
+            emptied("offsets/5"),
+            {CheckpointProperty.OFFSETS_READABLE, CheckpointProperty.FILES_COMPLETE},
+            "offsets/5",
+        ),
+        (
+            emptied("commits/5"),
+            {CheckpointProperty.COMMITS_READABLE, CheckpointProperty.FILES_COMPLETE},
+            "commits/5",
+        ),
+        (written("offsets/5", "v1\n{no json\n-"), {CheckpointProperty.OFFSETS_READABLE}, "second line"),
+        (written("offsets/5", 'v1\n{}\n{"a":'), {CheckpointProperty.OFFSETS_READABLE}, "source lines"),
+        (written("offsets/5", "v1\n{}"), {CheckpointProperty.OFFSETS_READABLE}, "no line for a source"),
+        (written("offsets/5", OFFSETS.replace("v1", "v2")), {CheckpointProperty.OFFSETS_READABLE}, "newer Spark"),
+        (written("commits/5", COMMIT.replace("v1", "v7")), {CheckpointProperty.COMMITS_READABLE}, "version is v7"),
+        (written("commits/5", "v1\ngarbage"), {CheckpointProperty.COMMITS_READABLE}, "not a JSON object"),
+        (without("offsets/5"), {CheckpointProperty.COMMITS_FOLLOW_OFFSETS}, "batches 5 are committed"),
+        (
+            without("offsets/4"),
+            {CheckpointProperty.OFFSETS_CONTIGUOUS, CheckpointProperty.COMMITS_FOLLOW_OFFSETS},
+            "misses batches 4",
+        ),
+        (
+            without("commits/5", "commits/4"),
+            {CheckpointProperty.COMMITS_FOLLOW_OFFSETS},
+            "batch 5 is planned and the newest commit is 3",
+        ),
+        (without("state/0/1/6.changelog"), {CheckpointProperty.STATE_COMPLETE}, "state/0/1: version 6 is missing"),
+        (without("state/0/1/5.changelog"), {CheckpointProperty.STATE_COMPLETE}, "version 5 is missing"),
+        (written("state/0/0/6.changelog", "aaa"), {CheckpointProperty.STATE_COMPLETE}, "has 3 bytes of 46"),
+        (emptied("state/0/0/4.zip"), {CheckpointProperty.FILES_COMPLETE}, "state/0/0/4.zip"),
+        (emptied("sources/0/0"), {CheckpointProperty.FILES_COMPLETE}, "sources/0/0"),
+    ],
+)
+def test_damage_is_found(damage: Callable[[Files], Files], found: set[CheckpointProperty], told: str) -> None:
+    seen = check(contents(damage(sound())))
+
+    assert {finding.name for finding in seen.problems} == found
+    assert told in "; ".join(finding.message for finding in seen.problems)
+
+
+def test_a_partition_of_the_state_that_is_gone_is_found() -> None:
+    gone = {path: text for path, text in sound().items() if not path.startswith("state/0/0/")}
+
+    assert [finding.name for finding in check(contents(gone)).problems] == [CheckpointProperty.STATE_COMPLETE]
+
+
+def test_changes_from_the_beginning_are_needed_while_no_whole_state_exists() -> None:
+    young = {path: text for path, text in sound().items() if not path.endswith(".zip")}
+
+    message = check(contents(young)).problems[0].message
+
+    assert "version 1 is missing; state/0/0: version 2 is missing" in message
+
+
+def test_the_state_before_the_newest_whole_one_is_not_needed() -> None:
+    old = without("state/0/0/4.changelog", "state/0/1/4.changelog")(sound())
+
+    assert check(contents(old)).healthy
+
+
+@pytest.mark.parametrize(
+    ("query_id", "has_batches", "healthy"),
+    [(None, False, True), (QUERY_ID, False, False), (None, True, False)],
+    ids=["not started", "registered", "has batches"],
+)
+def test_a_folder_without_files(query_id: str | None, has_batches: bool, healthy: bool) -> None:
+    expected = replace(KNOWN, query_id=query_id, has_batches=has_batches)
+
+    seen = check(contents({}), expected)
+
+    assert seen.healthy is healthy
+    assert [finding.name for finding in seen.findings] == [CheckpointProperty.EXISTS]
+
+
+@pytest.mark.parametrize(
+    ("is_live", "age_seconds", "healthy"),
+    [(True, 299, True), (True, 301, False), (False, 90_000, True)],
+    ids=["at work", "stuck", "stopped within a batch"],
+)
+def test_a_batch_that_is_planned_and_not_committed(is_live: bool, age_seconds: int, healthy: bool) -> None:
+    unfinished = without("commits/5")(sound())
+
+    seen = check(contents(unfinished, age=timedelta(seconds=age_seconds)), replace(KNOWN, is_live=is_live))
+
+    assert seen.healthy is healthy
+    assert seen.newest_batch == 4
+    assert {finding.name for finding in seen.problems} <= {CheckpointProperty.PROGRESS}
+
+
+def test_idle_is_healthy_however_long() -> None:
+    assert check(contents(sound(), age=timedelta(days=90))).healthy
+
+
+def test_a_live_stream_that_goes_on_while_it_is_looked_at_is_healthy() -> None:
+    """Batches 6 and 7 were planned after the commit log had been listed."""
+    later = {**sound(), "offsets/6": OFFSETS, "offsets/7": OFFSETS}
+
+    assert check(contents(later, planned=5)).healthy
+
+
+@pytest.mark.parametrize(("minutes", "healthy"), [(59, True), (61, False)], ids=["being written", "left over"])
+def test_temporary_files(minutes: int, healthy: bool) -> None:
+    seen = contents({**sound(), "offsets/.6.1b2c.tmp": "v1"}, age=timedelta(minutes=minutes))
+
+    assert check(seen).healthy is healthy

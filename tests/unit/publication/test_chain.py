@@ -1,0 +1,92 @@
+"""Which staged batches are published next: random histories of staging, judged without a table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.ledger.records.batch import PublicationKey
+from sluice.publication.chain import batches_to_publish, plan_publication
+from sluice.publication.marks import MarkPosition
+from sluice.publication.offsets import canonical_offsets, offsets_digest
+from sluice.publication.staged_batches import StagedBatch
+from sluice.publication.summaries import BatchSummary, read_summary
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def position(batch: int, *, token: int = 9, end: int | None = None, generation: int = 1) -> MarkPosition:
+    digest = offsets_digest(offsets(end)) if end is not None else None
+    return MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=digest)
+
+
+def offsets(value: int) -> str:
+    return canonical_offsets({"in": {"0": value}})
+
+
+def staged(snapshot_id: int, batch: int, start: int, end: int, *, token: int = 1, generation: int = 1) -> StagedBatch:
+    summary = BatchSummary(
+        key=PublicationKey(stream="s", generation=generation, batch=batch),
+        output="main",
+        run_id="r",
+        token=token,
+        start_offsets=offsets(start),
+        end_offsets=offsets(end),
+        watermark=NOW,
+        rows=1,
+    )
+    return StagedBatch(
+        summary=summary, snapshot_id=snapshot_id, parent_id=None, staged_at=NOW, data_files=1, is_overtaken=False
+    )
+
+
+@st.composite
+def stagings(draw: st.DrawFn) -> list[StagedBatch]:
+    """What any number of drivers may have staged: batches of small numbers with small offsets."""
+    small = st.integers(0, 4)
+    found = []
+    for snapshot_id in range(draw(st.integers(0, 12))):
+        start = draw(small)
+        end = start + draw(st.integers(0, 2))
+        token = draw(st.integers(1, 3))
+        found.append(staged(snapshot_id, draw(small), start, end, token=token, generation=draw(st.integers(1, 2))))
+    return found
+
+
+@given(stagings(), st.integers(-1, 3), st.none() | st.integers(0, 4))
+def test_every_staged_batch_has_one_place_and_the_chain_is_admitted(
+    batches: list[StagedBatch], batch: int, end: int | None
+) -> None:
+    mark = position(batch, end=end)
+    plan = plan_publication(mark, batches)
+    places = [*plan.ready, *plan.waiting, *plan.published, *(lost.batch for lost in plan.abandoned)]
+    assert sorted(each.snapshot_id for each in places) == sorted(each.snapshot_id for each in batches)
+    assert [each.summary.key.batch for each in plan.ready] == list(range(batch + 1, batch + 1 + len(plan.ready)))
+    assert batches_to_publish(mark, plan.ready, token=9, target="a.b") == plan.ready
+
+
+@given(stagings(), st.integers(0, 3))
+def test_a_held_batch_keeps_everything_behind_it(batches: list[StagedBatch], held: int) -> None:
+    whole = plan_publication(position(-1), batches).ready
+    plan = plan_publication(position(-1), batches, held=[held])
+    assert plan.ready + plan.waiting == whole
+    assert all(batch.summary.key.batch < held for batch in plan.ready)
+
+
+def test_of_two_that_follow_the_newer_runs_one_counts() -> None:
+    old, new = staged(1, 0, 0, 1, token=1), staged(2, 0, 0, 2, token=2)
+    assert plan_publication(position(-1), [old, new, staged(3, 1, 2, 3, token=2)]).ready[0] == new
+
+
+def test_a_summary_is_read_as_it_was_written() -> None:
+    summary = staged(1, 7, 3, 4).summary
+    assert read_summary(summary.properties()) == summary
+    assert read_summary({"sluice.publication-key": "s/backfill/x/1", "sluice.token": "1"}) is None
+    assert read_summary({}) is None
+
+
+def test_offsets_are_the_same_however_they_are_written() -> None:
+    assert canonical_offsets({"b": '{"t": {"1": 2, "0": 1}}', "a": None}) == '{"a":null,"b":{"t":{"0":1,"1":2}}}'
+    assert canonical_offsets({"a": "not json"}) == '{"a":"not json"}'

@@ -1,0 +1,62 @@
+"""What a reader passes over, told from offsets and heads as Spark's sources and the services write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice.ledger.records.lag import TableStep
+from sluice.sources.skipped_input import lost_offsets, skipped_rows
+
+FIRSTS = {"flights": {0: 10, 1: 0}}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "lost"),
+    [
+        (None, {"flights": {"0": 20}}, {}),
+        ({"flights": {"0": 4}}, {"flights": {"0": 20}}, {"flights/0": 6}),
+        ({"flights": {"0": 4}}, {"flights": {"0": 7}}, {"flights/0": 3}),
+        ({"flights": {"0": 10, "1": 0}}, {"flights": {"0": 20, "1": 5}}, {}),
+        ({"flights": {"1": 3}}, {"flights": {"0": 20, "1": 5}}, {"flights/0": 10}),
+        ({"flights": {"0": 12}}, {"flights": {"0": 3}}, {}),
+    ],
+)
+def test_lost_offsets(start: Any, end: Any, lost: dict[str, int]) -> None:
+    assert lost_offsets(start, end, firsts=FIRSTS) == lost
+
+
+HISTORY = (
+    TableStep(snapshot_id=5, appended_rows=7, appended_files=1, committed_at_ms=5000),
+    TableStep(snapshot_id=4, changed_rows=40, committed_at_ms=4000),
+    TableStep(snapshot_id=3, committed_at_ms=3000),
+    TableStep(snapshot_id=2, changed_rows=20, committed_at_ms=2000),
+    TableStep(snapshot_id=1, appended_rows=1, appended_files=1, committed_at_ms=1000),
+)
+
+
+def at(snapshot_id: int) -> dict[str, Any]:
+    """An offset as Iceberg's source writes it."""
+    return {"version": 1, "snapshot_id": snapshot_id, "position": 1, "scan_all_files": False}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "skipped"),
+    [
+        (None, at(5), {"snapshot 4": 40, "snapshot 2": 20}),
+        (at(1), at(5), {"snapshot 4": 40, "snapshot 2": 20}),
+        (at(1), at(3), {"snapshot 2": 20}),
+        (at(2), at(5), {"snapshot 4": 40}),
+        (at(4), at(5), {}),
+        (at(5), at(5), {}),
+    ],
+)
+def test_skipped_rows(start: Any, end: Any, skipped: dict[str, int]) -> None:
+    assert skipped_rows(start, end, history=HISTORY) == skipped
+
+
+def test_what_lies_before_the_declared_beginning_is_not_left_out() -> None:
+    begins_at = datetime.fromtimestamp(3, UTC)
+    assert skipped_rows(None, at(5), history=HISTORY, begins_at=begins_at) == {"snapshot 4": 40}

@@ -1,0 +1,92 @@
+"""What a driver may do under its lease, by its own clock alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.errors import LeaseLostError
+from sluice.ledger.records.lease import LEASE_SECONDS
+from sluice.supervision.held_lease import BEARS_SECONDS, PUBLISHES_SECONDS, HeldLease, seconds_since_boot
+
+
+class _Clock:
+    seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> _Clock:
+    """A clock that the test moves."""
+    return _Clock()
+
+
+@pytest.fixture
+def lease(clock: _Clock) -> HeldLease:
+    """A lease that nobody has renewed yet."""
+    return HeldLease(stream="flights", token=7, clock=clock)
+
+
+def test_the_driver_stops_before_it_may_not_publish_and_that_before_the_lease_is_given_away() -> None:
+    assert BEARS_SECONDS < PUBLISHES_SECONDS < LEASE_SECONDS
+
+
+def test_nothing_is_published_before_the_ledger_confirmed_the_lease(lease: HeldLease) -> None:
+    with pytest.raises(LeaseLostError, match="flights, token 7: the ledger has not confirmed"):
+        lease.require()
+    lease.renewed(asked_at_seconds=lease.now_seconds())
+    lease.require()
+
+
+@pytest.mark.parametrize(
+    ("since_seconds", "is_to_stop", "may_publish"),
+    [
+        (0.0, False, True),
+        (BEARS_SECONDS - 1, False, True),
+        (BEARS_SECONDS, True, True),
+        (PUBLISHES_SECONDS - 1, True, True),
+        (PUBLISHES_SECONDS, True, False),
+    ],
+)
+def test_an_absent_ledger_is_borne_then_stops_the_run_then_its_publications(
+    lease: HeldLease, clock: _Clock, *, since_seconds: float, is_to_stop: bool, may_publish: bool
+) -> None:
+    lease.renewed(asked_at_seconds=clock())
+    clock.seconds += since_seconds
+    assert lease.is_to_stop is is_to_stop
+    if may_publish:
+        lease.require()
+    else:
+        with pytest.raises(LeaseLostError, match="renewed 230 s ago"):
+            lease.require()
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for(lease: HeldLease, clock: _Clock) -> None:
+    asked_at_seconds = lease.now_seconds()
+    clock.seconds += PUBLISHES_SECONDS
+    lease.renewed(asked_at_seconds=asked_at_seconds)
+    with pytest.raises(LeaseLostError):
+        lease.require()
+    lease.renewed(asked_at_seconds=lease.now_seconds())
+    lease.renewed(asked_at_seconds=asked_at_seconds)  # an answer that was overtaken
+    lease.require()
+
+
+def test_a_lease_that_was_taken_away_stays_lost(lease: HeldLease, clock: _Clock) -> None:
+    lease.renewed(asked_at_seconds=clock())
+    lease.lost()
+    lease.renewed(asked_at_seconds=clock())
+    assert lease.is_to_stop
+    with pytest.raises(LeaseLostError, match="another run has the lease"):
+        lease.require()
+
+
+def test_a_driver_that_never_reached_the_ledger_stops_as_well(lease: HeldLease, clock: _Clock) -> None:
+    clock.seconds += BEARS_SECONDS
+    assert lease.is_to_stop
+
+
+def test_the_clock_of_a_driver_rises() -> None:
+    first = seconds_since_boot()
+    assert seconds_since_boot() >= first

@@ -1,0 +1,124 @@
+"""Which failures count, and how long to wait after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.errors import FailureReason
+from sluice.failures.guide import failure_of
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.supervision.restart_history import RestartHistory, restart_history
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def ended_run(
+    ended_ago: int,
+    *,
+    uptime: timedelta = timedelta(seconds=5),
+    state: RunState = RunState.FAILED,
+    asked: DesiredState = DesiredState.RUNNING,
+    digest: str = "today's",
+    failure: FailureReason | None = None,
+) -> RunObservation:
+    """A run that ended so many minutes before noon and was heard until its end."""
+    ended_at = NOON - ended_ago * MINUTE
+    return RunObservation(
+        token=1,
+        run_id=f"ended-{ended_ago}",
+        stream="flights",
+        generation=1,
+        mode="continuous",
+        state=state,
+        desired_state=asked,
+        launched_at=ended_at - uptime,
+        launched_by="a test",
+        declaration_digest=digest,
+        heartbeat_at=ended_at,
+        ended_at=ended_at,
+        reason=f"reason {ended_ago}",
+        failure=None if failure is None else failure_of(failure),
+    )
+
+
+def live_run() -> RunObservation:
+    """A run that has not ended."""
+    return RunObservation(
+        token=1,
+        run_id="live",
+        stream="flights",
+        generation=1,
+        mode="continuous",
+        state=RunState.RUNNING,
+        desired_state=DesiredState.RUNNING,
+        launched_at=NOON,
+        launched_by="a test",
+        declaration_digest="today's",
+    )
+
+
+def history(runs: Sequence[RunObservation], *, forgiven_at: datetime | None = None) -> RestartHistory:
+    """The history of these runs under the policy of these tests."""
+    return restart_history(runs, digest="today's", stable_after=10 * MINUTE, forgiven_at=forgiven_at)
+
+
+@pytest.mark.parametrize(
+    ("runs", "failures"),
+    [
+        ([], 0),
+        ([live_run()], 0),
+        ([ended_run(1)], 1),
+        ([ended_run(1), ended_run(2), ended_run(3)], 3),
+        ([ended_run(1, state=RunState.LOST), ended_run(2)], 2),
+        ([ended_run(1, state=RunState.FINISHED), ended_run(2)], 2),
+        ([ended_run(1, asked=DesiredState.STOPPED), ended_run(2)], 0),
+        ([ended_run(1), ended_run(2, asked=DesiredState.STOPPED), ended_run(3)], 1),
+        ([ended_run(1), ended_run(2, uptime=10 * MINUTE), ended_run(30)], 2),
+        ([ended_run(1, uptime=11 * MINUTE), ended_run(20)], 1),
+        ([ended_run(1), ended_run(2, digest="yesterday's")], 1),
+        ([ended_run(1, digest="yesterday's")], 0),
+    ],
+)
+def test_failures_in_a_row(runs: list[RunObservation], failures: int) -> None:
+    assert history(runs).failures == failures
+
+
+def test_a_renewed_wish_forgives_what_ended_before_it() -> None:
+    runs = [ended_run(1), ended_run(5), ended_run(6)]
+    assert history(runs, forgiven_at=NOON - 3 * MINUTE).failures == 1
+    assert history(runs, forgiven_at=NOON).failures == 0
+
+
+def test_a_lost_run_ended_with_its_last_sign_of_life() -> None:
+    lost = replace(ended_run(5, state=RunState.LOST), ended_at=NOON)
+    assert history([lost]).newest_ended_at == NOON - 5 * MINUTE
+    assert history([lost], forgiven_at=NOON - 3 * MINUTE).failures == 0
+
+
+def test_the_newest_failure_says_when_and_why() -> None:
+    assert history([ended_run(1), ended_run(2)]) == RestartHistory(
+        failures=2,
+        newest_run_id="ended-1",
+        newest_ended_at=NOON - MINUTE,
+        newest_reason="reason 1",
+        newest_failure=failure_of(FailureReason.UNEXPLAINED),
+        of_class=2,
+        ends=(NOON - MINUTE, NOON - 2 * MINUTE),
+    )
+
+
+def test_failures_are_counted_by_the_class_of_the_newest() -> None:
+    lost, poison = ended_run(1, state=RunState.LOST), ended_run(2, failure=FailureReason.MALFORMED_RECORD)
+    counted = history([lost, poison, ended_run(3, state=RunState.LOST)])
+    assert (counted.failures, counted.failures_of_class) == (3, 2)
+    assert counted.newest_failure == failure_of(FailureReason.DRIVER_LOST)
+
+
+def test_a_run_that_stayed_up_hides_no_failure_from_the_breaker() -> None:
+    counted = history([ended_run(1, uptime=11 * MINUTE), ended_run(20), ended_run(30)])
+    assert (counted.failures, len(counted.ends)) == (1, 3)

@@ -1,0 +1,81 @@
+"""How a stream is, in one word."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.stream_health import StreamState, health_of_continuous, health_of_increment
+from sluice.supervision.stream_observation import StreamObservation
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+ALIVE, GONE, UNKNOWN = ProcessState.ALIVE, ProcessState.GONE, ProcessState.UNKNOWN
+
+
+def an_increment(state: RunState, *, heard_ago: int = 1) -> RunObservation:
+    """A run of an incremental stream, heard so many seconds before noon."""
+    is_over = state not in (RunState.LAUNCHING, RunState.RUNNING)
+    return RunObservation(
+        token=1,
+        run_id="run-1",
+        stream="weather",
+        generation=1,
+        mode="incremental",
+        state=state,
+        desired_state=DesiredState.RUNNING,
+        launched_at=NOON - timedelta(hours=1),
+        launched_by="a test",
+        declaration_digest="d",
+        process=ProcessIdentity(host="h", pid=1, started_at_seconds=1.0),
+        heartbeat_at=NOON - timedelta(seconds=heard_ago),
+        ended_at=NOON if is_over else None,
+        reason="a reason" if is_over else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "process", "asked", "state", "is_healthy"),
+    [
+        (None, None, DesiredState.RUNNING, StreamState.NEVER_STARTED, True),
+        (None, None, DesiredState.STOPPED, StreamState.STOPPED, True),
+        (an_increment(RunState.FINISHED), None, DesiredState.RUNNING, StreamState.FINISHED, True),
+        (an_increment(RunState.FAILED), None, DesiredState.RUNNING, StreamState.FAILED, False),
+        (an_increment(RunState.LOST), None, DesiredState.RUNNING, StreamState.FAILED, False),
+        (an_increment(RunState.FAILED), None, DesiredState.STOPPED, StreamState.STOPPED, True),
+        (an_increment(RunState.RUNNING), ALIVE, DesiredState.RUNNING, StreamState.RUNNING, True),
+        (an_increment(RunState.RUNNING), UNKNOWN, DesiredState.RUNNING, StreamState.RUNNING, True),
+        (an_increment(RunState.RUNNING), GONE, DesiredState.RUNNING, StreamState.DRIVER_GONE, False),
+        (an_increment(RunState.RUNNING, heard_ago=90), ALIVE, DesiredState.RUNNING, StreamState.SILENT, False),
+        (an_increment(RunState.RUNNING, heard_ago=90), UNKNOWN, DesiredState.RUNNING, StreamState.UNKNOWN, False),
+    ],
+)
+def test_an_increment(
+    run: RunObservation | None,
+    process: ProcessState | None,
+    asked: DesiredState,
+    state: StreamState,
+    is_healthy: bool,
+) -> None:
+    seen = StreamObservation(
+        stream="weather",
+        observed_at=NOON,
+        wish=WishObservation(stream="weather", desired_state=asked),
+        newest_run=run,
+        process=process,
+    )
+    health = health_of_increment(seen, now=NOON)
+    assert (health.state, health.is_healthy) == (state, is_healthy)
+
+
+@pytest.mark.parametrize("reason", SupervisionReason)
+def test_every_reason_of_supervision_is_a_state(reason: SupervisionReason) -> None:
+    decision = SupervisionDecision(action=SupervisionAction.WAIT, reason=reason, explanation="A sentence.")
+    health = health_of_continuous(decision)
+    assert isinstance(health.state, StreamState)
+    assert health.is_healthy == decision.is_healthy
+    assert health.explanation == "A sentence."

@@ -1,0 +1,104 @@
+"""The rule of supervision as one table: wanted, seen, history, now → action, reason."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.supervision.queued_cases import QUEUED_BY_ITS_CLUSTER
+from tests.unit.supervision.supervision_cases import (
+    ADMITTED,
+    ADMITTED_LONG_AGO,
+    ALIVE,
+    FAILED,
+    HEARD,
+    MUTE,
+    NONE,
+    NOW,
+    OTHER_SOURCE,
+    SECOND,
+    SILENT,
+    STARTING,
+    STOPPED,
+    TABLE,
+    UNKNOWN,
+    WANTED,
+    Case,
+    a_run,
+    failures,
+    seen,
+)
+
+from sluice.ledger.records.run import (
+    RunObservation,
+    WatchedRun,
+)
+from sluice.supervision.supervision_decision import (
+    HEALTHY_REASONS,
+    SupervisionAction,
+    SupervisionReason,
+    calls_for_supervisor,
+    decide_supervision,
+)
+
+EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
+
+
+@pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
+def test_the_table(row: Case) -> None:
+    decision = decide_supervision(wanted=WANTED, digest="d", seen=row.seen, history=row.history, now=NOW)
+    assert (decision.action, decision.reason, decision.delay) == (row.action, row.reason, row.delay)
+    assert decision.is_healthy == (row.reason in HEALTHY_REASONS)
+    assert decision.explanation.endswith(".")
+
+
+def test_every_reason_and_action_has_a_row() -> None:
+    assert {row.reason for row in EVERY_ROW} == set(SupervisionReason)
+    assert {row.action for row in EVERY_ROW} == set(SupervisionAction)
+
+
+def test_nothing_is_launched_closed_or_stopped_on_an_unknown_process() -> None:
+    """The law: unknown is never treated as dead. Only a note of the driver's own parent says that it ended, and only
+    the end of its lease gives its place away."""
+    for row in EVERY_ROW:
+        if row.seen.process is UNKNOWN and row.seen.left_exit is None:
+            allowed = {SupervisionAction.ADOPT, SupervisionAction.WAIT}
+            assert row.action in (allowed | {SupervisionAction.TAKE_OVER} if row.seen.is_lease_over else allowed)
+
+
+def test_a_refused_change_names_what_was_and_what_is() -> None:
+    stream = seen(a_run(digest="old"), process=ALIVE, fingerprint=OTHER_SOURCE)
+    decision = decide_supervision(wanted=WANTED, digest="d", seen=stream, history=NONE, now=NOW)
+    assert decision.explanation == (
+        "Run run-1 goes on as it was declared before. The checkpoint of flights cannot follow a change of its "
+        "declaration: input records was `kafka connection=flights_kafka topics=flights` and is now `rate`. "
+        "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
+        "checkpoint behind: `sluice stream reset flights` shows what is then read and published again."
+    )
+
+
+def test_giving_up_names_the_reason_the_count_and_the_next_step() -> None:
+    decision = decide_supervision(
+        wanted=WANTED, digest="d", seen=seen(FAILED), history=failures(4, ended=SECOND), now=NOW
+    )
+    assert decision.explanation == (
+        "Run run-1 ended: broker gone. That is unknown: unexplained (an error that no rule knows), failure 4 in a row, "
+        "and no restart is left for this class. See the end of `sluice stream logs flights`, and the error itself. "
+        "Then ask for the stream again: unpause its DAG, or without Airflow `sluice stream start flights`."
+    )
+    assert decision.failure == failures(4, ended=SECOND).newest_failure
+
+
+@pytest.mark.parametrize(
+    ("run", "calls"),
+    [
+        (FAILED, True),
+        (ADMITTED, False),
+        (ADMITTED_LONG_AGO, True),
+        (STARTING, False),
+        (MUTE, True),
+        (HEARD, False),
+        (SILENT, True),
+        (a_run(desired_state=STOPPED), True),
+    ],
+)
+def test_a_trigger_calls_when_there_is_something_to_look_at(run: RunObservation, calls: bool) -> None:
+    assert calls_for_supervisor(WatchedRun(run=run, observed_at=NOW)) is calls
