@@ -4,7 +4,7 @@
 
 A batch that is staged is never lost: whatever dies afterwards, the next run publishes what it finds staged before its
 query begins, and Spark's replay of the last batch meets what is staged or the mark. The protocol and the
-reason for each step: `docs/decisions/staged-publication.md`.
+reason for each step: decision 0001.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ counts rows against the very watermark that Spark judges the batch by.
 *How the plan learns the watermark*: Spark optimizes the plan of every batch anew, and folds what is constant on the
 driver. The metric compares with a call of `Long.getLong`, which reads a system property of the driver's JVM; it is
 folded once a batch. The property holds the watermark of the batch before, as Spark judges lateness by that one
-(`docs/decisions/late-rows-are-counted-before-the-aggregation.md`).
+(decision 0016).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Carries several outputs through one streaming query: their rows are tagged, united, and parted again in each batch.
 
-Why one query and not one for each output: `docs/decisions/several-outputs-in-one-query.md`.
+Why one query and not one for each output: decision 0015.
 """
 
 from __future__ import annotations

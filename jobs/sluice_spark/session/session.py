@@ -79,7 +79,7 @@ def engine_conf(state: StateDeclaration) -> dict[str, str]:
         **state_conf(state),
         # Spark works out the next batch's watermark from the last plan, and does not see through a shuffle that is
         # reused in it: an operator below which all shuffles are reused then keeps its state for ever
-        # (docs/decisions/several-outputs-in-one-query.md).
+        # (decision 0015).
         "spark.sql.exchange.reuse": "false",
         # A driver lives for months: what it remembers of its past for a user interface that is off must stay small.
         "spark.sql.streaming.numRecentProgressUpdates": "4",
@@ -158,7 +158,7 @@ def _s3a_conf(store: ObjectStoreSettings) -> dict[str, str]:
 def _checkpoint_conf(checkpoints: str) -> dict[str, str]:
     """How checkpoint files are written; a scheme that is not listed is left to Spark.
 
-    Why not Spark's own choice: `docs/decisions/checkpoint-files.md`.
+    Why not Spark's own choice: decision 0009.
     """
     scheme = checkpoints.partition("://")[0]
     manager = _CHECKPOINT_MANAGERS.get(scheme)

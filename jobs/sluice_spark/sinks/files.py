@@ -4,7 +4,7 @@
 it holds `_SUCCESS`, which is written last. A batch that runs again finds the marker and writes nothing; without it the
 folder is begun anew. A reader that must never see a part of a batch reads folders that hold the marker.
 
-Why not Spark's own file sink: `docs/decisions/files-in-a-folder-for-each-batch.md`.
+Why not Spark's own file sink: decision 0017.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ worker that is killed in between takes the task with it, which stays queued and 
 scheduler is started anew. Airflow asks executors to give up what was queued for longer than `[scheduler]
 task_queued_timeout`, and then queues it once more; LocalExecutor answers that it cannot.
 
-See docs/decisions/a-dead-workers-task-is-queued-again.md.
+See decision 0030.
 """
 
 from __future__ import annotations
