@@ -3,7 +3,7 @@
 A stream with `delivery: direct` has no staging table and no mark. What says that a batch is visible is a snapshot with
 the id of Spark's query and the number of the batch, and only as long as main leads back to it: the sink skips a batch
 when it finds that number, or a later one, among main's ancestors. Check and append are two steps, so a driver that was
-suspended in between can make its batch visible a second time. decision 0024 says what is done
+suspended in between can make its batch visible a second time. Decision 0024 says what is done
 about that here.
 """
 

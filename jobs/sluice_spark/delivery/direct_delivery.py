@@ -2,7 +2,7 @@
 
 No batch is handed over, so nothing of ours stands in a batch's way, and nothing of ours can hold one back. What the
 ledger is to know is read behind each batch from the table object that the sink itself has just committed through; it
-lies in the driver's memory, so no request goes anywhere. decision 0024 says what is promised.
+lies in the driver's memory, so no request goes anywhere. Decision 0024 says what is promised.
 """
 
 from __future__ import annotations
