@@ -44,7 +44,7 @@ from sluice.declarations.loading import load_declarations
 from sluice.declarations.quarantine import all_tables
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import record_end
 from sluice.publication.staged_output import StagedOutput
@@ -185,7 +185,7 @@ class Bench:
 
     def end(self, job: Job) -> None:
         """Ask a driver to stop; it publishes what waits."""
-        wish(self.ledger, STREAM, DesiredState.STOPPED)
+        set_desired_state(self.ledger, STREAM, DesiredState.STOPPED)
         _require(job.wait(PATIENCE_SECONDS) == 0, job)
 
     def target(self) -> Table:

@@ -3,7 +3,7 @@
     spark-submit --master 'local[*]' jobs/run_stream.py --stream=bronze_flights --run-id=8c1d7f0e-…
 
 The settings come from the environment (`SLUICE_*`), the run from `sluice stream start` or the stream's DAG. It ends
-between two batches when the ledger wishes it, or at SIGTERM.
+between two batches when the ledger asks for it, or at SIGTERM.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ sluice stream start STREAM
 
 The plan says which generation is left and which begins, at which batch and offsets the old one ends, what the next
 start reads, and what that means for each output: an append gets rows of before a second time, a merge replaces them by
-their keys. On a terminal the command asks; elsewhere it needs `--yes`. It is refused while a run lives or is wished. In
+their keys. On a terminal the command asks; elsewhere it needs `--yes`. It is refused while a run lives or is due. In
 Airflow, choose the verb `reset` in the DAG `stream_control`: its task `approve` shows the plan and waits under
 *Required Actions* for a person, a day at most; rejected, or not answered, nothing is changed.
 

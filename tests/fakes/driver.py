@@ -1,4 +1,4 @@
-"""A driver without Spark, quick to start: it beats, records batches, obeys wishes, and fails when it is told to.
+"""A driver without Spark, quick to start: it beats, records batches, obeys the desired state, and fails on command.
 
 A real process with the real command line of `spark-submit` and the real ledger, so that everything around a driver is
 tested for real. How it behaves stands in the file `<FAKE_DRIVERS>/<subject>.json`; without one it works well. The
@@ -75,14 +75,14 @@ def _run_stream(ledger: Ledger, stream: str, run_id: str, *, beat_seconds: float
     batch = 0
     while not asked_to_end.wait(beat_seconds):
         try:
-            if beat(ledger, run_id).wanted is DesiredState.STOPPED:
+            if beat(ledger, run_id).desired_state is DesiredState.STOPPED:
                 break
             record_batch(ledger, _batch(PublicationKey(stream=stream, generation=generation, batch=batch), run_id))
         except LedgerUnreachableError as error:
             print(f"goes on without the ledger: {error}", flush=True)  # noqa: T201  # the driver's log
             continue
         batch += 1
-    record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="stopped as wished")
+    record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="stopped as requested")
 
 
 def _batch(key: PublicationKey, run_id: str) -> BatchObservation:

@@ -153,7 +153,7 @@ def another_driver(workshop: Workshop, stream: str) -> Iterator[OtherDriver]:
     try:
         yield OtherDriver(workshop=workshop, errors=errors)
     finally:
-        stop.make(StopReason.WISHED)
+        stop.make(StopReason.STOPPED)
         thread.join()
 
 

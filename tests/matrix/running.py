@@ -95,7 +95,7 @@ def _stop_when_sent(services: Services, topic: str, stop: StopRequest) -> None:
         if len(services.records(topic)) >= 3:
             break
         waiting.wait(0.25)
-    stop.make(StopReason.WISHED)
+    stop.make(StopReason.STOPPED)
 
 
 def _output(workshop: Workshop, combination: Combination, services: Services, lines: list[str]) -> list[dict[str, Any]]:

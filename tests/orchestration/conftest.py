@@ -12,7 +12,7 @@ from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import newest_runs
 
@@ -46,7 +46,7 @@ def _streams_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[Non
     for run in newest_runs(airflow.ledger):
         if run.is_live:
             airflow.patch(f"dags/{run.stream}", {"is_paused": True})
-            wish(airflow.ledger, run.stream, DesiredState.STOPPED, wished_by="a test that is over")
+            set_desired_state(airflow.ledger, run.stream, DesiredState.STOPPED, requested_by="a test that is over")
 
 
 def _declare(pipelines: Path) -> None:

@@ -11,9 +11,9 @@ from tests.fixtures.sample_declarations import write_continuous_stream
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
 
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.desired_states import find_wish
+from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import find_run, recent_runs
@@ -39,8 +39,8 @@ def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
     drained_seconds = time.monotonic() - paused_at
     with capsys.disabled():
         sys.stdout.write(f"\na paused stream was drained after {drained_seconds:.0f} s\n")
-    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
-    assert find_wish(airflow.ledger, "paused").hold is HoldCause.PAUSED
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as requested")
+    assert find_desired_state(airflow.ledger, "paused").suspension is SuspensionCause.PAUSED
     airflow.wait(lambda: not lives(run), within_seconds=DEADLINE_SECONDS)
     unpaused_at = time.monotonic()
     airflow.unpause("paused")
@@ -49,7 +49,7 @@ def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
         sys.stdout.write(f"the unpaused stream ran again after {time.monotonic() - unpaused_at:.0f} s\n")
     assert again.token == run.token + 1
     airflow.await_task("paused", TASK, "deferred", run_id=dag_run)
-    assert find_wish(airflow.ledger, "paused").wanted is DesiredState.RUNNING
+    assert find_desired_state(airflow.ledger, "paused").effective_state is DesiredState.RUNNING
 
 
 def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_is_unpaused(
@@ -58,10 +58,10 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     run, dag_run = started(airflow, "marked")
     airflow.mark("marked", TASK, dag_run, "failed")
     ended = await_ended(airflow, "marked")
-    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as requested")
     airflow.wait(lambda: airflow.is_paused("marked"), within_seconds=DEADLINE_SECONDS)
     _reconciled(airflow)
-    assert find_wish(airflow.ledger, "marked").hold is HoldCause.PAUSED
+    assert find_desired_state(airflow.ledger, "marked").suspension is SuspensionCause.PAUSED
     airflow.unpause("marked")
     assert await_running(airflow, "marked", after=run).token == run.token + 1
 
@@ -79,7 +79,7 @@ def test_marking_the_task_successful_stops_the_stream_until_a_task_of_it_is_clea
     run, dag_run = started(airflow, "marked_well")
     airflow.mark("marked_well", TASK, dag_run, "success")
     ended = await_ended(airflow, "marked_well")
-    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as requested")
     airflow.wait(lambda: len(airflow.runs("marked_well")) == 2, within_seconds=DEADLINE_SECONDS)
     airflow.await_task("marked_well", TASK, "deferred")
     assert len(recent_runs(airflow.ledger, "marked_well", limit=9)) == 1, "the next run of the DAG waits"
@@ -97,7 +97,7 @@ def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_t
     log = _reconciled(airflow)
     again = await_running(airflow, "edited", after=followed)
     ended = find_run(airflow.ledger, followed.run_id)
-    assert (ended.state, ended.reason) == (RunState.FINISHED, "stopped as wished")
+    assert (ended.state, ended.reason) == (RunState.FINISHED, "stopped as requested")
     assert ended.end_asked_because == "its declaration has changed"
     assert again.declaration_digest != followed.declaration_digest
     assert "input rows was `iceberg table=bronze.flights` and is now `iceberg table=gold.first`" in log
@@ -111,7 +111,7 @@ def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAir
     dag_run = airflow.trigger("stream_control", stream="controlled", verb="stop", dry_run=True)
     airflow.await_task("stream_control", "carry_out", "success", run_id=dag_run)
     assert f"for run {run.run_id}, which finishes its batch" in airflow.log("stream_control", "plan", dag_run)
-    assert find_wish(airflow.ledger, "controlled").wished_at is None
+    assert find_desired_state(airflow.ledger, "controlled").requested_at is None
     dag_run = airflow.trigger("stream_control", stream="controlled", verb="restart", dry_run=False)
     airflow.await_task("stream_control", "carry_out", "success", run_id=dag_run)
     again = await_running(airflow, "controlled", after=run)

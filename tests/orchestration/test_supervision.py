@@ -25,7 +25,7 @@ from tests.fixtures.supervised_streams import (
 from sluice.errors import FailureReason
 from sluice.failures.guide import failure_of, next_step
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import newest_run, recent_runs
 from sluice_airflow.operators.stream_failures import TOLD_KEY
@@ -74,7 +74,7 @@ def test_twenty_streams_at_once_hold_no_slot_of_a_worker(airflow: RunningAirflow
         )
     for stream in streams:  # Airflow runs nothing of a paused DAG: the rest of the ring is not slowed down
         airflow.patch(f"dags/{stream}", {"is_paused": True})
-        wish(airflow.ledger, stream, DesiredState.STOPPED, wished_by="a test")
+        set_desired_state(airflow.ledger, stream, DesiredState.STOPPED, requested_by="a test")
     assert {await_ended(airflow, stream).state for stream in streams} == {RunState.FINISHED}
 
 
@@ -173,22 +173,22 @@ def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing
     assert await_running(airflow, "queued_behind", after=run).token == run.token + 2
 
 
-def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_wish(airflow: RunningAirflow) -> None:
+def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_request(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "stopped")
-    wish(airflow.ledger, "stopped", DesiredState.STOPPED, wished_by="a test")
+    set_desired_state(airflow.ledger, "stopped", DesiredState.STOPPED, requested_by="a test")
     airflow.await_task("stopped", TASK, "success", run_id=dag_run)
     ended = recent_runs(airflow.ledger, "stopped", limit=1)[0]
-    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as wished")
+    assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as requested")
     airflow.wait(lambda: len(airflow.runs("stopped")) == 2, within_seconds=DEADLINE_SECONDS)
     airflow.await_task("stopped", TASK, "deferred")
     assert len(recent_runs(airflow.ledger, "stopped", limit=9)) == 1
-    wish(airflow.ledger, "stopped", DesiredState.RUNNING, wished_by="a test")
+    set_desired_state(airflow.ledger, "stopped", DesiredState.RUNNING, requested_by="a test")
     assert await_running(airflow, "stopped").run_id != run.run_id
 
 
 def test_a_stop_whose_task_loses_its_try_ends_the_run_as_well(airflow: RunningAirflow) -> None:
     _, dag_run = started(airflow, "stopped_unseen")
-    wish(airflow.ledger, "stopped_unseen", DesiredState.STOPPED, wished_by="a test")
+    set_desired_state(airflow.ledger, "stopped_unseen", DesiredState.STOPPED, requested_by="a test")
 
     def has_lost_its_try() -> bool:
         for process in airflow.components.running_tasks():

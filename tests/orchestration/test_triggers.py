@@ -19,12 +19,12 @@ from tests.fixtures.deployment import deployment_environment
 
 from sluice.ledger import watching
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_wish, wish
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, record_end
 from sluice_airflow.triggers import ledger_trigger, task_marks
-from sluice_airflow.triggers.desired_state_trigger import WishTrigger
+from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
 
 POLL_SECONDS = 0.05
@@ -89,7 +89,7 @@ def test_it_is_silent_beside_a_live_run_and_fires_when_the_run_ends(ledger: Ledg
 
 
 def test_an_odd_run_is_left_alone_as_long_as_its_supervisor_is_patient(ledger: Ledger, run: RunObservation) -> None:
-    wish(ledger, run.stream, DesiredState.STOPPED)  # asked to stop, it is odd until it ends
+    set_desired_state(ledger, run.stream, DesiredState.STOPPED)  # asked to stop, it is odd until it ends
     patience_seconds = 1.0
     began = time.monotonic()
     told = _in_loop(_fires(_beside(run, patience_seconds=patience_seconds)))
@@ -117,7 +117,7 @@ def test_its_cancellation_reaches_the_triggerer_and_touches_no_run(ledger: Ledge
             await task
 
     asyncio.run(cancel())
-    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped"])
@@ -134,8 +134,8 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
     asyncio.run(trigger.on_kill())
     is_marked = state in {"failed", "success", "skipped"}
-    assert find_wish(ledger, run.stream).hold is (HoldCause.MARKED if is_marked else None)
-    assert beat(ledger, run.run_id).wanted is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
+    assert find_desired_state(ledger, run.stream).suspension is (SuspensionCause.MARKED if is_marked else None)
+    assert beat(ledger, run.run_id).desired_state is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
 
 
 @pytest.mark.parametrize("guard", ["guarded", "unguarded"])
@@ -155,7 +155,7 @@ def test_without_the_question_for_the_tasks_state_clearing_a_task_stops_its_stre
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
     asyncio.run(trigger.on_kill())
     goes_on = guard == "guarded"
-    assert beat(ledger, run.run_id).wanted is (DesiredState.RUNNING if goes_on else DesiredState.STOPPED)
+    assert beat(ledger, run.run_id).desired_state is (DesiredState.RUNNING if goes_on else DesiredState.STOPPED)
 
 
 def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
@@ -174,16 +174,16 @@ def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
     async def kill_impatiently() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(trigger.on_kill(), timeout=0.1)
-        assert find_wish(ledger, run.stream).hold is None
+        assert find_desired_state(ledger, run.stream).suspension is None
         may_answer.set()
         await asyncio.wait_for(asyncio.gather(*ledger_trigger._going_on), SOON_SECONDS)
 
     asyncio.run(kill_impatiently())
-    assert find_wish(ledger, run.stream).hold is HoldCause.MARKED
+    assert find_desired_state(ledger, run.stream).suspension is SuspensionCause.MARKED
 
 
 def test_a_trigger_that_only_shuts_down_kills_nothing() -> None:
-    for trigger in (StreamTrigger, WishTrigger):
+    for trigger in (StreamTrigger, DesiredStateTrigger):
         assert trigger.cleanup == BaseTrigger.cleanup
 
 
@@ -191,8 +191,10 @@ def test_a_trigger_that_only_shuts_down_kills_nothing() -> None:
     "trigger",
     [
         StreamTrigger(stream="flights", run_id="a-run", patience_seconds=30.0, poll_seconds=2.0),
-        WishTrigger(stream="flights", wished_at="2026-01-01T00:00:00+00:00", due_seconds=5.0, poll_seconds=2.0),
-        WishTrigger(stream="flights", wished_at=None, due_seconds=None, poll_seconds=2.0),
+        DesiredStateTrigger(
+            stream="flights", known_change_at="2026-01-01T00:00:00+00:00", due_seconds=5.0, poll_seconds=2.0
+        ),
+        DesiredStateTrigger(stream="flights", known_change_at=None, due_seconds=None, poll_seconds=2.0),
     ],
 )
 def test_its_arguments_are_small_and_make_it_again(trigger: BaseTrigger) -> None:
@@ -215,17 +217,21 @@ def test_an_absent_ledger_is_borne_for_a_while_told_once_and_then_handed_to_the_
     assert capsys.readouterr().out.count("Stream flights cannot be watched and is left alone: The ledger at 127.") == 1
 
 
-def test_a_stopped_stream_is_waited_for_until_it_is_wished_again(ledger: Ledger) -> None:
-    wish(ledger, "flights", DesiredState.STOPPED)
-    known = find_wish(ledger, "flights").wished_at
+def test_a_stopped_stream_is_waited_for_until_it_is_requested_again(ledger: Ledger) -> None:
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
+    known = find_desired_state(ledger, "flights").requested_at
     assert known is not None
-    trigger = WishTrigger(stream="flights", wished_at=known.isoformat(), due_seconds=None, poll_seconds=POLL_SECONDS)
-    told = _watched(trigger, lambda: wish(ledger, "flights", DesiredState.RUNNING))
+    trigger = DesiredStateTrigger(
+        stream="flights", known_change_at=known.isoformat(), due_seconds=None, poll_seconds=POLL_SECONDS
+    )
+    told = _watched(trigger, lambda: set_desired_state(ledger, "flights", DesiredState.RUNNING))
     assert told == {"seen": "stream flights is to be running"}
 
 
-def test_a_start_that_is_due_is_told_without_a_wish() -> None:
-    trigger = WishTrigger(stream="flights", wished_at=None, due_seconds=A_WHILE_SECONDS, poll_seconds=POLL_SECONDS)
+def test_a_start_that_is_due_fires_without_a_request() -> None:
+    trigger = DesiredStateTrigger(
+        stream="flights", known_change_at=None, due_seconds=A_WHILE_SECONDS, poll_seconds=POLL_SECONDS
+    )
     assert _in_loop(_fires(trigger)) == {"seen": "0 seconds are over"}
 
 
@@ -238,16 +244,18 @@ def test_two_hundred_streams_share_one_poll_however_many_they_are(
         for number in range(99)
     ]
     watching_runs = [_beside(one) for one in (run, *others)]
-    awaiting_wishes = [
-        WishTrigger(stream=f"stopped_{number}", wished_at=None, due_seconds=None, poll_seconds=POLL_SECONDS)
+    awaiting_requests = [
+        DesiredStateTrigger(
+            stream=f"stopped_{number}", known_change_at=None, due_seconds=None, poll_seconds=POLL_SECONDS
+        )
         for number in range(100)
     ]
     questions, looks = _counted(monkeypatch)
 
     async def poll() -> float:
         began = time.monotonic()
-        tasks = [asyncio.create_task(_fires(one)) for one in (*watching_runs, *awaiting_wishes)]
-        while min(looks[one] for one in (*watching_runs, *awaiting_wishes)) < 3:
+        tasks = [asyncio.create_task(_fires(one)) for one in (*watching_runs, *awaiting_requests)]
+        while min(looks[one] for one in (*watching_runs, *awaiting_requests)) < 3:
             await asyncio.sleep(POLL_SECONDS)
         lasted = time.monotonic() - began
         assert not any(task.done() for task in tasks)
@@ -274,7 +282,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], Counter[Bas
         return await really_ask(engine, question)
 
     monkeypatch.setattr(watching, "_ask_once", count_and_ask)
-    for kind in (StreamTrigger, WishTrigger):
+    for kind in (StreamTrigger, DesiredStateTrigger):
 
         async def count_and_look(
             self: Any, ledger_url: str, *, waited_seconds: float, really_look: Any = kind.look

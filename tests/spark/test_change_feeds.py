@@ -156,7 +156,7 @@ def test_the_newest_change_of_a_group_counts_whichever_batch_brought_it(workshop
     def reached(here: CrashPoint) -> None:
         staged.extend([here] if here is CrashPoint.STAGED else [])
         if len(staged) == 3:
-            stop.make(StopReason.WISHED)
+            stop.make(StopReason.STOPPED)
 
     result = workshop.run(stream_name, stop=stop, reached=reached)
 

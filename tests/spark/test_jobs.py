@@ -26,7 +26,7 @@ from sluice.demo.weather_files import drop_weather, open_landing_folder
 from sluice.launching.job_command import RunIncrement
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
 from sluice.processes.driver_processes import identity_of
@@ -254,13 +254,13 @@ def test_no_secret_is_an_argument_or_in_a_log(chain: dict[str, Job], services: S
             assert not any(secret in text for text in (*arguments, job.log.read_text()))
 
 
-def test_drivers_stop_when_it_is_wished_and_when_they_are_told(
+def test_drivers_stop_when_it_is_requested_and_when_they_are_signalled(
     chain: dict[str, Job], ledger: Ledger, declarations: Declarations
 ) -> None:
     bronze, silver, gold = (chain[name] for name in CONTINUOUS)
     os.kill(bronze.process.pid, signal.SIGTERM)  # the JVM, which is all that others see of a driver
     silver.python().send_signal(signal.SIGTERM)
-    wish(ledger, "gold_delays_by_carrier_hour", DesiredState.STOPPED, wished_by="a test")
+    set_desired_state(ledger, "gold_delays_by_carrier_hour", DesiredState.STOPPED, requested_by="a test")
 
     assert [job.wait() for job in (bronze, silver, gold)] == [0, 0, 0]
 
@@ -268,7 +268,7 @@ def test_drivers_stop_when_it_is_wished_and_when_they_are_told(
     assert [(run.state, run.exit_code, run.reason) for run in ended] == [
         (RunState.FINISHED, 0, "stopped by a signal"),
         (RunState.FINISHED, 0, "stopped by a signal"),
-        (RunState.FINISHED, 0, "stopped as wished"),
+        (RunState.FINISHED, 0, "stopped as requested"),
     ]
     for name, job in chain.items():
         lines = job.log.read_text().splitlines()

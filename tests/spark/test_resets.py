@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.batches import recent_batches
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.records.run import DesiredState
 from sluice.publication.crash_points import CrashPoint
@@ -31,11 +31,11 @@ def declare(workshop: Workshop, name: str, **output: Any) -> None:
 
 def leave_behind(workshop: Workshop, name: str) -> tuple[str, ...]:
     """Stop and reset the stream as a person does; the sentences of the plan."""
-    wish(workshop.ledger, name, DesiredState.STOPPED)
+    set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
     stream = workshop.stream(name)
     plan = plan_reset(workshop.ledger, stream, workshop.settings)
     reset_stream(workshop.ledger, stream, workshop.settings, leaving=plan.leaves, asked_by="ann")
-    wish(workshop.ledger, name, DesiredState.RUNNING)
+    set_desired_state(workshop.ledger, name, DesiredState.RUNNING)
     return tuple(step.sentence for step in plan.steps)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run
 from sluice.supervision.held_lease import HeldLease
@@ -43,11 +43,11 @@ def test_a_stream_that_pauses_is_stopped_in_a_pause(workshop: Workshop, name: st
 
     result = workshop.run(name, stop_after_batches=1)
 
-    assert result.reason is StopReason.WISHED
+    assert result.reason is StopReason.STOPPED
     assert not read_checkpoint(workshop.spark, workshop.checkpoint(name).as_uri()).has_unfinished_batch
     run = newest_run(workshop.ledger, name)
     assert run is not None
-    assert (run.state, run.exit_code, run.reason) == (RunState.FINISHED, 0, "stopped as wished")
+    assert (run.state, run.exit_code, run.reason) == (RunState.FINISHED, 0, "stopped as requested")
 
 
 def test_a_stream_that_catches_up_is_stopped_between_two_batches(
@@ -60,7 +60,7 @@ def test_a_stream_that_catches_up_is_stopped_between_two_batches(
 
     result = workshop.run(name, stop_after_batches=2)
 
-    assert result.reason is StopReason.WISHED
+    assert result.reason is StopReason.STOPPED
     copied = [row["id"] for row in workshop.rows("target")]
     assert copied == list(range(len(result.batches)))
     assert 2 <= len(copied) < FILES
@@ -70,14 +70,14 @@ def test_a_stream_that_catches_up_is_stopped_between_two_batches(
     assert [row["id"] for row in workshop.rows("target")] == list(range(FILES))
 
 
-def test_a_wish_in_the_ledger_reaches_the_run(workshop: Workshop, name: str) -> None:
+def test_a_request_in_the_ledger_reaches_the_run(workshop: Workshop, name: str) -> None:
     run = admit_run(workshop.ledger, stream=name, mode="continuous", declaration_digest="d", launched_by="a test")
     stop = StopRequest()
     with Heartbeat(workshop.ledger, run.run_id, stop, lease=HeldLease(stream=name, token=run.token)):
         assert not stop.wait(0.2)
-        wish(workshop.ledger, name, DesiredState.STOPPED, wished_by="a test")
+        set_desired_state(workshop.ledger, name, DesiredState.STOPPED, requested_by="a test")
         assert stop.wait(10)
-    assert stop.reason is StopReason.WISHED
+    assert stop.reason is StopReason.STOPPED
     seen = newest_run(workshop.ledger, name)
     assert seen is not None
     assert (seen.state, seen.heartbeat_at is not None) == (RunState.RUNNING, True)
@@ -86,7 +86,7 @@ def test_a_wish_in_the_ledger_reaches_the_run(workshop: Workshop, name: str) -> 
 def test_the_first_reason_stays() -> None:
     stop = StopRequest()
     stop.make(StopReason.SIGNALLED)
-    stop.make(StopReason.WISHED)
+    stop.make(StopReason.STOPPED)
     assert stop.reason is StopReason.SIGNALLED
 
 

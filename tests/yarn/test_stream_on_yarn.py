@@ -17,7 +17,7 @@ from tests.yarn.single_node import SingleNodeYarn
 from sluice.declarations.loaded import LoadedStream
 from sluice.declarations.loading import load_declarations
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
@@ -105,10 +105,10 @@ def test_a_stream_lives_dies_and_comes_back_on_yarn(deployment: Deployment, yarn
         assert second.token == first.token + 1
         assert len(yarn.running()) == 1
 
-        wish(ledger, "on_yarn", DesiredState.STOPPED, wished_by="a test")
+        set_desired_state(ledger, "on_yarn", DesiredState.STOPPED, requested_by="a test")
         await_condition(lambda: not find_run(ledger, second.run_id).is_live, within_seconds=DEADLINE_SECONDS)
         ended = find_run(ledger, second.run_id)
-        assert (ended.state, ended.exit_code, ended.reason) == (RunState.FINISHED, 0, "stopped as wished")
+        assert (ended.state, ended.exit_code, ended.reason) == (RunState.FINISHED, 0, "stopped as requested")
         assert supervise(supervisor, wanted).decision.action is SupervisionAction.FINISH
         await_condition(lambda: yarn.running() == [], within_seconds=DEADLINE_SECONDS)
     numbers = open_catalog(deployment.settings).load_table("silver.numbers").scan().to_arrow()["id"].to_numpy()

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.cli.cli_context import Workplace
     from sluice.declarations.loaded import LoadedStream
     from sluice.ledger.connection import Ledger
+    from sluice.ledger.records.desired_state import DesiredStateObservation
     from sluice.ledger.records.run import RunObservation
     from sluice.supervision.stream_commands import ControlPlan
     from sluice.supervision.supervisor import Supervised
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 StreamName = Annotated[str, typer.Argument(help="The stream's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+
+_FORMER_KEYS = {
+    "requested_at": "wished_at",
+    "requested_by": "wished_by",
+    "suspension": "hold",
+    "suspended_at": "held_at",
+}
 
 _FOLLOW_SECONDS = 0.3
 _LEDGER_SECONDS = 3.0
@@ -115,7 +123,6 @@ def reset(
 def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Forgive a stream's failures, so that it is started again at once; what was asked of it stays."""
     from sluice.cli.cli_context import open_workplace, person
-    from sluice.launching.job_output import json_value
     from sluice.supervision.stream_commands import plan_reset_breaker, reset_breaker
 
     with open_workplace() as here:
@@ -123,11 +130,18 @@ def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = F
         if dry_run:
             _print_plans([plan_reset_breaker(here.supervisor(), stream)], as_json=as_json)
             return
-        wish = reset_breaker(here.supervisor(), stream, wished_by=person())
+        desired = reset_breaker(here.supervisor(), stream, requested_by=person())
     if as_json:
-        typer.echo(json.dumps({"verb": "reset-breaker", "wish": json_value(wish)}, indent=2))
+        typer.echo(json.dumps({"verb": "reset-breaker", "wish": _request_json(desired)}, indent=2))
     else:
-        typer.echo(f"The failures of {name} are forgiven. It is to be {wish.wanted}.")
+        typer.echo(f"The failures of {name} are forgiven. It is to be {desired.effective_state}.")
+
+
+def _request_json(desired: DesiredStateObservation) -> dict[str, Any]:
+    """A desired state under the keys that programs know from earlier versions."""
+    from sluice.launching.job_output import json_value
+
+    return {_FORMER_KEYS.get(name, name): value for name, value in json_value(desired).items()}
 
 
 def logs(
@@ -164,7 +178,7 @@ def _start(here: Workplace, stream: LoadedStream, *, as_json: bool) -> None:
     from sluice.cli.cli_context import person
     from sluice.supervision.stream_commands import start_stream
 
-    _print_start("start", stream, start_stream(here.supervisor(), stream, wished_by=person()), as_json=as_json)
+    _print_start("start", stream, start_stream(here.supervisor(), stream, requested_by=person()), as_json=as_json)
 
 
 def _restart(here: Workplace, stream: LoadedStream) -> Supervised | None:
@@ -175,7 +189,7 @@ def _restart(here: Workplace, stream: LoadedStream) -> Supervised | None:
     from sluice.supervision.stream_commands import restart_stream
 
     with Console(stderr=True).status(f"{stream.name} is asked to end its run") as spinner:
-        return restart_stream(here.supervisor(), stream, wished_by=person(), on_look=spinner.update)
+        return restart_stream(here.supervisor(), stream, requested_by=person(), on_look=spinner.update)
 
 
 def _print_start(verb: str, stream: LoadedStream, started: Supervised | None, *, as_json: bool) -> None:
@@ -198,7 +212,7 @@ def _stop(here: Workplace, stream: LoadedStream) -> RunObservation | None:
 
     console = Console(stderr=True)
     with console.status(f"{stream.name} is asked to stop") as spinner:
-        return stop_stream(here.supervisor(), stream, wished_by=person(), on_look=spinner.update)
+        return stop_stream(here.supervisor(), stream, requested_by=person(), on_look=spinner.update)
 
 
 def _print_plans(plans: list[ControlPlan], *, as_json: bool) -> None:

@@ -80,7 +80,7 @@ def row_json(row: StreamRow) -> dict[str, Any]:
         "healthy": row.health.is_healthy,
         "explanation": row.health.explanation,
         "failure": None if row.health.failure is None else failure_json(row.health.failure, stream=row.stream),
-        "desired_state": row.seen.wish.desired_state,
+        "desired_state": row.seen.desired.desired_state,
         "run_id": None if run is None else run.run_id,
         "batch": None if batch is None else batch.key.batch,
         "generation": None if batch is None else batch.key.generation,

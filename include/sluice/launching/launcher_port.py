@@ -56,7 +56,7 @@ class Launcher(Protocol):
         """How a driver that is gone has ended, where the launcher itself can tell; none when only the ledger can."""
 
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
-        """End a driver that did not obey the ledger's wish: ask it, wait `grace_seconds`, then kill it.
+        """End a driver that did not obey the request to stop: ask it, wait `grace_seconds`, then kill it.
 
         Returns
         -------

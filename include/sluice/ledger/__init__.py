@@ -1,9 +1,9 @@
-"""The ledger: the database that remembers runs, wishes, generations, batches, upkeep of tables and checkpoint checks.
+"""The ledger: the database of runs, desired states, generations, batches, table maintenance and checkpoint checks.
 
 connection      `open_ledger`: the one way in
 models          the tables
 runs            admit, observe and end runs; at most one live run for each stream
-wishes          what a person or the platform asked of a stream
+desired_states  what a person requested of a stream, and what suspends it
 batches         what every batch did
 generations     the checkpoint lineages
 maintenance, quality, checkpoints

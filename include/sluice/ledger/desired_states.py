@@ -1,4 +1,8 @@
-"""What was asked of the streams: it outlives runs, so a stopped stream stays stopped until somebody asks again."""
+"""The desired states of the streams. They outlive runs: a stopped stream stays stopped until a person starts it again.
+
+`set_desired_state` records what a person requested, `suspend` and `resume` what Airflow imposes (a paused DAG, a marked
+task). A suspended stream is to stop, whatever was requested; when it is resumed, the request counts again unchanged.
+"""
 
 from __future__ import annotations
 
@@ -25,133 +29,159 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import SQLCoreOperations
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Run, Wish
-from sluice.ledger.records.desired_state import HoldCause, WishObservation
+from sluice.ledger.models import Run, StreamDesiredState
+from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.run import LIVE_STATES, DesiredState
 
+_COLUMNS = tuple(column.label(column.key) for column in StreamDesiredState.__table__.columns)
+"""Under the names of the attributes, which some columns of the table do not have."""
 
-def wish(ledger: Ledger, stream: str, desired_state: DesiredState, *, wished_by: str = "") -> WishObservation:
-    """Ask that a stream runs, or that it stops. Its live run hears it with its next heartbeat, later runs at once.
+_STREAM = [StreamDesiredState.stream]
 
-    A renewed wish also forgives: failures before it no longer count against the restart budget. That a stream runs also
-    ends the hold of a marked task; that of a paused DAG only ends when the DAG is unpaused.
+
+def set_desired_state(
+    ledger: Ledger, stream: str, desired_state: DesiredState, *, requested_by: str = ""
+) -> DesiredStateObservation:
+    """Request that a stream runs or stops. Its live run reads the request with its next heartbeat.
+
+    A repeated request also resets the failure count: failures before it no longer count against the restart budget.
+    A request to run also ends the suspension by a marked task; the one by a paused DAG ends only when the DAG is
+    unpaused.
 
     Parameters
     ----------
-    wished_by: who asks, for a person.
+    requested_by: the person or program that asks.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    asked: dict[str, Any] = {"desired_state": str(desired_state), "wished_by": wished_by}
-    kept_hold = case((Wish.hold == str(HoldCause.PAUSED), Wish.hold))
-    held = {"hold": kept_hold} if desired_state is DesiredState.RUNNING else {}
+    request: dict[str, Any] = {"desired_state": str(desired_state), "requested_by": requested_by}
+    change = {**request, "requested_at": func.now()}
+    if desired_state is DesiredState.RUNNING:
+        is_paused = StreamDesiredState.suspension == str(SuspensionCause.PAUSED)
+        change["suspension"] = case((is_paused, StreamDesiredState.suspension))
     with ledger.transaction() as connection:
         row = connection.execute(
-            insert(Wish)
-            .values(stream=stream, **asked)
-            .on_conflict_do_update(index_elements=[Wish.stream], set_={**asked, **held, "wished_at": func.now()})
-            .returning(*Wish.__table__.columns)
+            insert(StreamDesiredState)
+            .values(stream=stream, **request)
+            .on_conflict_do_update(index_elements=_STREAM, set_=_by_column(change))
+            .returning(*_COLUMNS)
         ).one()
-        _tell_live_run(connection, stream)
-    return observation_of(stream, row)
+        _update_live_run(connection, stream)
+    return desired_state_of(stream, row)
 
 
-def hold(ledger: Ledger, stream: str, cause: HoldCause, *, noticed_ago: timedelta | None = None) -> WishObservation:
-    """Keep a stream from running, whatever is wished of it. Idempotent. A paused DAG outweighs a marked task.
+def suspend(
+    ledger: Ledger, stream: str, cause: SuspensionCause, *, noticed_ago: timedelta | None = None
+) -> DesiredStateObservation:
+    """Keep a stream from running, whatever was requested. Idempotent. A paused DAG outweighs a marked task.
 
     Parameters
     ----------
-    noticed_ago: how long ago the cause was noticed. What was asked of the stream since then is newer than the cause and
-        stays. Unset: the cause is there now.
+    noticed_ago: how long ago the cause was noticed. What was requested of the stream since then is newer than the cause
+        and stays. Unset: the cause exists now.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    changes = or_(Wish.hold.is_(None), literal(cause is HoldCause.PAUSED) & (Wish.hold != str(cause)))
-    if noticed_ago is not None:  # by the database's clock, to which an age means the same as here
-        changed_at = func.greatest(Wish.wished_at, Wish.held_at)
-        changes &= or_(changed_at.is_(None), changed_at <= func.now() - noticed_ago)
+    suspension = StreamDesiredState.suspension
+    is_change = or_(suspension.is_(None), literal(cause is SuspensionCause.PAUSED) & (suspension != str(cause)))
+    if noticed_ago is not None:  # compared by the database's clock; an age means the same on every machine
+        changed_at = func.greatest(StreamDesiredState.requested_at, StreamDesiredState.suspended_at)
+        is_change &= or_(changed_at.is_(None), changed_at <= func.now() - noticed_ago)
+    change = {"suspension": str(cause), "suspended_at": func.now()}
+    unrequested = {"desired_state": str(DesiredState.RUNNING), "requested_by": "", "requested_at": None}
     with ledger.transaction() as connection:
         connection.execute(
-            insert(Wish)
-            .values(
-                stream=stream,
-                desired_state=str(DesiredState.RUNNING),
-                wished_by="",
-                wished_at=None,
-                hold=str(cause),
-                held_at=func.now(),
-            )
-            .on_conflict_do_update(
-                index_elements=[Wish.stream], set_={"hold": str(cause), "held_at": func.now()}, where=changes
-            )
+            insert(StreamDesiredState)
+            .values(stream=stream, **unrequested, **change)
+            .on_conflict_do_update(index_elements=_STREAM, set_=_by_column(change), where=is_change)
         )
-        _tell_live_run(connection, stream)
-        return observation_of(stream, connection.execute(question_for(stream)).one())
+        _update_live_run(connection, stream)
+        return desired_state_of(stream, connection.execute(select_desired_state(stream)).one())
 
 
-def lift(ledger: Ledger, stream: str) -> bool:
-    """End the hold of a stream, whatever its cause.
+def resume(ledger: Ledger, stream: str) -> bool:
+    """End the suspension of a stream, whatever its cause.
 
     Returns
     -------
-    Whether there was one.
+    Whether the stream was suspended.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        lifted = connection.execute(
-            update(Wish).where(Wish.stream == stream, Wish.hold.is_not(None)).values(hold=None, held_at=func.now())
+        resumed = connection.execute(
+            update(StreamDesiredState)
+            .where(StreamDesiredState.stream == stream, StreamDesiredState.suspension.is_not(None))
+            .values(suspension=None, suspended_at=func.now())
         )
-        _tell_live_run(connection, stream)
-        return lifted.rowcount == 1
+        _update_live_run(connection, stream)
+        return resumed.rowcount == 1
 
 
-def current_wish(stream: SQLCoreOperations[str]) -> ColumnElement[str]:
-    """What a stream is to be now, as an expression of SQL: its wish, and STOPPED while something holds it."""
-    wanted = case((Wish.hold.is_not(None), literal(str(DesiredState.STOPPED))), else_=Wish.desired_state)
-    newest = select(wanted).where(Wish.stream == stream).scalar_subquery()
+def effective_desired_state(stream: SQLCoreOperations[str]) -> ColumnElement[str]:
+    """The state that a stream is to have now, as a SQL expression: what was requested, STOPPED while suspended."""
+    effective = case(
+        (StreamDesiredState.suspension.is_not(None), literal(str(DesiredState.STOPPED))),
+        else_=StreamDesiredState.desired_state,
+    )
+    newest = select(effective).where(StreamDesiredState.stream == stream).scalar_subquery()
     return func.coalesce(newest, str(DesiredState.RUNNING))
 
 
-def _tell_live_run(connection: Connection, stream: str) -> None:
-    connection.execute(
-        update(Run)
-        .where(Run.stream == stream, Run.state.in_(sorted(LIVE_STATES)), Run.end_asked_at.is_(None))
-        .values(desired_state=current_wish(literal(stream)))
+def find_desired_state(ledger: Ledger, stream: str) -> DesiredStateObservation:
+    """What was last requested of a stream; RUNNING when nothing was ever requested.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        return desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
+
+
+def select_desired_state(stream: str) -> Select[Any]:
+    """The query for the desired state of a stream: one row, or none when nothing was ever requested."""
+    return select(*_COLUMNS).where(StreamDesiredState.stream == stream)
+
+
+def select_desired_states(streams: Sequence[str]) -> Select[Any]:
+    """The query for the desired states of several streams: a row for each of which something was requested."""
+    return select(*_COLUMNS).where(StreamDesiredState.stream == any_(literal(streams, ARRAY(Text))))
+
+
+def desired_state_of(stream: str, row: Row[Any] | None) -> DesiredStateObservation:
+    """The desired state of a stream from a row of `select_desired_state`.
+
+    Parameters
+    ----------
+    row: unset when the query returned none.
+    """
+    if row is None:
+        return DesiredStateObservation(stream=stream, desired_state=DesiredState.RUNNING)
+    return DesiredStateObservation(
+        stream=row.stream,
+        desired_state=DesiredState(row.desired_state),
+        requested_at=row.requested_at,
+        requested_by=row.requested_by,
+        suspension=None if row.suspension is None else SuspensionCause(row.suspension),
+        suspended_at=row.suspended_at,
     )
 
 
-def find_wish(ledger: Ledger, stream: str) -> WishObservation:
-    """What was last asked of a stream; one of which nothing was ever asked is wanted."""
-    with ledger.transaction() as connection:
-        return observation_of(stream, connection.execute(question_for(stream)).one_or_none())
+def _by_column(values: dict[str, Any]) -> dict[Any, Any]:
+    """The values of an `ON CONFLICT … SET`, which names columns and not attributes."""
+    return {StreamDesiredState.__table__.columns[name]: value for name, value in values.items()}
 
 
-def question_for(stream: str) -> Select[Any]:
-    """The query for what was last asked of a stream."""
-    return select(*Wish.__table__.columns).where(Wish.stream == stream)
-
-
-def question_for_all(streams: Sequence[str]) -> Select[Any]:
-    """The query for what was last asked of several streams: a row for each of which something was."""
-    return select(*Wish.__table__.columns).where(Wish.stream == any_(literal(streams, ARRAY(Text))))
-
-
-def observation_of(stream: str, row: Row[Any] | None) -> WishObservation:
-    """The wish that the answer to `question_for` holds."""
-    if row is None:
-        return WishObservation(stream=stream, desired_state=DesiredState.RUNNING)
-    return WishObservation(
-        stream=row.stream,
-        desired_state=DesiredState(row.desired_state),
-        wished_at=row.wished_at,
-        wished_by=row.wished_by,
-        hold=None if row.hold is None else HoldCause(row.hold),
-        held_at=row.held_at,
+def _update_live_run(connection: Connection, stream: str) -> None:
+    connection.execute(
+        update(Run)
+        .where(Run.stream == stream, Run.state.in_(sorted(LIVE_STATES)), Run.end_asked_at.is_(None))
+        .values(desired_state=effective_desired_state(literal(stream)))
     )

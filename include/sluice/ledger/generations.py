@@ -10,8 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from sluice.errors import CheckpointError, UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import observation_of as wish_of
-from sluice.ledger.desired_states import question_for
+from sluice.ledger.desired_states import desired_state_of, select_desired_state
 from sluice.ledger.models import Generation, Lease
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import DesiredState
@@ -57,12 +56,12 @@ def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str
 
 
 def require_at_rest(ledger: Ledger, stream: str) -> None:
-    """See that no run of a stream lives and none is wished, so that its generation may be left behind.
+    """Require that a stream has no live run and is to be stopped, so that its generation may be left.
 
     Raises
     ------
     RunAlreadyLiveError: when a run lives.
-    UsageError: when the stream is wished running.
+    UsageError: when the stream is to run.
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
@@ -162,10 +161,10 @@ def record_fingerprint(
 def _require_at_rest(connection: Connection, stream: str) -> None:
     if (live := live_run(connection, stream)) is not None:
         raise already_live(live)
-    wish = wish_of(stream, connection.execute(question_for(stream)).one_or_none())
-    if wish.wanted is not DesiredState.STOPPED:
+    desired = desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
+    if desired.effective_state is not DesiredState.STOPPED:
         raise UsageError(
-            f"Stream {stream} is wished running: its next run may begin at any moment.",
+            f"Stream {stream} is to run: its next run may begin at any moment.",
             next_step=f"Stop it first: `sluice stream stop {stream}`.",
         )
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
 
 SCHEMA = "sluice"
@@ -113,21 +113,24 @@ class Lease(LedgerTable):
     expires_at: Mapped[datetime | None]
 
 
-class Wish(LedgerTable):
-    """What was last asked of a stream, and what holds it; a stream without a row is wanted."""
+class StreamDesiredState(LedgerTable):
+    """What was last requested of a stream, and what suspends it; a stream without a row is to run.
+
+    The columns have older names than their attributes: `wished_by`, `wished_at`, `hold` and `held_at`.
+    """
 
     __tablename__ = "wishes"
     __table_args__ = (
         CheckConstraint(_is_one_of("desired_state", DesiredState), name="desired_state"),
-        CheckConstraint(_is_one_of("hold", HoldCause), name="hold"),
+        CheckConstraint(_is_one_of("hold", SuspensionCause), name="hold"),
     )
 
     stream: Mapped[str] = mapped_column(primary_key=True)
     desired_state: Mapped[str]
-    wished_by: Mapped[str]
-    wished_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
-    hold: Mapped[str | None]
-    held_at: Mapped[datetime | None]
+    requested_by: Mapped[str] = mapped_column("wished_by", key="requested_by")
+    requested_at: Mapped[datetime | None] = mapped_column("wished_at", key="requested_at", server_default=func.now())
+    suspension: Mapped[str | None] = mapped_column("hold", key="suspension")
+    suspended_at: Mapped[datetime | None] = mapped_column("held_at", key="suspended_at")
 
 
 class Generation(LedgerTable):

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sluice.errors import FailureClass, FailureReason, LedgerError, RunAlreadyLiveError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import current_wish
+from sluice.ledger.desired_states import effective_desired_state
 from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
 from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
@@ -28,7 +28,7 @@ _ADMISSION_TRIES = 3
 
 
 def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str, launched_by: str) -> RunObservation:
-    """Admit a new run of a stream, in the stream's current generation and under its current wish, with its lease.
+    """Admit a new run of a stream with its lease, in the current generation and with the current desired state.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
         "generation": _current_generation(stream),
         "mode": mode,
         "state": RunState.LAUNCHING,
-        "desired_state": current_wish(literal(stream)),
+        "desired_state": effective_desired_state(literal(stream)),
         "declaration_digest": declaration_digest,
         "launched_by": launched_by,
     }
@@ -135,19 +135,21 @@ def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
     ------
     LedgerError: when the run is unknown or the ledger cannot be reached.
     """
-    # The wish is read anew with every heartbeat: one that was asked while the run was being admitted is not lost.
-    wanted = case((Run.end_asked_at.is_not(None), literal(str(DesiredState.STOPPED))), else_=current_wish(Run.stream))
+    # Every heartbeat reads the desired state again: a request made while the run was being admitted is not lost.
+    wanted = case(
+        (Run.end_asked_at.is_not(None), literal(str(DesiredState.STOPPED))), else_=effective_desired_state(Run.stream)
+    )
     with ledger.transaction() as connection:
-        wished = connection.execute(
+        desired = connection.execute(
             update(Run)
             .where(Run.run_id == run_id, _IS_LIVE)
             .values(heartbeat_at=func.now(), state=RunState.RUNNING, desired_state=wanted)
             .returning(Run.desired_state)
         ).scalar_one_or_none()
-        if wished is not None and leases.renew(connection, run_id=run_id):
-            return HeartbeatAnswer(wanted=DesiredState(wished), holds_lease=True)
+        if desired is not None and leases.renew(connection, run_id=run_id):
+            return HeartbeatAnswer(desired_state=DesiredState(desired), holds_lease=True)
         _run(connection, run_id)
-    return HeartbeatAnswer(wanted=DesiredState.STOPPED, holds_lease=False)
+    return HeartbeatAnswer(desired_state=DesiredState.STOPPED, holds_lease=False)
 
 
 def record_end(

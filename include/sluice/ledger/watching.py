@@ -1,7 +1,7 @@
 """The light, asynchronous read of the ledger, for triggers: a small pool for each event loop, one poll for all.
 
-Triggers that ask about their runs, or about what is wished of their streams, within a moment of each other share one
-query, so that the cost of a triggerer hardly grows with the number of its streams.
+Triggers that ask about runs or desired states within a moment of each other share one query, so that the cost of a
+triggerer hardly grows with the number of its streams.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.errors import LedgerError
 from sluice.ledger import desired_states
 from sluice.ledger.connection import checked_url, engine_options, sentences_of
 from sluice.ledger.models import Run
-from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import WatchedRun
 from sluice.ledger.runs import observation_of
 
@@ -94,7 +94,7 @@ async def _look_up_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str,
     return {run_id: found.get(run_id) or LedgerError(f"The ledger knows no run {run_id}.") for run_id in run_ids}
 
 
-async def observe_wish(ledger_url: str, stream: str) -> WishObservation:
+async def observe_desired_state(ledger_url: str, stream: str) -> DesiredStateObservation:
     """Read what was last asked of a stream; shared as `observe_run` is. Safe to cancel at any await.
 
     Raises
@@ -102,14 +102,18 @@ async def observe_wish(ledger_url: str, stream: str) -> WishObservation:
     LedgerError: when the ledger cannot be reached.
     """
     desks = _desks.setdefault(asyncio.get_running_loop(), {})
-    desk: _Desk[WishObservation] = desks.setdefault(("wishes", ledger_url), _Desk(partial(_look_up_wishes, ledger_url)))
+    desk: _Desk[DesiredStateObservation] = desks.setdefault(
+        ("desired states", ledger_url), _Desk(partial(_look_up_desired_states, ledger_url))
+    )
     return await desk.ask(stream)
 
 
-async def _look_up_wishes(ledger_url: str, streams: Sequence[str]) -> Mapping[str, WishObservation | LedgerError]:
-    rows = await _ask(await _engine_of_this_loop(ledger_url), desired_states.question_for_all(streams))
+async def _look_up_desired_states(
+    ledger_url: str, streams: Sequence[str]
+) -> Mapping[str, DesiredStateObservation | LedgerError]:
+    rows = await _ask(await _engine_of_this_loop(ledger_url), desired_states.select_desired_states(streams))
     found = {row.stream: row for row in rows}
-    return {stream: desired_states.observation_of(stream, found.get(stream)) for stream in streams}
+    return {stream: desired_states.desired_state_of(stream, found.get(stream)) for stream in streams}
 
 
 def _answer_all(waiting: Iterable[Iterable[asyncio.Future[Answer]]], answer: Answer | Exception) -> None:

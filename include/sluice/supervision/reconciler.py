@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.declarations.loaded import LoadedStream
-from sluice.ledger.desired_states import find_wish, hold, lift
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.desired_states import find_desired_state, resume, suspend
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervised, Supervisor, judge, supervise
@@ -67,12 +67,12 @@ def note_pause(supervisor: Supervisor, stream: str, *, is_paused: bool) -> str |
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    is_held = find_wish(supervisor.ledger, stream).hold is HoldCause.PAUSED
+    is_held = find_desired_state(supervisor.ledger, stream).suspension is SuspensionCause.PAUSED
     if is_paused and not is_held:
-        hold(supervisor.ledger, stream, HoldCause.PAUSED)
+        suspend(supervisor.ledger, stream, SuspensionCause.PAUSED)
         return "its DAG was paused: the stream is to stop"
     if is_held and not is_paused:
-        lift(supervisor.ledger, stream)
+        resume(supervisor.ledger, stream)
         return "its DAG was unpaused: the stream is to go on"
     return None
 
@@ -93,5 +93,5 @@ def _is_due(judged: Supervised, *, is_paused: bool | None) -> bool:
     if not is_start or is_paused is not False:
         return False
     ended_at = None if seen.newest_run is None else seen.newest_run.ended_at
-    waiting_since = max((at for at in (ended_at, seen.wish.changed_at) if at is not None), default=None)
+    waiting_since = max((at for at in (ended_at, seen.desired.changed_at) if at is not None), default=None)
     return waiting_since is not None and seen.observed_at - waiting_since > LEFT_TO_ITS_TASK

@@ -22,7 +22,7 @@ UNEXPLAINED = failure_of(FailureReason.UNEXPLAINED)
 class RestartHistory:
     """The failures that still count against a stream.
 
-    failures: runs that ended unasked, one after the other, the newest included; 0 when the newest ended as wished.
+    failures: runs that ended unasked, one after the other, the newest included; 0 when the newest ended as requested.
     newest_run_id, newest_ended_at, newest_reason, newest_failure: of the newest of them.
     of_class: those in a row that have the class of the newest; unset: all.
     ends: when every failure ended that nobody has forgiven, newest first, whatever stayed up in between.
@@ -48,8 +48,8 @@ def restart_history(
     """Count the failures in a row that still count.
 
     A run that ended while the stream was wanted is a failure, whatever its exit code: a continuous stream has no end.
-    The count ends at a run that ended as wished, at one that stayed up for `stable_after` (its own end still counts),
-    at one of another declaration (somebody changed it, perhaps to repair it), and at `forgiven_at`.
+    The count ends at a run that ended as requested, at one that stayed up for `stable_after` (its own end still
+    counts), at one of another declaration (somebody changed it, perhaps to repair it), and at `forgiven_at`.
 
     Parameters
     ----------

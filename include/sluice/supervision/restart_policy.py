@@ -9,12 +9,12 @@
 | schema, checkpoint, code            |                |           |            |                                      |
 
 The tries of a class are counted among the failures in a row (`decisions.restarts`), so stable uptime, a new declaration
-and a person's wish set them back. A wait doubles with every failure of the class, up to the longest one that is
+and a person's request set them back. A wait doubles with every failure of the class, up to the longest one that is
 declared, and is shortened by up to a quarter, each run by its own share: a hundred streams that lost the same broker do
 not come back in the same second. The share follows from the run's id, so that every look tells the same moment.
 
 The breaker counts differently: all failures within its window before the newest one, whatever stayed up in between. A
-run that stays up for the whole window, or a person's wish, leaves it nothing to count.
+run that stays up for the whole window, or a person's request, leaves it nothing to count.
 """
 
 from __future__ import annotations

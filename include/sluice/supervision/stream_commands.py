@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from sluice.declarations.loaded import LoadedStream
 from sluice.errors import UnhealthyError
-from sluice.ledger.desired_states import find_wish, wish
-from sluice.ledger.records.desired_state import HoldCause, WishObservation
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
+from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.supervision_decision import STOPPED_WITHIN, SupervisionAction, SupervisionReason
@@ -142,7 +142,7 @@ def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlP
     return ControlPlan(verb="reset-breaker", stream=wanted.name, steps=steps)
 
 
-def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str) -> Supervised | None:
+def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> Supervised | None:
     """Ask that a stream runs, and start a continuous one when no driver of it lives.
 
     Returns
@@ -154,12 +154,12 @@ def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str
     UnhealthyError: when no driver could be started, or the stream's DAG is paused: that stops it again at once.
     LedgerError: when the ledger cannot be reached.
     """
-    if find_wish(supervisor.ledger, wanted.name).hold is HoldCause.PAUSED:
+    if find_desired_state(supervisor.ledger, wanted.name).suspension is SuspensionCause.PAUSED:
         raise UnhealthyError(
             f"Stream {wanted.name} is stopped because its DAG is paused in Airflow.",
             next_step=f"Unpause the DAG {wanted.name}: that starts the stream.",
         )
-    wish(supervisor.ledger, wanted.name, DesiredState.RUNNING, wished_by=wished_by)
+    set_desired_state(supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by)
     if wanted.declaration.mode == "incremental":
         return None
     supervised = supervise(supervisor, wanted)
@@ -169,7 +169,7 @@ def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str
 
 
 def restart_stream(
-    supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str, on_look: Callable[[str], None]
+    supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str, on_look: Callable[[str], None]
 ) -> Supervised | None:
     """End the live run between two batches and start the stream anew, with its declaration as it is now.
 
@@ -187,27 +187,27 @@ def restart_stream(
     """
     run = newest_run(supervisor.ledger, wanted.name)
     if run is not None and run.is_live:
-        ask_to_end(supervisor.ledger, run.run_id, because=f"restarted by {wished_by}")
+        ask_to_end(supervisor.ledger, run.run_id, because=f"restarted by {requested_by}")
         if wanted.declaration.mode == "incremental":
             _await_increment(supervisor, wanted, on_look=on_look)
         else:
             _await_end_of(supervisor, wanted, run, on_look=on_look)
-    return start_stream(supervisor, wanted, wished_by=wished_by)
+    return start_stream(supervisor, wanted, requested_by=requested_by)
 
 
-def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str) -> WishObservation:
+def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
     """Forgive a stream's failures: its restarts are counted anew. What was asked of it stays.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    asked = find_wish(supervisor.ledger, wanted.name)
-    return wish(supervisor.ledger, wanted.name, asked.desired_state, wished_by=wished_by)
+    asked = find_desired_state(supervisor.ledger, wanted.name)
+    return set_desired_state(supervisor.ledger, wanted.name, asked.desired_state, requested_by=requested_by)
 
 
 def stop_stream(
-    supervisor: Supervisor, wanted: LoadedStream, *, wished_by: str, on_look: Callable[[str], None]
+    supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str, on_look: Callable[[str], None]
 ) -> RunObservation | None:
     """Ask that a stream stops, and wait until its run has ended; a driver that does not obey in time is ended.
 
@@ -226,7 +226,7 @@ def stop_stream(
     UnhealthyError: when the run does not end, or nobody can tell whether its driver lives.
     LedgerError: when the ledger cannot be reached.
     """
-    wish(supervisor.ledger, wanted.name, DesiredState.STOPPED, wished_by=wished_by)
+    set_desired_state(supervisor.ledger, wanted.name, DesiredState.STOPPED, requested_by=requested_by)
     if wanted.declaration.mode == "incremental":
         _await_increment(supervisor, wanted, on_look=on_look)
     else:

@@ -48,11 +48,11 @@ _STATES = {
     SupervisionReason.RESTART_BUDGET_SPENT: StreamState.GIVEN_UP,
     SupervisionReason.RESTART_WOULD_NOT_HELP: StreamState.GIVEN_UP,
     SupervisionReason.BREAKER_OPEN: StreamState.GIVEN_UP,
-    SupervisionReason.STOPPED_AS_WISHED: StreamState.STOPPED,
+    SupervisionReason.STOPPED_AS_REQUESTED: StreamState.STOPPED,
     SupervisionReason.BEING_LAUNCHED: StreamState.STARTING,
     SupervisionReason.NEVER_LAUNCHED: StreamState.DRIVER_GONE,
     SupervisionReason.EXIT_LEFT_BEHIND: StreamState.DRIVER_GONE,
-    SupervisionReason.DRIVER_VANISHED: StreamState.DRIVER_GONE,
+    SupervisionReason.DRIVER_GONE: StreamState.DRIVER_GONE,
     SupervisionReason.STOPPING: StreamState.STOPPING,
     SupervisionReason.STOP_OVERDUE: StreamState.STOPPING,
     SupervisionReason.STARTING: StreamState.STARTING,
@@ -116,8 +116,8 @@ def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHeal
     run = seen.newest_run
     if run is not None and run.is_live:
         return _health_of_live_increment(seen, run, now)
-    if seen.wish.wanted is DesiredState.STOPPED:
-        text = f"It is stopped, as asked{seen.wish.why_stopped}."
+    if seen.desired.effective_state is DesiredState.STOPPED:
+        text = f"It is stopped, as asked{seen.desired.why_stopped}."
         return StreamHealth(state=StreamState.STOPPED, is_healthy=True, explanation=text)
     if run is None:
         text = "It has never run; it runs when its schedule says."

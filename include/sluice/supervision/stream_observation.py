@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sluice.ledger.records.batch import BatchObservation
-from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lease import LeaseObservation
 from sluice.ledger.records.run import DriverExit, RunObservation
 from sluice.processes.process_identity import ProcessState
@@ -28,7 +28,7 @@ class StreamObservation:
 
     stream: str
     observed_at: datetime
-    wish: WishObservation
+    desired: DesiredStateObservation
     newest_run: RunObservation | None = None
     process: ProcessState | None = None
     left_exit: DriverExit | None = None

@@ -6,7 +6,7 @@ from sluice.launching.exit_notes import read_exit_note
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.desired_states import find_wish
+from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.leases import find_lease
 from sluice.ledger.records.run import DriverExit, RunObservation
@@ -30,7 +30,7 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
     is_standing = generation is not None and batch is not None and batch.key.generation == generation.generation
     return StreamObservation(
         stream=stream,
-        wish=find_wish(ledger, stream),
+        desired=find_desired_state(ledger, stream),
         newest_run=run,
         process=process,
         left_exit=_left_exit(launcher, run, process) if run is not None and is_live else None,

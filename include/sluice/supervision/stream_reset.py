@@ -51,7 +51,7 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
     Raises
     ------
     RunAlreadyLiveError: when a run of the stream lives.
-    UsageError: when the stream is wished running, or has no generation yet.
+    UsageError: when the stream is to run, or has no generation yet.
     CheckpointError: when something lies already where the new checkpoint is to be, or its storage does not answer.
     LedgerError: when the ledger cannot be reached.
     """

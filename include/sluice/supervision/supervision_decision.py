@@ -3,23 +3,23 @@
 | asked   | newest run | its process | and                          | action        | reason               |
 |---------|------------|-------------|------------------------------|---------------|----------------------|
 | running | none       |             |                              | LAUNCH        | NEVER_STARTED        |
-| running | ended      |             | as wished, or forgiven       | LAUNCH        | WANTED_AGAIN         |
+| running | ended      |             | as asked, or count reset     | LAUNCH        | WANTED_AGAIN         |
 | running | ended      |             | unasked, delay not over      | RESTART_LATER | BACKING_OFF          |
 | running | ended      |             | unasked, delay over          | LAUNCH        | RESTART_DUE          |
 | running | ended      |             | unasked, budget spent        | GIVE_UP       | RESTART_BUDGET_SPENT |
 | running | ended      |             | the checkpoint cannot follow | GIVE_UP       | CHANGE_REFUSED       |
 | running | ended      |             | unasked, would only repeat   | GIVE_UP       | RESTART_WOULD_NOT_HELP |
 | running | ended      |             | unasked, breaker open        | GIVE_UP       | BREAKER_OPEN         |
-| stopped | none, ended|             |                              | FINISH        | STOPPED_AS_WISHED    |
+| stopped | none, ended|             |                              | FINISH        | STOPPED_AS_REQUESTED    |
 | any     | live       | none yet    | admitted a moment ago        | WAIT          | BEING_LAUNCHED       |
 | any     | live       | none yet    | admitted long ago            | CLOSE         | NEVER_LAUNCHED       |
 | any     | live       | any         | its parent, cluster tells how| CLOSE         | EXIT_LEFT_BEHIND     |
-| any     | live       | gone        |                              | CLOSE         | DRIVER_VANISHED      |
+| any     | live       | gone        |                              | CLOSE         | DRIVER_GONE      |
 | any     | live       | alive       | silent, its lease ran out    | STOP          | LEASE_OVER           |
 | any     | live       | ?           | silent, its lease ran out    | TAKE_OVER     | LEASE_OVER           |
-| stopped | live       | alive, ?    | wished a moment ago          | WAIT          | STOPPING             |
-| stopped | live       | alive       | wished long ago              | STOP          | STOP_OVERDUE         |
-| stopped | live       | ?           | wished long ago              | WAIT          | DRIVER_UNKNOWN       |
+| stopped | live       | alive, ?    | asked a moment ago           | WAIT          | STOPPING             |
+| stopped | live       | alive       | asked long ago               | STOP          | STOP_OVERDUE         |
+| stopped | live       | ?           | asked long ago               | WAIT          | DRIVER_UNKNOWN       |
 | running | live       | alive       | not heard yet                | ADOPT         | STARTING             |
 | running | live       | alive, ?    | heard, declaration changed   | REPLACE       | DECLARATION_CHANGED  |
 | running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED       |
@@ -43,7 +43,7 @@ from enum import StrEnum
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.streams import StreamDeclaration
 from sluice.failures.guide import given_up_steps, told
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
 from sluice.processes.process_identity import ProcessState
@@ -59,7 +59,7 @@ HEARD_WITHIN = timedelta(seconds=60)
 """How old a heartbeat may be. Drivers beat every few seconds; a long pause of a JVM on a full machine is shorter."""
 
 STOPPED_WITHIN = timedelta(seconds=120)
-"""From the wish to the end of the driver, which finishes its batch first."""
+"""From the request to the end of the driver, which finishes its batch first."""
 
 LOOK_AGAIN_AFTER = timedelta(seconds=30)
 """How soon a stream is looked at again when nothing calls for it earlier."""
@@ -91,11 +91,11 @@ class SupervisionReason(StrEnum):
     RESTART_BUDGET_SPENT = "restart_budget_spent"
     RESTART_WOULD_NOT_HELP = "restart_would_not_help"
     BREAKER_OPEN = "breaker_open"
-    STOPPED_AS_WISHED = "stopped_as_wished"
+    STOPPED_AS_REQUESTED = "stopped_as_wished"
     BEING_LAUNCHED = "being_launched"
     NEVER_LAUNCHED = "never_launched"
     EXIT_LEFT_BEHIND = "exit_left_behind"
-    DRIVER_VANISHED = "driver_vanished"
+    DRIVER_GONE = "driver_vanished"
     STOPPING = "stopping"
     STOP_OVERDUE = "stop_overdue"
     STARTING = "starting"
@@ -114,7 +114,7 @@ HEALTHY_REASONS = frozenset(
         SupervisionReason.STARTING,
         SupervisionReason.HEARTBEAT_FRESH,
         SupervisionReason.STOPPING,
-        SupervisionReason.STOPPED_AS_WISHED,
+        SupervisionReason.STOPPED_AS_REQUESTED,
         SupervisionReason.DECLARATION_CHANGED,
     }
 )
@@ -163,8 +163,8 @@ def decide_supervision(
         decided = _decide_about_run(seen, run, now)
         is_changed = run.declaration_digest != digest and decided.reason is SupervisionReason.HEARTBEAT_FRESH
         return _decide_about_change(run, refused) if is_changed else decided
-    if seen.wish.wanted is DesiredState.STOPPED:
-        return _decision(SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_WISHED, _stopped_text(seen))
+    if seen.desired.effective_state is DesiredState.STOPPED:
+        return _decision(SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED, _stopped_text(seen))
     if refused:
         return _decision(SupervisionAction.GIVE_UP, SupervisionReason.CHANGE_REFUSED, _refusal(wanted.stream, refused))
     return _decide_about_start(wanted, run, history, now)
@@ -195,10 +195,10 @@ def _decide_about_run(seen: StreamObservation, run: RunObservation, now: datetim
         return _decide_about_launch(run, now)
     if seen.process is ProcessState.GONE:
         text = f"The process of run {run.run_id} is gone and nobody recorded its end."
-        return _decision(SupervisionAction.CLOSE, SupervisionReason.DRIVER_VANISHED, text)
+        return _decision(SupervisionAction.CLOSE, SupervisionReason.DRIVER_GONE, text)
     if seen.is_lease_over and not _is_heard(run, now) and not _is_queued(seen, run):
         return _decide_about_lease(seen.process, run, now)
-    if seen.wish.wanted is DesiredState.STOPPED or run.end_asked_at is not None:
+    if seen.desired.effective_state is DesiredState.STOPPED or run.end_asked_at is not None:
         return _decide_about_stop(seen, run, now)
     return _decide_about_driver(seen, run, now)
 
@@ -236,7 +236,7 @@ def _decide_about_launch(run: RunObservation, now: datetime) -> SupervisionDecis
 
 
 def _decide_about_stop(seen: StreamObservation, run: RunObservation, now: datetime) -> SupervisionDecision:
-    age = now - (run.end_asked_at or seen.wish.changed_at or run.launched_at)
+    age = now - (run.end_asked_at or seen.desired.changed_at or run.launched_at)
     if age <= STOPPED_WITHIN:
         text = f"Run {run.run_id} was asked to stop {_seconds(age)} ago and finishes its batch."
         return _decision(SupervisionAction.WAIT, SupervisionReason.STOPPING, text, STOPPED_WITHIN - age)
@@ -337,10 +337,10 @@ def _unknown(run: RunObservation, circumstance: str) -> SupervisionDecision:
 
 
 def _stopped_text(seen: StreamObservation) -> str:
-    if seen.wish.hold is HoldCause.PAUSED:
-        return f"Stream {seen.stream} is stopped{seen.wish.why_stopped}. Unpausing the DAG starts it again."
+    if seen.desired.suspension is SuspensionCause.PAUSED:
+        return f"Stream {seen.stream} is stopped{seen.desired.why_stopped}. Unpausing the DAG starts it again."
     return (
-        f"Stream {seen.stream} is stopped, as asked{seen.wish.why_stopped}. "
+        f"Stream {seen.stream} is stopped, as asked{seen.desired.why_stopped}. "
         f"`sluice stream start {seen.stream}` starts it again."
     )
 

@@ -8,7 +8,7 @@ What the caller does with the answer:
 | decision.action      | what it means now                  | what the caller does                                    |
 |----------------------|------------------------------------|---------------------------------------------------------|
 | LAUNCH, ADOPT, WAIT  | there is a run: `run`              | watch it (`calls_for_supervisor`), then supervise again |
-| RESTART_LATER        | the next start is due in `delay`   | supervise again after `delay`, or at a new wish         |
+| RESTART_LATER        | the next start is due in `delay`   | supervise again after `delay`, or at a new request      |
 | FINISH               | the stream is stopped, as asked    | be done                                                 |
 | GIVE_UP              | a person must look: `explanation`  | fail                                                    |
 
@@ -57,7 +57,7 @@ HEARD_AGAIN_WITHIN_SECONDS = 10.0
 clock was set forward, or that was away for long, tells every lease as over until then."""
 
 STOP_GRACE_SECONDS = 20.0
-"""Between SIGTERM and SIGKILL, for a driver that did not obey the wish."""
+"""Between SIGTERM and SIGKILL, for a driver that did not obey the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,8 @@ def judge(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, asked: De
     """
     seen = observe_stream(ledger, launcher, wanted.name)
     if asked is not None:
-        wish = replace(seen.wish, desired_state=asked, wished_at=seen.observed_at)
-        seen = replace(seen, wish=wish)
+        desired = replace(seen.desired, desired_state=asked, requested_at=seen.observed_at)
+        seen = replace(seen, desired=desired)
     history = _history(ledger, wanted, seen)
     decision = decide_supervision(
         wanted=wanted.declaration, digest=wanted.digest, seen=seen, history=history, now=seen.observed_at
@@ -153,7 +153,7 @@ def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> R
         recent_runs(ledger, wanted.name, limit=runs_to_look_at(restart, wanted.declaration.supervision.breaker)),
         digest=wanted.digest,
         stable_after=restart.stable_after,
-        forgiven_at=seen.wish.changed_at,
+        forgiven_at=seen.desired.changed_at,
     )
 
 
@@ -200,7 +200,7 @@ def _close(supervisor: Supervisor, judged: Supervised) -> None:
             failure=left.failure,
         )
         return
-    is_vanished = judged.decision.reason is SupervisionReason.DRIVER_VANISHED
+    is_vanished = judged.decision.reason is SupervisionReason.DRIVER_GONE
     if is_vanished and _has_ended_within(supervisor.ledger, run.run_id, EXIT_AWAITED_SECONDS):
         return
     record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=judged.decision.explanation)

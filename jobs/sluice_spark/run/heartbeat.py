@@ -15,8 +15,8 @@ from sluice_spark.run.stop_request import StopReason, StopRequest
 _log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 2.0
-"""How often a driver is heard of, and how fast a wish to stop reaches it. One small transaction: 500 streams make 250 a
-second, which PostgreSQL takes without effort."""
+"""How often a driver reports, and how fast a request to stop reaches it. One small transaction: 500 streams make 250
+a second, which PostgreSQL handles without effort."""
 
 _WATCH_SECONDS = 0.5
 _LAST_BEAT_SECONDS = 10.0
@@ -75,8 +75,8 @@ class Heartbeat:
             self._lease.lost()
             return
         self._lease.renewed(asked_at_seconds=asked_at_seconds)
-        if answer.wanted is DesiredState.STOPPED:
-            self._stop.make(StopReason.WISHED)
+        if answer.desired_state is DesiredState.STOPPED:
+            self._stop.make(StopReason.STOPPED)
 
     def _watch_lease(self) -> None:
         while not self._ended.wait(_WATCH_SECONDS):

@@ -1,6 +1,6 @@
 """What every job does around its work: one form of log, and an end that others can read.
 
-The exit status is 0 when the job ended as wished, 2 for wrong arguments, settings or declarations, 1 for any other
+The exit status is 0 when the job ended as requested, 2 for wrong arguments, settings or declarations, 1 for any other
 failure; the line before the last says `sluice: reason: <word>` (`FailureReason`), the last one
 `sluice: failed: <ErrorClass>: <message>`.
 """

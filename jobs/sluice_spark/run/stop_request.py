@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class StopReason(StrEnum):
     """Why a run that did not fail has ended; the ledger's reason of its end."""
 
-    WISHED = "stopped as wished"
+    STOPPED = "stopped as requested"
     SIGNALLED = "stopped by a signal"
     EXHAUSTED = "everything that was there is processed"
     LEASE_LOST = "stopped because another run may have its lease"
@@ -31,11 +31,11 @@ class StopReason(StrEnum):
 
 
 LEASE_ENDS = frozenset({StopReason.LEASE_LOST, StopReason.LEDGER_AWAY})
-"""The ends that nobody wished: the run stopped for its lease, and the stream is to be started again."""
+"""The ends that were not requested: the run stopped for its lease, and the stream is to be started again."""
 
 
 class StopRequest:
-    """A wish to stop, made by the ledger or a signal, heard by the run. The first one stays."""
+    """A request to stop, made by the ledger or a signal and read by the run. The first one stays."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -235,13 +235,13 @@ def _do(supervisor: Supervisor, stream: LoadedStream, verb: ControlVerb, asked_b
     from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 
     if verb is ControlVerb.START:
-        start_stream(supervisor, stream, wished_by=asked_by)
+        start_stream(supervisor, stream, requested_by=asked_by)
     elif verb is ControlVerb.STOP:
-        stop_stream(supervisor, stream, wished_by=asked_by, on_look=_log.info)
+        stop_stream(supervisor, stream, requested_by=asked_by, on_look=_log.info)
     elif verb is ControlVerb.RESTART:
-        restart_stream(supervisor, stream, wished_by=asked_by, on_look=_log.info)
+        restart_stream(supervisor, stream, requested_by=asked_by, on_look=_log.info)
     elif verb is ControlVerb.RESET_BREAKER:
-        reset_breaker(supervisor, stream, wished_by=asked_by)
+        reset_breaker(supervisor, stream, requested_by=asked_by)
     _tell(supervisor, stream, ControlVerb.SHOW, asked_by)
 
 

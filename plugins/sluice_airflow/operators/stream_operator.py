@@ -62,7 +62,7 @@ class StreamOperator(BaseOperator):
             supervised = self._supervise(context)
         if supervised.decision.action is SupervisionAction.FINISH and is_new:
             self.log.info("The task waits until somebody asks for the stream")
-            self._await_wish(supervised, within=None)
+            self._await_request(supervised, within=None)
         self._go_on(supervised, context)
 
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None) -> None:
@@ -89,12 +89,12 @@ class StreamOperator(BaseOperator):
 
     def _note_holds(self, supervisor: Supervisor, context: Context, *, is_asked: bool) -> None:
         """Do not wait for the reconciler to see that the DAG was unpaused, or that the task was cleared."""
-        from sluice.ledger.desired_states import lift
+        from sluice.ledger.desired_states import resume
         from sluice.supervision.reconciler import note_pause
         from sluice_airflow.adapters.paused_dags import paused_state
 
         if is_asked:
-            lift(supervisor.ledger, self.stream)
+            resume(supervisor.ledger, self.stream)
         is_paused = paused_state(context["ti"])(context["dag"].dag_id)
         if is_paused is not None and (change := note_pause(supervisor, self.stream, is_paused=is_paused)):
             self.log.info("Stream %s: %s", self.stream, change)
@@ -114,7 +114,7 @@ class StreamOperator(BaseOperator):
             self.log.error("%s", sentence)
             raise StreamGivenUpError(sentence, stream=self.stream, decision=decision)
         if decision.action is SupervisionAction.RESTART_LATER:
-            self._await_wish(supervised, within=decision.delay)
+            self._await_request(supervised, within=decision.delay)
         self._watch(supervised)
 
     def _watch(self, supervised: Supervised) -> NoReturn:
@@ -131,27 +131,27 @@ class StreamOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name=self.look_again.__name__)
 
-    def _await_wish(self, supervised: Supervised, *, within: timedelta | None) -> NoReturn:
+    def _await_request(self, supervised: Supervised, *, within: timedelta | None) -> NoReturn:
         """Wait until the stream is asked for, or until its next start is due."""
-        from sluice_airflow.triggers.desired_state_trigger import WishTrigger
+        from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 
-        wished_at = supervised.seen.wish.changed_at
-        trigger = WishTrigger(
+        changed_at = supervised.seen.desired.changed_at
+        trigger = DesiredStateTrigger(
             stream=self.stream,
-            wished_at=None if wished_at is None else wished_at.isoformat(),
+            known_change_at=None if changed_at is None else changed_at.isoformat(),
             due_seconds=None if within is None else within.total_seconds(),
             poll_seconds=self.poll_seconds,
         )
         self.defer(trigger=trigger, method_name=self.look_again.__name__)
 
     def _ask_anew(self, context: Context) -> None:
-        from sluice.ledger.desired_states import wish
+        from sluice.ledger.desired_states import set_desired_state
         from sluice.ledger.records.run import DesiredState
         from sluice_airflow.composition import load_deployment
 
         self.log.info("The stream was given up, and this task was started by a person: it is asked for anew")
         with load_deployment().open_ledger() as ledger:
-            wish(ledger, self.stream, DesiredState.RUNNING, wished_by=supervising_task(context))
+            set_desired_state(ledger, self.stream, DesiredState.RUNNING, requested_by=supervising_task(context))
 
     def _fail(self, sentence: str, cause: Exception | None = None) -> NoReturn:
         self.log.error("%s", sentence)

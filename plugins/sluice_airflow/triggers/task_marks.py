@@ -46,8 +46,8 @@ def hold_as_marked(ledger_url: str, stream: str, *, noticed_ago: timedelta) -> N
     LedgerError: when the ledger cannot be reached.
     """
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.desired_states import hold
-    from sluice.ledger.records.desired_state import HoldCause
+    from sluice.ledger.desired_states import suspend
+    from sluice.ledger.records.desired_state import SuspensionCause
 
     with open_ledger(ledger_url) as ledger:
-        hold(ledger, stream, HoldCause.MARKED, noticed_ago=noticed_ago)
+        suspend(ledger, stream, SuspensionCause.MARKED, noticed_ago=noticed_ago)

@@ -44,7 +44,7 @@ def mark_failed(scene: Scene, stream: str) -> Recovery:
     run, task = scene.run(stream), await_deferred(scene, stream)
     marked_at = time.time()
     mark(scene, stream, task.dag_run, "failed")
-    _require_wished_end(scene.await_end(run))
+    _require_requested_end(scene.await_end(run))
     detected = seconds_since(marked_at)
 
     def go_on() -> Callable[[], None] | None:
@@ -64,7 +64,7 @@ def mark_success(scene: Scene, stream: str) -> Recovery:
     run, task = scene.run(stream), await_deferred(scene, stream)
     marked_at = time.time()
     mark(scene, stream, task.dag_run, "success")
-    _require_wished_end(scene.await_end(run))
+    _require_requested_end(scene.await_end(run))
     detected = seconds_since(marked_at)
     waiting = scene.wait_for(
         lambda: next_task if (next_task := await_deferred(scene, stream)).dag_run != task.dag_run else None,
@@ -91,7 +91,7 @@ def pause_dag(scene: Scene, stream: str) -> Recovery:
     run = scene.run(stream)
     paused_at = time.time()
     pause(scene, stream, is_paused=True)
-    _require_wished_end(scene.await_end(run))
+    _require_requested_end(scene.await_end(run))
     detected = seconds_since(paused_at)
     return _gone_on(scene, run, detected_seconds=detected, by=lambda: pause(scene, stream, is_paused=False))
 
@@ -111,6 +111,6 @@ def _require_same_driver(scene: Scene, run: RunObservation) -> None:
         raise NotRecoveredError(f"{run.stream} has another driver: run {after.run_id} after {run.run_id}.")
 
 
-def _require_wished_end(run: RunObservation) -> None:
-    if run.reason != "stopped as wished":
-        raise NotRecoveredError(f"Run {run.run_id} of {run.stream} ended otherwise than wished: {run.reason}.")
+def _require_requested_end(run: RunObservation) -> None:
+    if run.reason != "stopped as requested":
+        raise NotRecoveredError(f"Run {run.run_id} of {run.stream} ended otherwise than requested: {run.reason}.")

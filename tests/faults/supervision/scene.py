@@ -24,7 +24,7 @@ from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack
 from sluice.demo.preparation import prepare_tables
 from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, STREAMS, StreamWatch, have_read_everything
 from sluice.errors import DemonstrationError, SluiceError
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
 from sluice.processes.driver_processes import observe_process
@@ -138,7 +138,7 @@ class Scene:
     def forgive(self) -> None:
         """Ask for every stream anew, so that each fault meets a stream that has not failed lately: no long back-off."""
         for stream in STREAMS:
-            wish(self.platform.ledger, stream, DesiredState.RUNNING, wished_by="the supervision drill")
+            set_desired_state(self.platform.ledger, stream, DesiredState.RUNNING, requested_by="the supervision drill")
 
     def mend(self) -> None:
         """Do what a person does when a fault was too much: the faults behind it are to meet streams that run."""

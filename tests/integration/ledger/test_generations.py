@@ -12,10 +12,10 @@ from tests.fixtures.drivers import await_condition
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.batches import newest_batch, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.desired_states import hold, lift, wish
+from sluice.ledger.desired_states import resume, set_desired_state, suspend
 from sluice.ledger.generations import current_generation, find_generation, open_next_generation, record_query_id
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, newest_run, record_end
@@ -54,7 +54,7 @@ def stopped(ledger: Ledger) -> Ledger:
     for number in range(2):
         record_batch(ledger, a_batch(number, generation=1))
     record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
-    wish(ledger, "flights", DesiredState.STOPPED, wished_by="ann")
+    set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
     return ledger
 
 
@@ -87,14 +87,14 @@ def test_a_live_run_refuses_it(stopped: Ledger) -> None:
     assert reset(stopped).generation == 2
 
 
-def test_a_stream_that_is_wished_running_refuses_it(stopped: Ledger) -> None:
-    wish(stopped, "flights", DesiredState.RUNNING)
-    with pytest.raises(UsageError, match=r"wished running.*Stop it first: `sluice stream stop flights`"):
+def test_a_stream_that_is_to_run_refuses_it(stopped: Ledger) -> None:
+    set_desired_state(stopped, "flights", DesiredState.RUNNING)
+    with pytest.raises(UsageError, match=r"is to run.*Stop it first: `sluice stream stop flights`"):
         reset(stopped)
-    hold(stopped, "flights", HoldCause.PAUSED)
+    suspend(stopped, "flights", SuspensionCause.PAUSED)
     assert reset(stopped).generation == 2, "a paused DAG keeps it from running as well"
-    lift(stopped, "flights")
-    with pytest.raises(UsageError, match="wished running"):
+    resume(stopped, "flights")
+    with pytest.raises(UsageError, match="is to run"):
         reset(stopped, leaving=2)
 
 
@@ -108,7 +108,7 @@ def test_only_the_newest_generation_is_left(stopped: Ledger) -> None:
 
 
 def test_a_stream_that_never_ran_has_nothing_to_leave(ledger: Ledger) -> None:
-    wish(ledger, "flights", DesiredState.STOPPED)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
     with pytest.raises(UsageError, match="it has never been started"):
         reset(ledger)
     assert find_generation(ledger, "flights") is None

@@ -72,7 +72,7 @@ def test_an_ended_run_holds_nothing_and_does_not_get_it_back(ledger: Ledger) -> 
     end(ledger, run)
     assert lease_of(ledger).expires_at is None
     answer = beat(ledger, run.run_id)
-    assert (answer.wanted, answer.holds_lease) == (DesiredState.STOPPED, False)
+    assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
     assert lease_of(ledger).expires_at is None
 
 
@@ -81,7 +81,7 @@ def test_a_heartbeat_renews_the_lease_even_after_it_ran_out_while_nobody_took_it
     let_run_out(ledger)
     assert not lease_of(ledger).is_held(at=database_time(ledger))
     answer = beat(ledger, run.run_id)
-    assert (answer.wanted, answer.holds_lease) == (DesiredState.RUNNING, True)
+    assert (answer.desired_state, answer.holds_lease) == (DesiredState.RUNNING, True)
     assert lease_of(ledger).is_held(at=database_time(ledger))
     assert lease_of(ledger).token == run.token
 
@@ -94,7 +94,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_is_told(ledger: L
     successor = admit(ledger)
     assert successor.token == silent.token + 1
     answer = beat(ledger, silent.run_id)
-    assert (answer.wanted, answer.holds_lease) == (DesiredState.STOPPED, False)
+    assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
     record_end(ledger, silent.run_id, state=RunState.FAILED, exit_code=143, reason="killed at last")
     assert lease_of(ledger).run_id == successor.run_id
     assert lease_of(ledger).is_held(at=database_time(ledger)), "the end of the old run frees nothing of the new one"

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.desired_states import find_wish, wish
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.generations import current_generation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import (
@@ -108,31 +108,31 @@ def test_a_run_is_bound_to_one_process(ledger: Ledger) -> None:
         record_process(ledger, run.run_id, PROCESS, LOG)
 
 
-def test_a_heartbeat_makes_a_run_running_and_hears_the_wish(ledger: Ledger) -> None:
+def test_a_heartbeat_makes_a_run_running_and_reads_the_desired_state(ledger: Ledger) -> None:
     run = admit(ledger)
-    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
     seen = find_run(ledger, run.run_id)
     assert seen.state is RunState.RUNNING
     assert seen.heartbeat_at is not None
     assert seen.heartbeat_at >= run.launched_at
-    wish(ledger, "weather", DesiredState.STOPPED)
-    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
-    wish(ledger, "flights", DesiredState.STOPPED, wished_by="ann")
-    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED
+    set_desired_state(ledger, "weather", DesiredState.STOPPED)
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
+    set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
+    assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
 
 
 def test_the_driver_of_an_ended_run_is_told_to_go(ledger: Ledger) -> None:
     run = admit(ledger)
     ended = end(ledger, run)
-    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED
+    assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
     assert find_run(ledger, run.run_id) == ended
 
 
 def test_the_first_end_stays_and_a_missing_exit_code_is_filled_in(ledger: Ledger) -> None:
     run = admit(ledger)
-    first = record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=None, reason="stopped as wished")
+    first = record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=None, reason="stopped as requested")
     again = record_end(ledger, run.run_id, state=RunState.LOST, exit_code=0, reason="vanished")
-    assert (again.state, again.reason, again.ended_at) == (RunState.FINISHED, "stopped as wished", first.ended_at)
+    assert (again.state, again.reason, again.ended_at) == (RunState.FINISHED, "stopped as requested", first.ended_at)
     assert (first.exit_code, again.exit_code) == (None, 0)
 
 
@@ -162,24 +162,24 @@ def test_the_newest_runs_come_first(ledger: Ledger) -> None:
     assert newest_run(ledger, "nothing") is None
 
 
-def test_a_wish_outlives_runs_and_meets_the_next_one_at_its_admission(ledger: Ledger) -> None:
-    assert find_wish(ledger, "flights").wished_at is None
-    assert find_wish(ledger, "flights").desired_state is DesiredState.RUNNING
-    asked = wish(ledger, "flights", DesiredState.STOPPED, wished_by="ann")
-    assert find_wish(ledger, "flights") == asked
+def test_a_request_outlives_runs_and_meets_the_next_one_at_its_admission(ledger: Ledger) -> None:
+    assert find_desired_state(ledger, "flights").requested_at is None
+    assert find_desired_state(ledger, "flights").desired_state is DesiredState.RUNNING
+    asked = set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
+    assert find_desired_state(ledger, "flights") == asked
     assert admit(ledger).desired_state is DesiredState.STOPPED
-    renewed = wish(ledger, "flights", DesiredState.RUNNING, wished_by="bob")
-    assert asked.wished_at is not None
-    assert renewed.wished_at is not None
-    assert renewed.wished_at > asked.wished_at
+    renewed = set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="bob")
+    assert asked.requested_at is not None
+    assert renewed.requested_at is not None
+    assert renewed.requested_at > asked.requested_at
     run = newest_run(ledger, "flights")
     assert run is not None
     assert run.desired_state is DesiredState.RUNNING
 
 
-def test_a_wish_does_not_change_what_was_wished_of_an_ended_run(ledger: Ledger) -> None:
+def test_a_request_does_not_change_the_desired_state_of_an_ended_run(ledger: Ledger) -> None:
     run = end(ledger, admit(ledger))
-    wish(ledger, "flights", DesiredState.STOPPED)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
     assert find_run(ledger, run.run_id).desired_state is DesiredState.RUNNING
 
 

@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger import watching
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.desired_states import find_wish, wish
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
 from sluice.ledger.runs import admit_run, beat, find_run
-from sluice.ledger.watching import observe_run, observe_wish
+from sluice.ledger.watching import observe_desired_state, observe_run
 
 _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
@@ -56,10 +56,10 @@ def test_a_run_and_the_time_are_read_together(ledger: Ledger, ledger_url: str, r
     assert before <= watched.observed_at <= database_time(ledger)
 
 
-def test_a_wish_is_read(ledger: Ledger, ledger_url: str) -> None:
-    assert asyncio.run(observe_wish(ledger_url, "flights")) == find_wish(ledger, "flights")
-    asked = wish(ledger, "flights", DesiredState.STOPPED, wished_by="ann")
-    assert asyncio.run(observe_wish(ledger_url, "flights")) == asked
+def test_a_desired_state_is_read(ledger: Ledger, ledger_url: str) -> None:
+    assert asyncio.run(observe_desired_state(ledger_url, "flights")) == find_desired_state(ledger, "flights")
+    asked = set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
+    assert asyncio.run(observe_desired_state(ledger_url, "flights")) == asked
 
 
 def test_two_hundred_watchers_share_two_connections(ledger: Ledger, ledger_url: str, run: RunObservation) -> None:
@@ -93,16 +93,19 @@ def test_two_hundred_watchers_of_fifty_runs_ask_once_and_each_hears_of_its_own(
     assert len(questions) == 1
 
 
-def test_two_hundred_watchers_of_fifty_wishes_ask_once_and_each_hears_of_its_own(
+def test_two_hundred_watchers_of_fifty_desired_states_ask_once_and_each_gets_its_own(
     ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [wish(ledger, f"flights_{number}", DesiredState.STOPPED, wished_by=f"ann {number}") for number in range(49)]
-    wishes = [*asked, find_wish(ledger, "never_asked")]
+    asked = [
+        set_desired_state(ledger, f"flights_{number}", DesiredState.STOPPED, requested_by=f"ann {number}")
+        for number in range(49)
+    ]
+    known = [*asked, find_desired_state(ledger, "never_asked")]
     questions = counted_questions(monkeypatch)
 
     async def watch() -> None:
-        answers = await asyncio.gather(*(observe_wish(ledger_url, one.stream) for one in wishes * 4))
-        assert answers == wishes * 4
+        answers = await asyncio.gather(*(observe_desired_state(ledger_url, one.stream) for one in known * 4))
+        assert answers == known * 4
 
     asyncio.run(watch())
     assert len(questions) == 1

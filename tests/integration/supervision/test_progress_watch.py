@@ -221,7 +221,9 @@ def test_a_late_run_is_replaced_when_it_is_declared_so_and_the_next_one_is_given
     bring_batch(ledger, run, topic, number=1, up_to=12)
     reconcile(supervisor, wanted, is_paused=False)
     assert find_run(ledger, run.run_id).end_asked_because == "it is late"
-    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED, "the driver is told, and ends after its batch"
+    assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED, (
+        "the driver is told, and ends after its batch"
+    )
     assert (launcher.kills, len(launcher.requests)) == ([], 1), "nothing starts beside it"
 
     assert run.process is not None

@@ -22,10 +22,10 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_wish, hold
+from sluice.ledger.desired_states import find_desired_state, suspend
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, recent_runs
 from sluice.processes.driver_processes import observe_process
@@ -110,11 +110,11 @@ def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
     paused = reconcile(supervisor, WANTED, is_paused=True)
     assert paused.changed == ("its DAG was paused: the stream is to stop",)
     assert words(paused.supervised) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
-    assert beat(ledger, run.run_id).wanted is DesiredState.STOPPED
+    assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
     launcher.end(process_of(run), exit_code=0)
     again = reconcile(supervisor, WANTED, is_paused=True)
     assert (again.acted, again.changed) == (False, ())
-    assert words(again.supervised) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_WISHED)
+    assert words(again.supervised) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
     assert "while its DAG is paused" in again.supervised.decision.explanation
     unpaused = reconcile(supervisor, WANTED, is_paused=False)
     assert unpaused.acted is False, "its own task starts it"
@@ -122,9 +122,9 @@ def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
 
 
 def test_a_dag_that_airflow_does_not_know_changes_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
-    hold(ledger, "flights", HoldCause.PAUSED)
+    suspend(ledger, "flights", SuspensionCause.PAUSED)
     assert reconcile(supervisor, WANTED, is_paused=None).changed == ()
-    assert find_wish(ledger, "flights").hold is HoldCause.PAUSED
+    assert find_desired_state(ledger, "flights").suspension is SuspensionCause.PAUSED
 
 
 def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
@@ -181,7 +181,7 @@ def test_a_change_that_the_checkpoint_cannot_follow_leaves_the_run_alone(
     assert "input records was `kafka connection=flights_kafka topics=flights` and is now `rate`" in (
         done.supervised.decision.explanation
     )
-    assert beat(ledger, run.run_id).wanted is DesiredState.RUNNING
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
     launcher.end(process_of(run), exit_code=1)
     assert words(supervise(supervisor, changed)) == (SupervisionAction.GIVE_UP, SupervisionReason.CHANGE_REFUSED)
     assert len(launcher.requests) == 1
@@ -201,7 +201,7 @@ def test_an_unknown_driver_loses_its_place_when_its_lease_is_over(
     assert successor.token == run.token + 1
     assert find_run(ledger, run.run_id).state is RunState.LOST
     answer = beat(ledger, run.run_id)
-    assert (answer.wanted, answer.holds_lease) == (DesiredState.STOPPED, False)
+    assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
 
 
 def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(

@@ -13,7 +13,7 @@ from tests.fixtures.stream_commands import Sluice, document
 
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import current_generation, find_generation
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.run import DesiredState, RunState
@@ -35,7 +35,7 @@ def delivered(ledger: Ledger) -> None:
     )
     record_batch(ledger, batch)
     record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="finished")
-    wish(ledger, "flights", DesiredState.STOPPED)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
 
 
 def test_a_reset_shows_what_is_left_behind_and_what_is_read_and_published_again(sluice: Sluice, ledger: Ledger) -> None:
@@ -81,7 +81,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(
     assert "generation 2, opened by command line: " in sluice("stream", "show", "flights")[1]
 
 
-def test_a_reset_is_refused_while_a_driver_lives_or_is_wished(sluice: Sluice, ledger: Ledger) -> None:
+def test_a_reset_is_refused_while_a_driver_lives_or_the_stream_is_to_run(sluice: Sluice, ledger: Ledger) -> None:
     sluice("stream", "start", "flights")
     exit_code, _, errors = sluice("stream", "reset", "flights", "--yes")
     assert exit_code == 1
@@ -89,7 +89,7 @@ def test_a_reset_is_refused_while_a_driver_lives_or_is_wished(sluice: Sluice, le
     end_drivers(ledger)
     exit_code, _, errors = sluice("stream", "reset", "flights", "--dry-run")
     assert exit_code == 2
-    assert "flights is wished running" in errors
+    assert "flights is to run" in errors
     sluice("stream", "stop", "flights")
     assert "has never been started" in sluice("stream", "reset", "flights", "--yes")[2], "its driver opened nothing"
     delivered(ledger)

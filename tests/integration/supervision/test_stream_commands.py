@@ -16,10 +16,10 @@ from sluice.errors import FailureReason
 from sluice.failures.guide import GUIDE, failure_of, next_step
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_wish, hold, wish
+from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
 from sluice.ledger.migrations import observe_version
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
-from sluice.ledger.records.desired_state import HoldCause
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, recent_runs, record_end
 
@@ -39,7 +39,7 @@ def test_a_stream_is_started_adopted_and_stopped(sluice: Sluice, ledger: Ledger)
     exit_code, output, _ = sluice("stream", "stop", "flights")
     assert (exit_code, output) == (0, f"flights is stopped. Its newest run {run.run_id} ended: finished.\n")
     assert sluice("stream", "stop", "flights")[0] == 0
-    assert find_wish(ledger, "flights").desired_state is DesiredState.STOPPED
+    assert find_desired_state(ledger, "flights").desired_state is DesiredState.STOPPED
 
 
 def test_a_restart_makes_a_new_run(sluice: Sluice, ledger: Ledger) -> None:
@@ -52,7 +52,7 @@ def test_a_restart_makes_a_new_run(sluice: Sluice, ledger: Ledger) -> None:
 
 
 def test_a_stream_whose_dag_is_paused_is_not_started_beside_it(sluice: Sluice, ledger: Ledger) -> None:
-    hold(ledger, "flights", HoldCause.PAUSED)
+    suspend(ledger, "flights", SuspensionCause.PAUSED)
     exit_code, _, errors = sluice("stream", "start", "flights")
     assert exit_code == 1
     assert "its DAG is paused in Airflow.\nUnpause the DAG flights" in errors
@@ -82,7 +82,7 @@ def test_a_dry_run_changes_nothing(sluice: Sluice, ledger: Ledger, verb: str) ->
     assert exit_code == 0
     assert output.endswith("Nothing was changed: this was a dry run.\n")
     assert newest_run(ledger, "flights") is None
-    assert find_wish(ledger, "flights").wished_at is None
+    assert find_desired_state(ledger, "flights").requested_at is None
 
 
 def test_a_dry_run_shows_the_very_command_of_the_run(sluice: Sluice, ledger: Ledger) -> None:
@@ -196,7 +196,7 @@ def test_the_log_of_a_run_is_shown_and_followed_to_its_end(sluice: Sluice, ledge
     shown = document(sluice("stream", "logs", "flights", "--run", run.run_id[:8], "--json"))
     assert shown == {"run_id": run.run_id, "log_file": str(log_file), "lines": ["the driver begins"]}
 
-    timer = threading.Timer(1.0, end_by_wish, [ledger])
+    timer = threading.Timer(1.0, end_by_desired_state, [ledger])
     timer.start()
     exit_code, output, _ = sluice("stream", "logs", "flights", "--follow")
     timer.join()
@@ -204,15 +204,15 @@ def test_the_log_of_a_run_is_shown_and_followed_to_its_end(sluice: Sluice, ledge
     await_end(ledger, run.run_id)
 
 
-def end_by_wish(ledger: Ledger) -> None:
+def end_by_desired_state(ledger: Ledger) -> None:
     """Ask the driver to end, from another thread."""
-    wish(ledger, "flights", DesiredState.STOPPED)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
 
 
 def test_an_increment_is_wanted_and_left_to_its_dag(sluice: Sluice, ledger: Ledger) -> None:
     assert "its DAG starts the next run" in sluice("stream", "start", "weather")[1]
     assert sluice("stream", "stop", "weather")[:2] == (0, "weather is stopped; it never ran.\n")
-    assert find_wish(ledger, "weather").desired_state is DesiredState.STOPPED
+    assert find_desired_state(ledger, "weather").desired_state is DesiredState.STOPPED
 
 
 @pytest.mark.parametrize(

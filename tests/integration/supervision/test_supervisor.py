@@ -20,7 +20,7 @@ from sluice.launching.exit_notes import write_exit_note
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import wish
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, newest_run, recent_runs, record_end
 from sluice.processes.process_identity import ProcessIdentity
@@ -107,7 +107,7 @@ def test_a_failed_run_is_restarted_at_once_and_then_after_its_delay_until_the_bu
     given_up = supervise(supervisor, WANTED)
     assert words(given_up) == (SupervisionAction.GIVE_UP, SupervisionReason.RESTART_BUDGET_SPENT)
     assert "exit code 1" in given_up.decision.explanation
-    wish(ledger, "flights", DesiredState.RUNNING, wished_by="ann")
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
 
 
@@ -141,7 +141,7 @@ def test_asking_anew_forgives_a_run_that_is_only_now_found_lost(
 ) -> None:
     """As after a restart of the machine: nobody saw the drivers end."""
     launcher.vanish(process_of(supervise(supervisor, WANTED)))
-    wish(ledger, "flights", DesiredState.RUNNING, wished_by="ann")
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
 
 
@@ -190,12 +190,12 @@ def test_a_driver_that_does_not_stop_in_time_is_ended(
 ) -> None:
     launcher.ignores_requests = True
     first = supervise(supervisor, WANTED)
-    wish(ledger, "flights", DesiredState.STOPPED, wished_by="ann")
+    set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
     assert launcher.kills == []
     move_back(ledger, "wished_at", STOPPED_WITHIN, table="wishes")
     finished = supervise(supervisor, WANTED)
-    assert words(finished) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_WISHED)
+    assert words(finished) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
     assert "as asked by ann" in finished.decision.explanation
     assert launcher.kills == [process_of(first)]
 
@@ -204,10 +204,10 @@ def test_a_stopped_stream_stays_stopped_and_its_end_is_no_failure(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     first = supervise(supervisor, WANTED)
-    wish(ledger, "flights", DesiredState.STOPPED)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED)
     launcher.end(process_of(first), exit_code=0)
     assert supervise(supervisor, WANTED).decision.action is SupervisionAction.FINISH
-    wish(ledger, "flights", DesiredState.RUNNING)
+    set_desired_state(ledger, "flights", DesiredState.RUNNING)
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
     assert len(launcher.requests) == 2
 
@@ -276,7 +276,7 @@ def test_an_end_that_was_recorded_twice_stays_the_first(supervisor: Supervisor, 
     first = supervise(supervisor, WANTED)
     assert first.run is not None
     record_end(ledger, first.run.run_id, state=RunState.LOST, exit_code=None, reason="closed by a supervisor")
-    assert beat(ledger, first.run.run_id).wanted is DesiredState.STOPPED
+    assert beat(ledger, first.run.run_id).desired_state is DesiredState.STOPPED
 
 
 def test_a_failure_that_another_start_would_repeat_is_not_repeated(
@@ -290,7 +290,7 @@ def test_a_failure_that_another_start_would_repeat_is_not_repeated(
     assert words(given_up) == (SupervisionAction.GIVE_UP, SupervisionReason.RESTART_WOULD_NOT_HELP)
     assert given_up.decision.failure == lost
     assert next_step(FailureReason.OFFSETS_LOST, stream="flights") in given_up.decision.explanation
-    wish(ledger, "flights", DesiredState.RUNNING)
+    set_desired_state(ledger, "flights", DesiredState.RUNNING)
     assert supervise(supervisor, WANTED).decision.action is SupervisionAction.LAUNCH
     assert len(launcher.requests) == 2
 
@@ -320,5 +320,5 @@ def test_an_open_breaker_stays_open_though_runs_stayed_up_and_a_person_closes_it
     for _ in range(2):
         given_up = supervise(supervisor, often)
         assert words(given_up) == (SupervisionAction.GIVE_UP, SupervisionReason.BREAKER_OPEN)
-    wish(ledger, "flights", DesiredState.RUNNING)
+    set_desired_state(ledger, "flights", DesiredState.RUNNING)
     assert supervise(supervisor, often).decision.action is SupervisionAction.LAUNCH

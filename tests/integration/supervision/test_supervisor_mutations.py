@@ -155,7 +155,7 @@ def test_without_its_state_an_ended_run_that_beats_comes_back_to_life(ledger: Le
     record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="broker gone")
     with taken_out(guard, ledger, "runs", IS_LIVE):
         answer = beat(ledger, run.run_id)
-    assert (answer.wanted, answer.holds_lease) == (DesiredState.STOPPED, False)
+    assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
     assert find_run(ledger, run.run_id).is_live is (guard == "unguarded")
 
 

@@ -76,7 +76,7 @@ def test_a_value_with_something_hidden_behind_it_is_refused(name: str, hidden: s
     assert all(option_problem(name, value) for value in (hidden, f"1{hidden}", f"true{hidden}", f"1m\n{hidden}"))
 
 
-def test_a_refusal_says_where_the_wish_belongs_and_never_repeats_the_value() -> None:
+def test_a_refusal_says_where_the_option_belongs_and_never_repeats_the_value() -> None:
     with pytest.raises(ValidationError, match=r"not given here: write `state\.shuffle_partitions`"):
         EngineDeclaration(options={"spark.sql.shuffle.partitions": "7"})
     with pytest.raises(ValidationError, match=r"Did you mean `spark\.sql\.adaptive\.enabled`"):

@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.demo.live_table import LiveTable, stream_line
 from sluice.demo.stream_watch import BRONZE, SILVER, are_under_way, has_passed, have_read_everything
 from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
-from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.supervision.stream_health import StreamHealth, StreamState
@@ -55,7 +55,7 @@ def _row(
     seen = StreamObservation(
         stream=stream,
         observed_at=NOW,
-        wish=WishObservation(stream=stream, desired_state=DesiredState.RUNNING),
+        desired=DesiredStateObservation(stream=stream, desired_state=DesiredState.RUNNING),
         newest_run=run if state is not None else None,
         newest_batch=batch if batch_of_run is not None else None,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.declarations.streams import StreamDeclaration
 from sluice.errors import FailureReason
 from sluice.failures.guide import failure_of
-from sluice.ledger.records.desired_state import HoldCause, WishObservation
+from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.lease import LeaseObservation
 from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
@@ -92,7 +92,7 @@ def seen(
     asked: DesiredState = DesiredState.RUNNING,
     asked_ago: timedelta | None = None,
     left_exit: DriverExit | None = None,
-    hold: HoldCause | None = None,
+    suspension: SuspensionCause | None = None,
     lease_over: timedelta | None = None,
     fingerprint: Mapping[str, str] | None = None,
 ) -> StreamObservation:
@@ -102,17 +102,17 @@ def seen(
         lease = LeaseObservation(
             stream="flights", token=1, run_id="run-1", renewed_at=NOW - DAY, expires_at=NOW - lease_over
         )
-    wished_at = None if asked_ago is None else NOW - asked_ago
+    requested_at = None if asked_ago is None else NOW - asked_ago
     return StreamObservation(
         stream="flights",
         observed_at=NOW,
-        wish=WishObservation(
+        desired=DesiredStateObservation(
             stream="flights",
             desired_state=asked,
-            wished_at=wished_at,
-            wished_by="ann",
-            hold=hold,
-            held_at=None if hold is None else NOW - SECOND,
+            requested_at=requested_at,
+            requested_by="ann",
+            suspension=suspension,
+            suspended_at=None if suspension is None else NOW - SECOND,
         ),
         lease=lease,
         fingerprint=fingerprint or {},
@@ -192,7 +192,7 @@ WITHOUT_DRIVER = (
         history=failed_with(FailureReason.KAFKA_UNREACHABLE, ends=5),
     ),
     case("never ran", seen(), Action.LAUNCH, Reason.NEVER_STARTED, delay=LOOK_AGAIN_AFTER),
-    case("ended as wished, asked anew", seen(FAILED), Action.LAUNCH, Reason.WANTED_AGAIN, delay=LOOK_AGAIN_AFTER),
+    case("ended as requested, asked again", seen(FAILED), Action.LAUNCH, Reason.WANTED_AGAIN, delay=LOOK_AGAIN_AFTER),
     case(
         "first failure waits for nothing",
         seen(FAILED),
@@ -232,12 +232,12 @@ WITHOUT_DRIVER = (
         Reason.RESTART_BUDGET_SPENT,
         history=failures(4, ended=timedelta(days=1)),
     ),
-    case("stopped, never ran", asked_to_stop(None, None, ago=SECOND), Action.FINISH, Reason.STOPPED_AS_WISHED),
+    case("stopped, never ran", asked_to_stop(None, None, ago=SECOND), Action.FINISH, Reason.STOPPED_AS_REQUESTED),
     case(
         "stopped, whatever failed before",
         asked_to_stop(FAILED, None, ago=SECOND),
         Action.FINISH,
-        Reason.STOPPED_AS_WISHED,
+        Reason.STOPPED_AS_REQUESTED,
         history=failures(9, ended=SECOND),
     ),
 )
@@ -253,8 +253,8 @@ WITHOUT_PROCESS = (
     ),
 )
 WITH_DRIVER = (
-    case("gone", seen(HEARD, process=GONE), Action.CLOSE, Reason.DRIVER_VANISHED),
-    case("gone, asked to stop", asked_to_stop(HEARD, GONE, ago=SECOND), Action.CLOSE, Reason.DRIVER_VANISHED),
+    case("gone", seen(HEARD, process=GONE), Action.CLOSE, Reason.DRIVER_GONE),
+    case("gone, asked to stop", asked_to_stop(HEARD, GONE, ago=SECOND), Action.CLOSE, Reason.DRIVER_GONE),
     case("a note", seen(HEARD, process=GONE, left_exit=NOTE), Action.CLOSE, Reason.EXIT_LEFT_BEHIND),
     case("a note of elsewhere", seen(SILENT, process=UNKNOWN, left_exit=NOTE), Action.CLOSE, Reason.EXIT_LEFT_BEHIND),
     case("starting", seen(STARTING, process=ALIVE), Action.ADOPT, Reason.STARTING, delay=LOOK_AGAIN_AFTER),
@@ -321,14 +321,21 @@ LEASE_OVER = (
         Reason.DRIVER_UNKNOWN,
         delay=LOOK_AGAIN_AFTER,
     ),
-    case("gone, lease over", seen(SILENT, process=GONE, lease_over=SECOND), Action.CLOSE, Reason.DRIVER_VANISHED),
+    case("gone, lease over", seen(SILENT, process=GONE, lease_over=SECOND), Action.CLOSE, Reason.DRIVER_GONE),
 )
 HELD = (
-    case("paused, without a driver", seen(hold=HoldCause.PAUSED), Action.FINISH, Reason.STOPPED_AS_WISHED),
-    case("marked, without a driver", seen(FAILED, hold=HoldCause.MARKED), Action.FINISH, Reason.STOPPED_AS_WISHED),
+    case(
+        "paused, without a driver", seen(suspension=SuspensionCause.PAUSED), Action.FINISH, Reason.STOPPED_AS_REQUESTED
+    ),
+    case(
+        "marked, without a driver",
+        seen(FAILED, suspension=SuspensionCause.MARKED),
+        Action.FINISH,
+        Reason.STOPPED_AS_REQUESTED,
+    ),
     case(
         "paused a second ago",
-        seen(HEARD, process=ALIVE, hold=HoldCause.PAUSED),
+        seen(HEARD, process=ALIVE, suspension=SuspensionCause.PAUSED),
         Action.WAIT,
         Reason.STOPPING,
         delay=STOPPED_WITHIN - SECOND,

@@ -88,7 +88,7 @@ def test_failures_in_a_row(runs: list[RunObservation], failures: int) -> None:
     assert history(runs).failures == failures
 
 
-def test_a_renewed_wish_forgives_what_ended_before_it() -> None:
+def test_a_repeated_request_resets_the_count_of_failures_before_it() -> None:
     runs = [ended_run(1), ended_run(5), ended_run(6)]
     assert history(runs, forgiven_at=NOON - 3 * MINUTE).failures == 1
     assert history(runs, forgiven_at=NOON).failures == 0

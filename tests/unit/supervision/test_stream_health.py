@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.desired_state import WishObservation
+from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.stream_health import StreamState, health_of_continuous, health_of_increment
@@ -64,7 +64,7 @@ def test_an_increment(
     seen = StreamObservation(
         stream="weather",
         observed_at=NOON,
-        wish=WishObservation(stream="weather", desired_state=asked),
+        desired=DesiredStateObservation(stream="weather", desired_state=asked),
         newest_run=run,
         process=process,
     )

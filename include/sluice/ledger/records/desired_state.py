@@ -1,4 +1,4 @@
-"""What the ledger knows of a wish: what a person or the platform last asked of a stream."""
+"""The desired state of a stream: what a person requested, and what suspends the stream."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import StrEnum
 from sluice.ledger.records.run import DesiredState
 
 
-class HoldCause(StrEnum):
-    """What keeps a stream from running although it is wished.
+class SuspensionCause(StrEnum):
+    """What keeps a stream from running although it is to run.
 
     PAUSED: its DAG is paused in Airflow; over when the DAG is unpaused. MARKED: a person marked its task as failed or
     successful; over when a person clears the task, triggers or unpauses the DAG, or starts the stream.
@@ -21,34 +21,36 @@ class HoldCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WishObservation:
-    """What was last asked of a stream. Without a `wished_at` nobody ever asked, and the stream is wanted.
+class DesiredStateObservation:
+    """The newest request for a stream, and its suspension.
 
-    hold: what keeps it from running all the same. held_at: when the newest hold began or ended.
+    desired_state: what was requested; RUNNING when nothing was.
+    requested_at, requested_by: unset and empty when nothing was ever requested.
+    suspension: what keeps the stream from running all the same. suspended_at: when it was last suspended or resumed.
     """
 
     stream: str
     desired_state: DesiredState
-    wished_at: datetime | None = None
-    wished_by: str = ""
-    hold: HoldCause | None = None
-    held_at: datetime | None = None
+    requested_at: datetime | None = None
+    requested_by: str = ""
+    suspension: SuspensionCause | None = None
+    suspended_at: datetime | None = None
 
     @property
-    def wanted(self) -> DesiredState:
-        """What the stream is to be now, wish and hold together."""
-        return DesiredState.STOPPED if self.hold is not None else self.desired_state
+    def effective_state(self) -> DesiredState:
+        """The state that the stream is to have now: STOPPED while it is suspended, else what was requested."""
+        return DesiredState.STOPPED if self.suspension is not None else self.desired_state
 
     @property
     def changed_at(self) -> datetime | None:
-        """When wish or hold last changed; unset when nothing was ever asked."""
-        return max((at for at in (self.wished_at, self.held_at) if at is not None), default=None)
+        """When request or suspension last changed; unset when nothing was ever requested."""
+        return max((at for at in (self.requested_at, self.suspended_at) if at is not None), default=None)
 
     @property
     def why_stopped(self) -> str:
-        """Who or what stops the stream, to follow "stopped": ` by ann`, ` while its DAG is paused`; empty: nobody."""
-        if self.hold is HoldCause.PAUSED:
+        """Who or what stops the stream, to follow "stopped": ` by ann`, ` while its DAG is paused`; empty: unknown."""
+        if self.suspension is SuspensionCause.PAUSED:
             return " while its DAG is paused"
-        if self.hold is HoldCause.MARKED:
+        if self.suspension is SuspensionCause.MARKED:
             return " by whoever marked its task in Airflow"
-        return f" by {self.wished_by}" if self.wished_by else ""
+        return f" by {self.requested_by}" if self.requested_by else ""

@@ -51,11 +51,11 @@ class DriverExit:
 class HeartbeatAnswer:
     """What the ledger answers to a driver's heartbeat.
 
-    wanted: STOPPED when that is wished, and also when the run no longer holds its lease.
+    desired_state: STOPPED when that was requested, and also when the run no longer holds its lease.
     holds_lease: whether the run is live and its lease was renewed; else its driver must publish nothing more.
     """
 
-    wanted: DesiredState
+    desired_state: DesiredState
     holds_lease: bool
 
 

@@ -1,0 +1,61 @@
+"""What earlier versions left in Airflow's database for deferred tasks and watched assets can still be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.triggers.base import BaseTrigger
+
+from sluice_airflow.operators.stream_operator import StreamOperator
+from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
+
+STORED: list[tuple[str, dict[str, Any]]] = [
+    (
+        "sluice_airflow.triggers.stream_trigger.StreamTrigger",
+        {"stream": "flights", "run_id": "r", "patience_seconds": 30.0, "poll_seconds": 2.0, "version": 1},
+    ),
+    (
+        "sluice_airflow.triggers.wish_trigger.WishTrigger",
+        {
+            "stream": "flights",
+            "wished_at": "2026-01-01T00:00:00+00:00",
+            "due_seconds": 5.0,
+            "poll_seconds": 2.0,
+            "version": 1,
+        },
+    ),
+    (
+        "sluice_airflow.triggers.wish_trigger.WishTrigger",
+        {"stream": "flights", "wished_at": None, "due_seconds": None, "poll_seconds": 2.0, "version": 1},
+    ),
+    (
+        "sluice_airflow.triggers.publication_trigger.PublicationTrigger",
+        {"table": "silver.flights", "poll_seconds": 10.0, "version": 1},
+    ),
+]
+"""Class paths and arguments as the first version wrote them. They change only together with a migration of the rows."""
+
+
+def _made_again(path: str, arguments: dict[str, Any]) -> BaseTrigger:
+    """The trigger as Airflow's triggerer makes it from its database."""
+    runner = TriggerRunner()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+    return runner.get_trigger_by_classpath(path)(**arguments)
+
+
+@pytest.mark.parametrize(("path", "arguments"), STORED)
+def test_a_stored_trigger_is_made_again_as_it_was(path: str, arguments: dict[str, Any]) -> None:
+    trigger = _made_again(path, arguments)
+    assert trigger.serialize() == (path, arguments)
+
+
+def test_a_trigger_under_its_former_name_waits_for_a_change_of_the_desired_state() -> None:
+    path, arguments = STORED[1]
+    trigger = _made_again(path, arguments)
+    assert isinstance(trigger, DesiredStateTrigger)
+    assert (trigger.known_change_at, trigger.due_seconds) == ("2026-01-01T00:00:00+00:00", 5.0)
+
+
+def test_the_method_that_a_deferred_task_resumes_with_keeps_its_name() -> None:
+    assert callable(StreamOperator.look_again)
