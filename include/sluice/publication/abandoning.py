@@ -1,4 +1,4 @@
-"""Abandons what a generation has staged and not published, once a person has left that generation behind."""
+"""Plans what is staged for an output, and abandons what generations that a person left behind have staged."""
 
 from __future__ import annotations
 
@@ -6,15 +6,29 @@ import logging
 
 from pyiceberg.catalog import Catalog
 
-from sluice.publication.chain import AbandonedBatch, AbandonReason
+from sluice.publication.chain import AbandonedBatch, AbandonReason, PublicationPlan, plan_publication
 from sluice.publication.clearing import clear_staging
 from sluice.publication.mark_moves import take_over
-from sluice.publication.recovery import plan_output
+from sluice.publication.staged_batches import load_staging_table, staged_batches
 from sluice.publication.staged_output import StagedOutput
 from sluice.publication.target_state import load_standing
 from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)
+
+
+def plan_output(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
+    """Load target and staging table of an output and plan what to do with everything that is staged.
+
+    Raises
+    ------
+    DeliveryError: when staging table or mark are not as publication left them.
+    LakehouseError: when a table does not exist or cannot be loaded.
+    """
+    position = load_standing(catalog, output).position(output)
+    staging = load_staging_table(catalog, output)
+    staged = staged_batches(staging, stream=output.stream, output=output.output)
+    return plan_publication(position, staged)
 
 
 def leave_generations_before(
@@ -42,7 +56,7 @@ def leave_generations_before(
         return ()
     take_over(catalog, output, token=token)
     plan = plan_output(catalog, output)
-    left = [AbandonedBatch(batch=batch, reason=AbandonReason.LEFT_BEHIND) for batch in (*plan.ready, *plan.waiting)]
+    left = [AbandonedBatch(batch=batch, reason=AbandonReason.LEFT_BEHIND) for batch in plan.ready]
     abandoned = (*left, *plan.abandoned)
     for lost in abandoned:
         _log.warning("%s: staged batch %s is never published: %s", output, lost.batch.summary.key, lost.reason)

@@ -6,7 +6,7 @@ fall. Whatever is staged beside this chain was staged by a driver that had lost 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,44 +42,60 @@ class AbandonedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationPlan:
-    """What is to be done with everything that is staged for an output.
+    """What to do with everything that is staged for an output.
 
-    ready: the chain that may be published now, in order.
-    waiting: the batch that a person holds, and those behind it.
-    published: batches at or below the mark; they are only to be cleared.
-    abandoned: batches that are never published; they are reported, then cleared.
+    position: how far the output is published.
+    ready: the chain of batches to publish next, in order.
+    published: batches at or below the mark, which only have to be cleared.
+    abandoned: batches that are never published.
     """
 
+    position: MarkPosition
     ready: tuple[StagedBatch, ...]
-    waiting: tuple[StagedBatch, ...]
     published: tuple[StagedBatch, ...]
     abandoned: tuple[AbandonedBatch, ...]
 
+    @property
+    def reached(self) -> tuple[int, int]:
+        """Generation and number of the newest visible batch."""
+        return (self.position.generation, self.position.batch)
 
-def plan_publication(
-    position: MarkPosition, staged: Sequence[StagedBatch], *, held: Collection[int] = ()
-) -> PublicationPlan:
-    """Sort what is staged.
+
+def plan_publication(position: MarkPosition, staged: Sequence[StagedBatch]) -> PublicationPlan:
+    """Decide for each staged batch whether it is published next, is published already, or is abandoned.
 
     Parameters
     ----------
     position: how far the output is published.
     staged: from `staged_batches`, in the order of staging.
-    held: the numbers of the batches of this generation that wait for a person.
     """
     published = tuple(batch for batch in staged if is_published(batch, position))
     ahead = [batch for batch in staged if batch not in published]
     stale = [batch for batch in ahead if batch.is_overtaken]
     chain = _chain(position, [batch for batch in ahead if not batch.is_overtaken])
-    first_held = next((index for index, batch in enumerate(chain) if batch.summary.key.batch in held), len(chain))
     abandoned = tuple(
         AbandonedBatch(batch=batch, reason=_reason(batch, position, chain, stale))
         for batch in ahead
         if batch not in chain
     )
-    return PublicationPlan(
-        ready=tuple(chain[:first_held]), waiting=tuple(chain[first_held:]), published=published, abandoned=abandoned
-    )
+    return PublicationPlan(position=position, ready=tuple(chain), published=published, abandoned=abandoned)
+
+
+def whole_batches(plans: Sequence[PublicationPlan]) -> tuple[Mapping[str, StagedBatch], ...]:
+    """The batches of a stream of which every output is staged or visible, in order, each by output.
+
+    A batch that lacks an output ends the list, so that all outputs of a stream stay at the same batch.
+
+    Parameters
+    ----------
+    plans: one for each output of the stream.
+    """
+    by_position: dict[tuple[int, int], dict[str, StagedBatch]] = {}
+    for plan in plans:
+        for batch in (*plan.published, *plan.ready):
+            by_position.setdefault(batch.position, {})[batch.summary.output] = batch
+    end = min(max((plan.reached, *(batch.position for batch in plan.ready))) for plan in plans)
+    return tuple(by_output for position, by_output in sorted(by_position.items()) if position <= end)
 
 
 def is_published(batch: StagedBatch, position: MarkPosition) -> bool:

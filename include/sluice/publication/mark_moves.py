@@ -14,7 +14,7 @@ from functools import partial
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.errors import MarkError, StagingError
+from sluice.errors import MarkError
 from sluice.publication.chain import batches_to_publish, position_after, refuse_stale_token
 from sluice.publication.committing import (
     PATIENT,
@@ -26,7 +26,7 @@ from sluice.publication.committing import (
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import BEFORE_THE_FIRST_BATCH, Mark, MarkPosition, marked_outputs
 from sluice.publication.snapshot_producers import appending
-from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
+from sluice.publication.staged_batches import StagedBatch, load_staging_table
 from sluice.publication.staged_output import StagedOutput
 from sluice.publication.summaries import OUTPUT, TOKEN
 from sluice.publication.target_state import Standing, load_standing, require_target
@@ -60,27 +60,24 @@ def open_generation(
     generation: int,
     token: int,
     batch: int = BEFORE_THE_FIRST_BATCH,
-    end_offsets_digest: str | None = None,
     policy: RacePolicy = PATIENT,
 ) -> Mark:
     """Set the opening mark of a generation, so that its next batch is `batch + 1`, and take the stream over.
 
-    What every run does before its first batch: of a generation that is open already, only the token is raised.
+    Every run calls it before its first batch. In a generation that is open already, only the token is raised.
+    `leave_generations_before` comes first: it abandons what earlier generations have staged.
 
     Parameters
     ----------
     batch: what already counts as published: -1 for a generation that starts with batch 0, the newest published batch
-        when an older checkpoint is restored.
-    end_offsets_digest: of the offsets where the generation goes on; none when nobody knows, then the first batch begins
-        where it likes.
+        when an older checkpoint is restored. The first batch behind it may begin at any offset.
 
     Raises
     ------
     StaleTokenError: when a newer run has taken over.
     MarkError: when a later generation is open.
-    StagingError: when batches of the present generation are staged: publish or abandon them first.
     """
-    opening = MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=end_offsets_digest)
+    opening = MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=None)
 
     def wanted(standing: Standing) -> MarkPosition | None:
         if standing.mark is None:
@@ -94,7 +91,6 @@ def open_generation(
                 f"Generation {generation} of {output} cannot open on {output.target}: {position.generation} is open.",
                 next_step="Start the stream with the newest generation of the ledger.",
             )
-        _refuse_staged(catalog, output, position)
         return opening
 
     mark = _move(catalog, output, wanted, why=MarkMove.OPENED, token=token, policy=policy)
@@ -240,16 +236,3 @@ def _move(
     if token is not None:
         refuse_stale_token(mark.at, token, target=output.target)
     return mark
-
-
-def _refuse_staged(catalog: Catalog, output: StagedOutput, position: MarkPosition) -> None:
-    staging = load_staging_table(catalog, output)
-    staged = staged_batches(staging, stream=output.stream, output=output.output)
-    reached = (position.generation, position.batch)
-    ahead = [batch for batch in staged if batch.position > reached and not batch.is_overtaken]
-    if ahead:
-        keys = ", ".join(str(batch.summary.key) for batch in ahead[:5])
-        raise StagingError(
-            f"{len(ahead)} batches of the present generation are staged for {output} and not published: {keys}.",
-            next_step="Publish them, or abandon them and say so, before a new generation opens.",
-        )

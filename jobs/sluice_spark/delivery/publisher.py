@@ -12,16 +12,16 @@ from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, UnpublishableError
 from sluice.ledger.records.batch import PublicationKey
-from sluice.publication.abandoning import leave_generations_before
+from sluice.publication.abandoning import leave_generations_before, plan_output
 from sluice.publication.appending import Publication, publish_append
-from sluice.publication.chain import AbandonedBatch, plan_publication
+from sluice.publication.chain import whole_batches
 from sluice.publication.clearing import clear_staging
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.mark_moves import open_generation, take_over
+from sluice.publication.mark_moves import open_generation
 from sluice.publication.marks import MarkPosition
 from sluice.publication.offsets import offsets_digest
 from sluice.publication.replacing import ReplacedRange, publish_replace
-from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
+from sluice.publication.staged_batches import StagedBatch
 from sluice.publication.staging_table import ensure_staging_table
 from sluice.publication.summaries import BatchSummary, read_summary
 from sluice.publication.target_state import load_standing
@@ -85,7 +85,6 @@ class Publisher:
                 is_merged=target.declared.mode == "merge",
             )
             open_generation(self.catalog, names, generation=generation, token=self.token, batch=newest_committed)
-            take_over(self.catalog, names, token=self.token)
 
     def recover(self) -> tuple[StagedByOutput, ...]:
         """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
@@ -94,17 +93,17 @@ class Publisher:
         -------
         The batches that are published and still in the staging tables, in order: the ledger may not know them.
         """
-        plans = [self._plan(target) for target in self.targets]
+        plans = [plan_output(self.catalog, target.names) for target in self.targets]
         for abandoned in (batch for plan in plans for batch in plan.abandoned):
             staged = abandoned.batch.summary
             _log.warning("batch %s, output %s: never published: %s", staged.key, staged.output, abandoned.reason)
-        whole = _whole_batches(plans)
+        whole = whole_batches(plans)
         ready = {batch for plan in plans for batch in plan.ready}
         waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
         if waiting:
             _log.info("publishing %d batches that an earlier run has staged", len(waiting))
             self.publish(waiting)
-        return tuple(whole)
+        return whole
 
     def published_outputs(self, batch: BatchSummary) -> frozenset[str]:
         """The outputs in which a batch is visible already.
@@ -162,21 +161,19 @@ class Publisher:
                     found[target.output] = snapshot.snapshot_id
         return found
 
-    def clear(self, abandoned: Sequence[AbandonedBatch] = (), *, unrecorded: Collection[int] = ()) -> None:
-        """Let the staging tables forget what is visible, and what is never to be.
+    def clear(self, *, unrecorded: Collection[int] = ()) -> None:
+        """Remove the visible batches from the staging tables.
 
         Parameters
         ----------
-        unrecorded: the numbers of batches that the ledger does not have yet; only the staging tables could tell it.
+        unrecorded: the numbers of batches to keep, because only the staging tables have what the ledger lacks yet.
         """
         for target in self.targets:
-            own = [batch for batch in abandoned if batch.batch.summary.output == target.output]
             superseded = self._superseded.pop(target.output, [])
             clear_staging(
                 self.catalog,
                 target.names,
                 token=self.token,
-                abandoned=own,
                 unrecorded=unrecorded,
                 superseded_files=superseded,
             )
@@ -213,40 +210,6 @@ class Publisher:
                 f"{target.declared.table} has no partitions to overwrite.",
                 next_step="Declare `partitioning` for the table, or mode `complete` for the output.",
             )
-
-    def _plan(self, target: IcebergTarget) -> _OutputPlan:
-        position = load_standing(self.catalog, target.names).position(target.names)
-        plan = plan_publication(position, self._staged(target))
-        return _OutputPlan(
-            reached=(position.generation, position.batch),
-            published=plan.published,
-            ready=plan.ready,
-            abandoned=plan.abandoned,
-        )
-
-    def _staged(self, target: IcebergTarget) -> tuple[StagedBatch, ...]:
-        names = target.names
-        return staged_batches(load_staging_table(self.catalog, names), stream=names.stream, output=names.output)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OutputPlan:
-    """What an earlier run left of one output. reached: generation and number of the newest visible batch."""
-
-    reached: tuple[int, int]
-    published: tuple[StagedBatch, ...]
-    ready: tuple[StagedBatch, ...]
-    abandoned: tuple[AbandonedBatch, ...]
-
-
-def _whole_batches(plans: Sequence[_OutputPlan]) -> list[StagedByOutput]:
-    """The batches of which every output is staged or visible, in order; after a gap comes nothing."""
-    by_position: dict[tuple[int, int], dict[str, StagedBatch]] = {}
-    for plan in plans:
-        for batch in (*plan.published, *plan.ready):
-            by_position.setdefault(batch.position, {})[batch.summary.output] = batch
-    ends = min(max((plan.reached, *(batch.position for batch in plan.ready))) for plan in plans)
-    return [by_output for position, by_output in sorted(by_position.items()) if position <= ends]
 
 
 def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarget) -> bool:

@@ -66,7 +66,7 @@ class History:
 
     def clear(self) -> None:
         """Let the staging table forget."""
-        self.driver.clear(abandoned=self.driver.plan().abandoned, superseded_files=self.superseded)
+        self.driver.clear(superseded_files=self.superseded)
         self.superseded.clear()
 
     def expire(self) -> None:

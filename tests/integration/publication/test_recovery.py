@@ -1,4 +1,4 @@
-"""What a new driver finds staged: it publishes the chain, in order, and says what does not belong to it."""
+"""A new driver publishes the chain of batches that earlier runs staged, in order, and abandons all other batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from sluice.publication.mark_moves import (
     reject_batch,
     settle_merge,
     settle_merges_of_table,
-    take_over,
 )
-from sluice.publication.offsets import offsets_digest
 
 
 def test_everything_that_is_staged_is_published_in_order(bench: Workbench) -> None:
@@ -22,33 +20,30 @@ def test_everything_that_is_staged_is_published_in_order(bench: Workbench) -> No
     bench.publish(*batches[:2])
     new = bench.as_run(2)
     new.begin()
-    recovered = new.recover()
-    assert recovered.publication is not None
-    assert recovered.publication.published == tuple(batches[2:])
-    assert (recovered.waiting, recovered.abandoned) == ((), ())
+    assert new.plan().ready == tuple(batches[2:])
+    assert new.plan().abandoned == ()
+    assert new.recover() == tuple(batches), "those that were visible before are still staged"
     assert bench.ids() == [0, 1, 2, 3, 4]
-    assert new.recover().publication is None
+    snapshots = len(bench.target().snapshots())
+    assert new.recover() == tuple(batches)
+    assert len(bench.target().snapshots()) == snapshots, "a second recovery finds nothing to publish"
 
 
-def test_a_held_batch_keeps_ten_behind_it(bench: Workbench) -> None:
+def test_a_batch_that_is_not_published_keeps_ten_behind_it(bench: Workbench) -> None:
     batches = [bench.stage(number, [number]) for number in range(12)]
-    recovered = bench.recover(held=[1])
-    assert recovered.waiting == tuple(batches[1:])
-    assert bench.ids() == [0]
+    bench.publish(batches[0])
     bench.clear()
     assert bench.staged() == tuple(batches[1:])
     with pytest.raises(StagingError):
         bench.publish(batches[2])
-    released = bench.recover().publication
-    assert released is not None
-    assert released.published == tuple(batches[1:])
+    assert bench.recover() == tuple(batches[1:])
     assert bench.ids() == list(range(12))
     assert bench.mark().batch == 11
 
 
-def test_a_held_batch_that_is_rejected_lets_the_others_pass(bench: Workbench) -> None:
+def test_a_batch_that_is_rejected_lets_the_others_pass(bench: Workbench) -> None:
     batches = [bench.stage(number, [number]) for number in range(12)]
-    bench.recover(held=[1])
+    bench.publish(batches[0])
     reject_batch(bench.catalog, bench.output, batches[1], token=1)
     bench.recover()
     assert bench.ids() == [0, *range(2, 12)]
@@ -63,8 +58,8 @@ def test_what_an_older_run_staged_after_it_was_replaced_is_abandoned(bench: Work
     plan = new.plan()
     assert plan.ready == (own,)
     assert [(lost.batch, lost.reason) for lost in plan.abandoned] == [(zombie, AbandonReason.STALE_TOKEN)]
-    recovered = new.recover()
-    new.clear(abandoned=recovered.abandoned)
+    new.recover()
+    new.clear()
     assert (new.ids(), new.staged()) == ([0], ())
 
 
@@ -97,16 +92,10 @@ def test_a_batch_that_does_not_follow_is_abandoned(bench: Workbench) -> None:
 
 
 def test_a_new_generation_goes_on_where_the_last_one_ended(bench: Workbench) -> None:
-    bench.publish(bench.stage(0, [0]))
-    bench.stage(1, [1])
+    bench.publish(bench.stage(0, [0]), bench.stage(1, [1]))
     new = bench.as_run(2).in_generation(2)
-    digest = offsets_digest(offsets(20))
-    with pytest.raises(StagingError, match="1 batches of the present generation are staged"):
-        new.begin(end_offsets_digest=digest)
-    take_over(new.catalog, new.output, token=2)
-    assert new.recover().publication is not None
-    assert new.begin(end_offsets_digest=digest).position == (2, -1)
-    assert new.begin(end_offsets_digest=digest).position == (2, -1)
+    assert new.begin().position == (2, -1)
+    assert new.begin().position == (2, -1)
     new.clear()
     new.publish(new.stage(0, [2], start_offsets=offsets(20), end_offsets=offsets(30)))
     assert bench.ids() == [0, 1, 2]
@@ -139,19 +128,13 @@ def test_a_driver_of_a_left_generation_stages_and_publishes_nothing_any_more(ben
     new.leave_behind()
     with pytest.raises(StaleTokenError):
         bench.publish(staged)
-    zombie = bench.stage(1, [666])
+    bench.stage(1, [666])
     new.begin()
+    assert new.staged() == (), "what it stages before the generation opens is abandoned and cleared"
+    zombie = bench.stage(1, [666])
     assert [(lost.batch, lost.reason) for lost in new.plan().abandoned] == [(zombie, AbandonReason.OTHER_GENERATION)]
     assert new.plan().published == ()
     assert bench.ids() == []
-
-
-def test_a_new_generation_whose_first_batch_begins_elsewhere_publishes_nothing(bench: Workbench) -> None:
-    new = bench.as_run(2).in_generation(2)
-    new.begin(end_offsets_digest=offsets_digest(offsets(20)))
-    elsewhere = new.stage(0, [0])
-    assert new.plan().ready == ()
-    assert [lost.batch for lost in new.plan().abandoned] == [elsewhere]
 
 
 def test_a_restored_older_checkpoint_does_not_publish_again_what_is_published(bench: Workbench) -> None:
@@ -159,7 +142,7 @@ def test_a_restored_older_checkpoint_does_not_publish_again_what_is_published(be
         bench.publish(bench.stage(number, [number]))
     bench.clear()
     restored = bench.as_run(2).in_generation(2)
-    restored.begin(batch=3, end_offsets_digest=offsets_digest(offsets(40)))
+    restored.begin(newest_committed=3)
     again = [restored.stage(number, [number]) for number in (2, 3)]
     assert restored.plan().published == tuple(again)
     assert restored.publish(*again).was_published_before

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.ledger.records.batch import PublicationKey
-from sluice.publication.chain import batches_to_publish, plan_publication
+from sluice.publication.chain import batches_to_publish, plan_publication, whole_batches
 from sluice.publication.marks import MarkPosition
 from sluice.publication.offsets import canonical_offsets, offsets_digest
 from sluice.publication.staged_batches import StagedBatch
@@ -61,18 +63,36 @@ def test_every_staged_batch_has_one_place_and_the_chain_is_admitted(
 ) -> None:
     mark = position(batch, end=end)
     plan = plan_publication(mark, batches)
-    places = [*plan.ready, *plan.waiting, *plan.published, *(lost.batch for lost in plan.abandoned)]
+    places = [*plan.ready, *plan.published, *(lost.batch for lost in plan.abandoned)]
     assert sorted(each.snapshot_id for each in places) == sorted(each.snapshot_id for each in batches)
     assert [each.summary.key.batch for each in plan.ready] == list(range(batch + 1, batch + 1 + len(plan.ready)))
     assert batches_to_publish(mark, plan.ready, token=9, target="a.b") == plan.ready
 
 
-@given(stagings(), st.integers(0, 3))
-def test_a_held_batch_keeps_everything_behind_it(batches: list[StagedBatch], held: int) -> None:
-    whole = plan_publication(position(-1), batches).ready
-    plan = plan_publication(position(-1), batches, held=[held])
-    assert plan.ready + plan.waiting == whole
-    assert all(batch.summary.key.batch < held for batch in plan.ready)
+@given(stagings(), stagings(), st.integers(-1, 3), st.integers(-1, 3))
+def test_a_batch_is_whole_when_every_output_is_staged_or_visible(
+    main: list[StagedBatch], other: list[StagedBatch], main_at: int, other_at: int
+) -> None:
+    named = [replace(batch, summary=replace(batch.summary, output="other")) for batch in other]
+    plans = [plan_publication(position(main_at), main), plan_publication(position(other_at), named)]
+    whole = whole_batches(plans)
+    numbers = [next(iter(batch.values())).position for batch in whole]
+    assert numbers == sorted(set(numbers))
+    for plan, output in zip(plans, ("main", "other"), strict=True):
+        assert all(batch.position <= plan.reached or batch in plan.ready for batch in _of(whole, output))
+        behind = [batch for batch in whole if next(iter(batch.values())).position > plan.reached]
+        assert all(output in batch for batch in behind), "a batch that is not visible lacks an output"
+
+
+def _of(whole: Sequence[Mapping[str, StagedBatch]], output: str) -> list[StagedBatch]:
+    return [batch[output] for batch in whole if output in batch]
+
+
+def test_nothing_follows_a_batch_that_lacks_an_output() -> None:
+    batches = [staged(1, 0, 0, 1), staged(2, 1, 1, 2)]
+    other = replace(batches[0], summary=replace(batches[0].summary, output="other"))
+    plans = [plan_publication(position(-1), batches), plan_publication(position(-1), [other])]
+    assert whole_batches(plans) == ({"main": batches[0], "other": other},)
 
 
 def test_of_two_that_follow_the_newer_runs_one_counts() -> None:
