@@ -14,6 +14,8 @@ from sluice.ledger.models import Batch, ForgottenBatches
 from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
 
 _KEY_FIELDS = ("stream", "generation", "batch")
+_COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
+"""Under the names of the attributes, which one column of the table does not have."""
 
 
 def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
@@ -46,7 +48,7 @@ def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObserv
     """The newest batches of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*Batch.__table__.columns)
+            select(*_COLUMNS)
             .where(Batch.stream == stream)
             .order_by(Batch.generation.desc(), Batch.batch.desc())
             .limit(limit)
@@ -58,7 +60,7 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
     """The batches of a stream that were recorded at `since` or later, newest first."""
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*Batch.__table__.columns)
+            select(*_COLUMNS)
             .where(Batch.stream == stream, Batch.recorded_at >= since)
             .order_by(Batch.generation.desc(), Batch.batch.desc())
         ).all()

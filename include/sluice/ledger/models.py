@@ -148,7 +148,7 @@ class Generation(LedgerTable):
 
 
 class Batch(LedgerTable):
-    """A delivered batch, under its publication key."""
+    """A delivered batch, under its publication key. The column of `skipped_input` has an older name."""
 
     __tablename__ = "batches"
     __table_args__ = (Index(None, "stream", "recorded_at"),)
@@ -169,7 +169,9 @@ class Batch(LedgerTable):
     end_offsets: Mapped[dict[str, Any]]
     snapshot_ids: Mapped[dict[str, Any]]
     durations_ms: Mapped[dict[str, Any]]
-    passed_over: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    skipped_input: Mapped[dict[str, Any]] = mapped_column(
+        "passed_over", key="skipped_input", server_default=text("'{}'::jsonb")
+    )
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -20,7 +20,7 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.records.batch import BatchObservation
 from sluice.maintenance.reader_observation import BEGINNING, Knowledge, ReaderObservation
 from sluice.settings import ObjectStoreSettings
-from sluice.sources.iceberg_offsets import first_offsets, snapshot_of
+from sluice.sources.iceberg_positions import first_offsets, snapshot_of
 
 
 def observe_readers(

@@ -1,13 +1,13 @@
-"""What the topics of a Kafka source hold, asked in three requests whatever the number of partitions."""
+"""Reads the partitions of a Kafka source and their first and last offsets, in at most three requests."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declarations.sources import KafkaSource
-from sluice.ledger.records.lag import PartitionBounds
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 
@@ -15,21 +15,29 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 ANSWER_SECONDS = 5.0
-"""How long Kafka may take for an answer: a broker that is there answers within milliseconds."""
+"""Timeout of a request. A reachable broker answers within milliseconds."""
 
 _ERRORS_ONLY = 2
-"""librdkafka's log level: it would write each failed attempt to stderr, and our sentence says it once."""
+"""librdkafka's log level: otherwise it writes each failed attempt to stderr, which the error message repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionBounds:
+    """The offset of the first record of a partition, and the offset that its next record will get."""
+
+    first: int
+    end: int
 
 
 def open_admin(connection: KafkaConnection) -> AdminClient:
-    """A client of a cluster. Nothing is connected before the first question."""
+    """Create an admin client of a cluster. It connects with the first request."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({**client_settings(connection), "log_level": _ERRORS_ONLY})
 
 
 def partitions_of(admin: AdminClient, source: KafkaSource) -> Mapping[str, Iterable[int]]:
-    """The partitions of those topics of a source that exist.
+    """The partitions of a source, by topic; topics that do not exist are left out.
 
     Raises
     ------
@@ -48,12 +56,12 @@ def partitions_of(admin: AdminClient, source: KafkaSource) -> Mapping[str, Itera
 def read_bounds(
     admin: AdminClient, partitions: Mapping[str, Iterable[int]], *, isolation: str
 ) -> Mapping[str, Mapping[int, PartitionBounds]]:
-    """What each partition holds.
+    """The bounds of each partition, by topic and partition.
 
     Parameters
     ----------
-    partitions: by topic.
-    isolation: `read_committed` to leave out what an open transaction has written.
+    partitions: the partition numbers by topic.
+    isolation: `read_committed` to exclude the records of open transactions.
 
     Raises
     ------
@@ -76,11 +84,11 @@ def read_bounds(
 
 
 def read_firsts(admin: AdminClient, partitions: Mapping[str, Iterable[int]]) -> Mapping[str, Mapping[int, int]]:
-    """The offset of the first record that each partition still holds, by topic and partition.
+    """The offset of the first record of each partition, by topic and partition.
 
     Parameters
     ----------
-    partitions: by topic.
+    partitions: the partition numbers by topic.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""What a reader leaves behind and no batch will ever bring: gone before it was read, or left out by declaration."""
+"""Skipped input: what a reader's source lost before it was read, or what the declaration excludes.
+
+Pure functions of offsets and of what the sources hold; `skipped_input_watch` reads both.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,24 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sluice.ledger.records.lag import TableStep
-from sluice.sources.iceberg_offsets import snapshot_of
+from sluice.sources.iceberg_positions import TableStep, snapshot_of
 
 
 def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]]) -> Mapping[str, int]:
-    """The offsets of a batch of Kafka records that were gone when the batch began.
+    """Count the offsets of a batch of Kafka records that had been removed when the batch began.
 
-    Offsets count the marks of transactions and what compaction removed, too, so this is at most a little too much. What
-    is removed while the batch runs and before it is read is not in it: that is a matter of seconds.
+    Offsets also count transaction markers and records that compaction removed; the result is then slightly too large.
+    Records that are removed between the start of the batch and their reading, a matter of seconds, are not counted.
 
     Parameters
     ----------
-    start, end: the batch's offsets, as Spark's Kafka source writes them: topic → partition → next offset. No start
-        means the first batch, which begins with what is there.
-    firsts: the first offset that each partition held when the batch began.
+    start, end: the batch's offsets as Spark's Kafka source writes them: topic → partition → next offset. `start` is
+        None for the first batch, which begins with the records that exist.
+    firsts: the offset of the first record of each partition when the batch began, by topic.
 
     Returns
     -------
-    The number of offsets by `<topic>/<partition>`, without those that lost nothing.
+    The number of lost offsets by `<topic>/<partition>`, only for partitions that lost any.
     """
     if not isinstance(start, Mapping) or not isinstance(end, Mapping):
         return {}
@@ -32,7 +34,7 @@ def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]
     for topic, partitions in end.items():
         for partition, until in partitions.items():
             first = firsts.get(topic, {}).get(int(partition), 0)
-            # A partition that appeared since the last batch is read from its beginning, which is offset 0.
+            # A partition that was added since the last batch is read from its beginning, offset 0.
             gone = min(int(until), first) - int(start.get(topic, {}).get(partition, 0))
             if gone > 0:
                 lost[f"{topic}/{partition}"] = gone
@@ -42,17 +44,17 @@ def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]
 def skipped_rows(
     start: Any, end: Any, *, history: Sequence[TableStep], begins_at: datetime | None = None
 ) -> Mapping[str, int]:
-    """The rows that snapshots of a table added or removed between two offsets of a reader of its appended rows.
+    """Count the rows of skipped snapshots between two offsets of a reader of appended rows.
 
     Parameters
     ----------
-    start, end: the batch's offsets, as Iceberg's source writes them. No start means the first batch.
-    history: the snapshots of the table from the newest one back to the oldest that is left.
-    begins_at: where the first batch begins, when that is not the oldest snapshot.
+    start, end: the batch's offsets as Iceberg's source writes them. `start` is None for the first batch.
+    history: the snapshots of the table, newest first; see `history_of`.
+    begins_at: the time at which the first batch begins; None when it begins with the oldest snapshot.
 
     Returns
     -------
-    The rows by `snapshot <id>`, without snapshots of which nothing was left out.
+    The rows that each skipped snapshot added or removed, by `snapshot <id>`, only for snapshots with such rows.
     """
     skipped = {}
     begins_after, is_read = snapshot_of(start), False

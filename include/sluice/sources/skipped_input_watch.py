@@ -1,7 +1,7 @@
-"""Looks at the sources of a stream for what its batches pass over, and adds it to what is known of each batch.
+"""Observes the sources of a stream for skipped input, and adds it to the observations of the batches.
 
-A stream says that it wants this: `on_data_loss: count` of a Kafka input, `skip` of an Iceberg input. All others stop
-instead, and nothing is looked at for them.
+A declaration asks for this with `on_data_loss: count` of a Kafka input or `skip` of an Iceberg input. Every other input
+stops the stream instead, and its source is not observed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from sluice.declarations.sources import IcebergSource, KafkaSource
 from sluice.errors import LakehouseError, SettingsError
 from sluice.ledger.records.batch import BatchObservation
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.iceberg_positions import history_of
 from sluice.sources.kafka_topics import open_admin, partitions_of, read_firsts
 from sluice.sources.skipped_input import lost_offsets, skipped_rows
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,12 +33,13 @@ Firsts: TypeAlias = Mapping[str, Mapping[int, int]]
 _log = logging.getLogger(__name__)
 
 
-class PassedOver:
-    """What the batches of one run pass over.
+class SkippedInputWatch:
+    """Counts the skipped input of the batches of one run.
 
     Parameters
     ----------
-    declaration: the stream. settings: where its sources are.
+    declaration: the stream.
+    settings: the connections and the catalog of the deployment.
     """
 
     def __init__(self, declaration: StreamDeclaration, settings: Settings) -> None:
@@ -54,21 +58,22 @@ class PassedOver:
         self._firsts: dict[int, dict[str, Firsts]] = {}
 
     def ahead_of(self, deliver: Callable[[Rows, int], None]) -> Callable[[Rows, int], None]:
-        """The same delivery of batches; ahead of it, the beginning of every topic is looked at.
+        """Wrap the delivery of batches: before each batch, the first offsets of the Kafka inputs are read.
 
-        It raises a LakehouseError when Kafka does not answer: a loss that cannot be counted must not pass.
+        The wrapped delivery raises a LakehouseError when Kafka does not answer, because a loss that cannot be counted
+        must not go unnoticed. Without such an input, `deliver` itself is returned.
         """
         if not self._topics:
             return deliver
 
-        def look_and_deliver(rows: Rows, batch: int) -> None:
-            self._firsts[batch] = {name: self._look_at(source) for name, source in self._topics.items()}
+        def observe_and_deliver(rows: Rows, batch: int) -> None:
+            self._firsts[batch] = {name: self._read_firsts(source) for name, source in self._topics.items()}
             deliver(rows, batch)
 
-        return look_and_deliver
+        return observe_and_deliver
 
     def completing(self, hand_over: Callable[[BatchObservation], None]) -> Callable[[BatchObservation], None]:
-        """Hand batches over with what they passed over; as they are, when there is nothing to look at."""
+        """Wrap the hand-over of observed batches: each gets its skipped input, if any input of the stream may skip."""
         if not self._topics and not self._tables:
             return hand_over
 
@@ -79,17 +84,18 @@ class PassedOver:
 
     def _completed(self, batch: BatchObservation) -> BatchObservation:
         firsts = self._firsts.pop(batch.key.batch, {})
-        passed_over = {
+        lost = {
             name: lost_offsets(batch.start_offsets.get(name), batch.end_offsets.get(name), firsts=firsts.get(name, {}))
             for name in self._topics
-        } | {name: self._skipped(source, batch, name) for name, source in self._tables.items()}
-        found = {name: places for name, places in passed_over.items() if places}
+        }
+        skipped = {name: self._skipped_rows(source, batch, name) for name, source in self._tables.items()}
+        found = {name: places for name, places in (lost | skipped).items() if places}
         for name, places in found.items():
-            _log.warning("batch %d: %s: %d rows were passed over", batch.key.batch, name, sum(places.values()))
-        return replace(batch, passed_over=found)
+            _log.warning("batch %d: input %s: %d rows were skipped", batch.key.batch, name, sum(places.values()))
+        return replace(batch, skipped_input=found)
 
-    def _look_at(self, source: KafkaSource) -> Firsts:
-        from confluent_kafka import KafkaException
+    def _read_firsts(self, source: KafkaSource) -> Firsts:
+        from confluent_kafka import KafkaException  # a native library, which streams without Kafka do not load
 
         connection = self._settings.connection(source.connection, KafkaConnection)
         admin = open_admin(connection)
@@ -97,18 +103,15 @@ class PassedOver:
             return read_firsts(admin, partitions_of(admin, source))
         except KafkaException as error:
             raise LakehouseError(
-                f"Kafka at {connection.bootstrap_servers} does not tell where its topics begin, so a loss could not be "
-                f"counted: {error.args[0].str()}."
+                f"Kafka at {connection.bootstrap_servers} did not return the first offsets of its topics, so data loss "
+                f"cannot be counted: {error.args[0].str()}."
             ) from error
 
-    def _skipped(self, source: IcebergSource, batch: BatchObservation, name: str) -> Mapping[str, int]:
-        from sluice.sources.table_history import history_of
-        from sluice.tables.declared_tables import load_table
-
+    def _skipped_rows(self, source: IcebergSource, batch: BatchObservation, name: str) -> Mapping[str, int]:
         try:
             table = load_table(self._catalog, source.table)
         except (LakehouseError, SettingsError) as error:
-            _log.error("batch %d: what it left out of %s is not known: %s", batch.key.batch, source.table, error)
+            _log.error("batch %d: the skipped rows of %s are unknown: %s", batch.key.batch, source.table, error)
             return {}
         start, end = batch.start_offsets.get(name), batch.end_offsets.get(name)
         history = tuple(history_of(table)) if table is not None else ()
@@ -116,6 +119,4 @@ class PassedOver:
 
     @cached_property
     def _catalog(self) -> Catalog:
-        from sluice.tables.catalog import open_catalog
-
         return open_catalog(self._settings)

@@ -1,4 +1,4 @@
-"""Asks the sources themselves how far they are, independently of the drivers: a hung driver cannot hide its lag."""
+"""Observes the lag of a stream at its sources, independently of its driver: a driver that hangs cannot hide its lag."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sluice.declarations.sources import FilesSource, IcebergSource, KafkaSource
 from sluice.errors import CheckpointError, LakehouseError
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.iceberg_positions import history_of
 from sluice.sources.kafka_topics import open_admin, partitions_of, read_bounds
-from sluice.sources.unread import unread_records, unread_rows
-from sluice.sources.unread_files import unread_files
+from sluice.sources.unread_input import unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -23,27 +23,32 @@ if TYPE_CHECKING:
     from sluice.declarations.streams import StreamDeclaration
     from sluice.ledger.records.batch import BatchObservation
 
-AWAY_SECONDS = 15.0
-"""How long a service that did not answer is not asked again: of ten streams that read it, one waits for its timeout."""
+RETRY_AFTER_SECONDS = 15.0
+"""A service that did not answer is not asked again before: of ten streams that read it, one waits for a timeout."""
 
 
 class SourceHeads:
-    """Looks at sources. It keeps its clients, so that looking again is quick.
+    """Observes how far streams are behind their sources. Clients are kept between observations.
 
     Parameters
     ----------
-    settings: where the connections and the catalog are.
+    settings: the connections and the catalog of the deployment.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._admins: dict[str, AdminClient] = {}
-        self._away: dict[str, tuple[float, LagObservation]] = {}
+        self._unavailable: dict[str, tuple[float, LagObservation]] = {}
 
     def observe_lag(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> LagObservation:
-        """How far a stream is behind all its sources together.
+        """Observe how far a stream is behind all its sources together.
 
-        A source that does not answer makes the lag unknown and the problem says so: this never raises for it.
+        A source that does not answer makes the lag unknown: `problem` of the result names it, no error is raised.
+
+        Parameters
+        ----------
+        declaration: the stream.
+        newest_batch: its newest recorded batch; None before the first.
         """
         lags = [
             self._observe_input(name, declared, newest_batch)
@@ -70,10 +75,10 @@ class SourceHeads:
             return self._observe_table(source, offset)
         if isinstance(source, FilesSource):
             return self._observe_files(source, newest_batch)
-        return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is not known")
+        return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is unknown")
 
     def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaException  # a native library, which other sources do not need
 
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, KafkaConnection):
@@ -81,15 +86,15 @@ class SourceHeads:
         admin = self._admins.setdefault(source.connection, open_admin(connection))
         place = connection.bootstrap_servers
 
-        def look() -> LagObservation:
+        def observe() -> LagObservation:
             try:
-                return self._look_at_topics(admin, source, offset)
+                return self._observe_topics(admin, source, offset)
             except KafkaException as error:
                 raise LakehouseError(f"Kafka at {place} does not answer: {error.args[0].str()}") from error
 
-        return self._unless_away(place, look)
+        return self._unless_unavailable(place, observe)
 
-    def _look_at_topics(self, admin: AdminClient, source: KafkaSource, offset: Any) -> LagObservation:
+    def _observe_topics(self, admin: AdminClient, source: KafkaSource, offset: Any) -> LagObservation:
         partitions = partitions_of(admin, source)
         if missing := sorted(set(source.topics or ()) - set(partitions)):
             return LagObservation(rows=None, problem=f"Kafka has no topic {', '.join(missing)}")
@@ -106,41 +111,40 @@ class SourceHeads:
             checkpoint = f"{self._settings.checkpoints.rstrip('/')}/{key.stream}/{key.generation}"
         store = self._settings.object_store
 
-        def look() -> LagObservation:
+        def observe() -> LagObservation:
             try:
                 unread = unread_files(source, root=connection.root, checkpoint=checkpoint, object_store=store)
             except CheckpointError as error:
                 raise LakehouseError(error.message) from error
             return LagObservation(rows=None, files=len(unread))
 
-        return self._unless_away(connection.root, look)
+        return self._unless_unavailable(connection.root, observe)
 
     def _observe_table(self, source: IcebergSource, offset: Any) -> LagObservation:
-        def look() -> LagObservation:
-            from sluice.sources.table_history import history_of
-            from sluice.tables.declared_tables import load_table
+        def observe() -> LagObservation:
+            from sluice.tables.declared_tables import load_table  # pyiceberg is slow to import
 
             table = load_table(self._catalog, source.table)
             if table is None:
                 return LagObservation(rows=None, problem=f"table {source.table} does not exist")
             return unread_rows(offset, history=tuple(history_of(table)))
 
-        return self._unless_away(self._settings.catalog.uri, look)
+        return self._unless_unavailable(self._settings.catalog.uri, observe)
 
-    def _unless_away(self, service: str, look: Callable[[], LagObservation]) -> LagObservation:
-        """Look, unless the service did not answer a moment ago."""
-        until, untold = self._away.get(service, (0.0, None))
-        if untold is not None and time.monotonic() < until:
-            return untold
+    def _unless_unavailable(self, service: str, observe: Callable[[], LagObservation]) -> LagObservation:
+        """Observe, unless the service did not answer within the last `RETRY_AFTER_SECONDS`."""
+        until, unknown = self._unavailable.get(service, (0.0, None))
+        if unknown is not None and time.monotonic() < until:
+            return unknown
         try:
-            return look()
+            return observe()
         except LakehouseError as error:
-            untold = LagObservation(rows=None, problem=error.message.rstrip("."))
-            self._away[service] = (time.monotonic() + AWAY_SECONDS, untold)
-            return untold
+            unknown = LagObservation(rows=None, problem=error.message.rstrip("."))
+            self._unavailable[service] = (time.monotonic() + RETRY_AFTER_SECONDS, unknown)
+            return unknown
 
     @cached_property
     def _catalog(self) -> Catalog:
-        from sluice.tables.catalog import open_catalog
+        from sluice.tables.catalog import open_catalog  # as above
 
         return open_catalog(self._settings)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from sluice.sources.skipped_input_watch import PassedOver
+from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice_spark.delivery.batch_gate import BatchGate
 from sluice_spark.delivery.direct_delivery import DirectDelivery
 from sluice_spark.delivery.record_delivery import start_records
@@ -46,7 +46,7 @@ class QueryRun:
 
     new_listener: makes the listener of one start. on_started: hears the query's id.
     late_watermark: is kept up with the batches.
-    passed_over: looks at the sources before each batch.
+    skipped_input: observes the sources before each batch.
     records_to: where records go one by one; none when batches go to the delivery.
     direct: what starts the query when Iceberg's own sink writes; none when batches go to the delivery.
     """
@@ -60,7 +60,7 @@ class QueryRun:
     new_listener: Callable[[], ProgressListener]
     on_started: Callable[[str], None]
     late_watermark: LateWatermark
-    passed_over: PassedOver
+    skipped_input: SkippedInputWatch
     records_to: KafkaSink | None = None
     direct: DirectDelivery | None = None
 
@@ -128,7 +128,7 @@ class QueryRun:
             return start_records(self.plan, self.records_to, checkpoint=self.checkpoint)
         if self.direct is not None:
             return self.direct.start(self.plan, checkpoint=self.checkpoint, trigger=trigger)
-        deliver = swept(self.late_watermark.ahead_of(self.passed_over.ahead_of(self.delivery)))
+        deliver = swept(self.late_watermark.ahead_of(self.skipped_input.ahead_of(self.delivery)))
         writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(deliver)
         return writer.trigger(**trigger).start()
 

@@ -23,7 +23,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.direct_history import DirectWriter, direct_batches, require_direct_start
 from sluice.publication.target_state import require_target
 from sluice.settings import Settings
-from sluice.sources.skipped_input_watch import PassedOver
+from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_gate import BatchGate
@@ -176,7 +176,7 @@ class SupervisedRun:
             sources=plan.sources,
             counted_by_spark=records_to.output if records_to is not None else self.stream.declaration.direct_output,
         )
-        passed_over = PassedOver(self.stream.declaration, self.settings)
+        skipped_input = SkippedInputWatch(self.stream.declaration, self.settings)
         return QueryRun(
             spark=spark,
             plan=plan,
@@ -185,11 +185,11 @@ class SupervisedRun:
             stop=stop,
             gate=gate,
             new_listener=lambda: ProgressListener(
-                spark, origin, take_delivered=delivery.take, hand_over=passed_over.completing(recording.observed)
+                spark, origin, take_delivered=delivery.take, hand_over=skipped_input.completing(recording.observed)
             ),
             on_started=self._register_query(generation),
             late_watermark=late_watermark,
-            passed_over=passed_over,
+            skipped_input=skipped_input,
             records_to=records_to,
             direct=delivery if isinstance(delivery, DirectDelivery) else None,
         )

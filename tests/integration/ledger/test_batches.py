@@ -33,7 +33,7 @@ def a_batch(number: int, *, generation: int = 1, stream: str = "flights") -> Bat
         watermark=NOON - timedelta(hours=6),
         start_offsets={"records": {"flights": {"0": 100 * number}}},
         end_offsets={"records": {"flights": {"0": 100 * (number + 1)}}},
-        passed_over={"records": {"flights/0": 2}},
+        skipped_input={"records": {"flights/0": 2}},
         snapshot_ids={"rows": 2**62 + number},
         durations_ms={"addBatch": 300},
     )

@@ -182,5 +182,5 @@ def test_files_of_a_whole_bucket(settings: Settings) -> None:
 
 def test_the_head_of_a_socket_is_not_known(settings: Settings) -> None:
     lag = SourceHeads(settings).observe_lag(reader(socket={"host": "h", "port": 1}).declaration, None)
-    assert lag == LagObservation(rows=None, problem="the head of a socket source is not known")
+    assert lag == LagObservation(rows=None, problem="the head of a socket source is unknown")
     assert lag.text == "?"

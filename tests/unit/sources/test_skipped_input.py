@@ -1,4 +1,4 @@
-"""What a reader passes over, told from offsets and heads as Spark's sources and the services write them."""
+"""Skipped input, counted from offsets as Spark's sources write them and heads as the services report them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.ledger.records.lag import TableStep
+from sluice.sources.iceberg_positions import TableStep
 from sluice.sources.skipped_input import lost_offsets, skipped_rows
 
 FIRSTS = {"flights": {0: 10, 1: 0}}

@@ -37,8 +37,9 @@ class BatchObservation:
     watermark: the event-time watermark of the batch; unset without one.
     start_offsets, end_offsets: by input name, as the source writes them.
     snapshot_ids: the snapshot of each output, by output name.
-    passed_over: what no batch will ever bring, by input and place: the offsets of a partition that were gone before
-        they were read, the rows of a snapshot that was left out. Only where the declaration says to go on.
+    skipped_input: input that no batch will ever read, by input name and place: the offsets of a Kafka partition that
+        were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
+        declaration allows it.
     """
 
     key: PublicationKey
@@ -55,7 +56,7 @@ class BatchObservation:
     end_offsets: Mapping[str, Any] = field(default_factory=dict)
     snapshot_ids: Mapping[str, int] = field(default_factory=dict)
     durations_ms: Mapping[str, int] = field(default_factory=dict)
-    passed_over: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    skipped_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     recorded_at: datetime | None = None
 
 

@@ -1,4 +1,4 @@
-"""What batches passed over in their sources."""
+"""The input that batches skipped in their sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Add the column; batches of before passed over nothing, since their streams stopped instead."""
+    """Add the column; earlier batches skipped nothing, because their streams stopped instead."""
     empty = sa.text("'{}'::jsonb")
     column = sa.Column("passed_over", postgresql.JSONB(), server_default=empty, nullable=False)
     op.add_column("batches", column, schema="sluice")

@@ -1,4 +1,4 @@
-"""What is unread, told from offsets and heads as Spark's sources and the services write them."""
+"""Unread input, counted from offsets as Spark's sources write them and heads as the services report them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from sluice.ledger.records.lag import LagObservation, PartitionBounds, TableStep
-from sluice.sources.unread import unread_records, unread_rows
+from sluice.ledger.records.lag import LagObservation
+from sluice.sources.iceberg_positions import TableStep
+from sluice.sources.kafka_topics import PartitionBounds
+from sluice.sources.unread_input import unread_records, unread_rows
 
 TOPICS = {"flights": {0: PartitionBounds(first=0, end=100), 1: PartitionBounds(first=40, end=90)}}
 HISTORY = (

@@ -1,4 +1,4 @@
-"""What a stream leaves behind by declaration is counted in its batches, to the row."""
+"""Input that a stream skips by its declaration is counted in its batches, exactly."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_records_that_were_gone_before_they_were_read_are_counted(workshop: Work
     topic.send(0, 1, 2, 3)
     (first,) = workshop.run(counting).batches
     workshop.run(failing)
-    assert first.passed_over == {}
+    assert first.skipped_input == {}
 
     topic.send(4, 5, 6, 8, 10)
     topic.forget(0, before=4)  # 4 and 6 are gone; 5 of the other partition stays
     (second,) = workshop.run(counting).batches
 
     assert ids(workshop, counting) == [0, 1, 2, 3, 5, 8, 10]
-    assert second.passed_over == {"rows": {f"{topic.name}/0": 2}}
+    assert second.skipped_input == {"rows": {f"{topic.name}/0": 2}}
     assert second.input_rows == 3
     with pytest.raises(Exception, match="is out of range for partition"):
         workshop.run(failing)
@@ -121,7 +121,7 @@ def test_snapshots_that_are_left_out_are_counted(workshop: Workshop, changed_tab
 
     assert ids(workshop, skipping) == [1, 2, 3, 4]
     assert sorted(counted.values()) == [1, 3]
-    found = {place: rows for batch in batches for place, rows in batch.passed_over.get("rows", {}).items()}
+    found = {place: rows for batch in batches for place, rows in batch.skipped_input.get("rows", {}).items()}
     assert found == counted
     for choice in ({}, {"on_overwrite": "skip"}, {"on_delete": "skip"}):
         with pytest.raises(Exception, match=r"Cannot process (delete|overwrite) snapshot"):

@@ -1,0 +1,106 @@
+"""Positions in Iceberg tables: the offsets of Iceberg's streaming source, and the snapshots that they refer to.
+
+An offset is `{version, snapshot_id, position, scan_all_files}`. The source keeps its first one in the checkpoint, in
+`sources/<number>/offsets/0`. Source: org.apache.iceberg.spark.source.StreamingOffset and SparkMicroBatchStream.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sluice.checkpoints.checkpoint_files import CheckpointFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+_FIRST_OFFSET = re.compile(r"sources/(\d+)/offsets/0")
+_FIELDS = frozenset({"version", "snapshot_id", "position", "scan_all_files"})
+
+_APPEND = "append"
+_CHANGES = frozenset({"overwrite", "delete"})
+"""Operations of pyiceberg.table.snapshots.Operation. The fourth, `replace`, rewrites files and changes no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStep:
+    """One snapshot in the history of a table, as a reader of appended rows needs it.
+
+    appended_rows, appended_files: what the snapshot appended; both zero when it only rewrote or removed files.
+    changed_rows: the rows that it added or removed in another way; such a reader does not receive them.
+    committed_at_ms: milliseconds since 1970.
+    """
+
+    snapshot_id: int
+    appended_rows: int = 0
+    appended_files: int = 0
+    changed_rows: int = 0
+    committed_at_ms: int = 0
+
+    def is_before(self, instant: datetime) -> bool:
+        """Whether the snapshot was committed before a time."""
+        return self.committed_at_ms < instant.timestamp() * 1000
+
+
+def history_of(table: Table) -> Iterator[TableStep]:
+    """The snapshots of a table, from the current one back to the oldest that has not expired."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield _step_of(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = by_id.get(parent) if parent is not None else None
+
+
+def _step_of(snapshot: Snapshot) -> TableStep:
+    summary = snapshot.summary
+    operation = summary.operation.value if summary is not None else "replace"
+    counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
+    appended = counts if operation == _APPEND else {}
+    changed = counts if operation in _CHANGES else {}
+    return TableStep(
+        snapshot_id=snapshot.snapshot_id,
+        appended_rows=int(appended.get("added-records", 0)),
+        appended_files=int(appended.get("added-data-files", 0)),
+        changed_rows=int(changed.get("added-records", 0)) + int(changed.get("deleted-records", 0)),
+        committed_at_ms=snapshot.timestamp_ms,
+    )
+
+
+def snapshot_of(offset: object) -> int | None:
+    """The snapshot id in an offset of Iceberg's source; None for an offset that another kind of source wrote.
+
+    Parameters
+    ----------
+    offset: the JSON text, or the object parsed from it.
+    """
+    content = offset
+    if isinstance(offset, str):
+        try:
+            content = json.loads(offset)
+        except ValueError:  # the offset of a source that does not write JSON
+            return None
+    if not isinstance(content, Mapping) or not _FIELDS.issuperset(content) or "snapshot_id" not in content:
+        return None
+    return int(content["snapshot_id"])
+
+
+def first_offsets(checkpoint: CheckpointFiles) -> Mapping[int, int]:
+    """The snapshot id in the first offset of every Iceberg source, by the source's number.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    found = {}
+    for seen in checkpoint.list_files("sources"):
+        match = _FIRST_OFFSET.fullmatch(seen.path)
+        snapshot_id = snapshot_of(checkpoint.read_text(seen.path)) if match else None
+        if match and snapshot_id is not None:
+            found[int(match[1])] = snapshot_id
+    return dict(sorted(found.items()))
