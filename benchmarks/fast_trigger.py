@@ -47,7 +47,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import record_end
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import KafkaConnection, Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

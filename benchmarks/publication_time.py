@@ -27,9 +27,9 @@ from rich.table import Table
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
-from sluice.publication.file_fitting import fit_files
-from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_files
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.file_preparation import fit_files
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.staging_table import load_staging_table, staged_files
 
 TURNS = 15
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 from confluent_kafka import Producer
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table as find_table

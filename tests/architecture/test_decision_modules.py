@@ -17,6 +17,8 @@ DECISION_MODULES = (
     "sluice.failures.rules",
     "sluice.maintenance.maintenance_plan",
     "sluice.maintenance.pin_plan",
+    "sluice.publication.chain",
+    "sluice.publication.staged_batch",
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
     "sluice.supervision.restart_history",

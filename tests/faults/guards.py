@@ -13,7 +13,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetPr
 from pyspark.sql import SparkSession
 from tests.fixtures.tampering import Change, Requirements, Updates, tampered, without_requirement
 
-from sluice.publication.staged_output import MARK_PROPERTY_PREFIX
+from sluice.publication.staged_batch import MARK_PROPERTY_PREFIX
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.fenced_merge import FencedMerge

@@ -29,7 +29,7 @@ from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 
 LONGEST_SECONDS = 300
 """How long a round may take on a machine that is busy with other things."""

@@ -38,7 +38,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.records.batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.summaries import FIRST_BATCH, read_summary
+from sluice.publication.staged_batch import FIRST_BATCH, read_summary
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 RIGHT_ENDS = ("StaleTokenError", "LeaseLostError")

@@ -24,7 +24,7 @@ from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 from tests.fixtures.stack import stack_in
 
 from sluice.publication.mark_moves import take_over
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 
 BATCHES = 20
 

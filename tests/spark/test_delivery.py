@@ -108,7 +108,7 @@ def test_without_the_mark_it_would_be_written_twice(copying: Workshop, stream_na
 
     with (
         blind_to_what_is_there(),
-        patch("sluice.publication.appending.batches_to_publish", side_effect=all_of_them),
+        patch("sluice.publication.publish_batches.batches_to_publish", side_effect=all_of_them),
     ):
         copying.run(stream_name)
 

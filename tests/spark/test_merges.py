@@ -18,12 +18,12 @@ from tests.fixtures.streams_of_tables import (
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeliveryError, StaleTokenError, StarvedError
-from sluice.publication.committing import RacePolicy
+from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import take_over
-from sluice.publication.staged_batches import load_staging_table, staged_batches, staged_files
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.target_state import load_standing
+from sluice.publication.marks import load_target_state
+from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staging_table import load_staging_table, staged_batches, staged_files
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.run.stop_request import StopRequest
@@ -223,7 +223,7 @@ def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, str
     def overtaken(here: CrashPoint) -> None:
         if here is CrashPoint.CHECKED:
             catalog = open_catalog(by_region.settings)
-            token = load_standing(catalog, names.names).position(names.names).token + 1
+            token = load_target_state(catalog, names.names).position(names.names).token + 1
             take_over(catalog, names.names, token=token)
             batches = staged_batches(load_staging_table(catalog, names.names), stream=stream_name, output="copies")
             newer = FencedMerge(spark=by_region.spark, catalog=catalog, token=token)
@@ -258,7 +258,7 @@ def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Work
         stop_when_staged(here)
         if here is CrashPoint.CHECKED and not groups:
             catalog = open_catalog(workshop.settings)
-            token = load_standing(catalog, merged.names).position(merged.names).token
+            token = load_target_state(catalog, merged.names).position(merged.names).token
             staged = staged_batches(load_staging_table(catalog, merged.names), stream=stream_name, output="copies")
             groups.append([batch.summary.key.batch for batch in staged])
             FencedMerge(spark=workshop.spark, catalog=catalog, token=token).publish(merged, staged[:1])
@@ -267,7 +267,7 @@ def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Work
 
     assert groups == [[0, 1]]
     assert workshop.rows("target") == [{"id": 0, "word": "something"}]
-    position = load_standing(open_catalog(workshop.settings), merged.names).position(merged.names)
+    position = load_target_state(open_catalog(workshop.settings), merged.names).position(merged.names)
     assert position.batch == 1
 
 

@@ -23,9 +23,9 @@ from sluice.ledger.records.run import LIVE_STATES
 from sluice.ledger.runs import already_live, newest_run
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MARK_MOVE, MarkMove, reject_batch
-from sluice.publication.staged_batches import StagedBatch, staged_batches
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.target_state import Standing, load_standing
+from sluice.publication.marks import TargetState, load_target_state
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.staging_table import staged_batches
 from sluice.tables.declared_tables import load_table
 
 
@@ -72,16 +72,16 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutputSight:
-    """One output: its standing, and the plan of what is staged for it."""
+    """One output: its state, and the plan of what is staged for it."""
 
     output: StagedOutput
-    standing: Standing
+    state: TargetState
     plan: PublicationPlan
 
     def has_rejected(self, number: int) -> bool:
         """Whether its mark was moved past this very batch without its rows."""
-        mark = self.standing.mark
-        snapshot = self.standing.table.snapshot_by_id(mark.snapshot_id) if mark is not None else None
+        mark = self.state.mark
+        snapshot = self.state.table.snapshot_by_id(mark.snapshot_id) if mark is not None else None
         why = snapshot.summary.additional_properties.get(MARK_MOVE) if snapshot and snapshot.summary else None
         return mark is not None and mark.batch == number and why == MarkMove.REJECTED
 
@@ -131,7 +131,7 @@ def reject(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, 
     rejection, batches = _plan_rejection(ledger, declaration, sights, number)
     for sight in sights:
         if not sight.has_rejected(number):
-            token = sight.standing.position(sight.output).token
+            token = sight.state.position(sight.output).token
             reject_batch(catalog, sight.output, batches[sight.output.output], token=token)
     record_batch(ledger, _rejected_observation(declaration, batches))
     return rejection
@@ -144,12 +144,12 @@ def _sights(catalog: Catalog, declaration: StreamDeclaration) -> list[_OutputSig
         staging = load_table(catalog, output.staging)
         if staging is None:
             continue
-        standing = load_standing(catalog, output)
-        if standing.mark is None:
+        state = load_target_state(catalog, output)
+        if state.mark is None:
             continue
         staged = staged_batches(staging, stream=output.stream, output=output.output)
-        plan = plan_publication(standing.position(output), staged)
-        found.append(_OutputSight(output=output, standing=standing, plan=plan))
+        plan = plan_publication(state.position(output), staged)
+        found.append(_OutputSight(output=output, state=state, plan=plan))
     return found
 
 

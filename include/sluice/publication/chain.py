@@ -1,7 +1,7 @@
-"""Decides which staged batches are published next, and which never: pure, from what is staged and the mark.
+"""Decides which staged batches are published next and which never, from the staged batches and the mark alone.
 
-A batch follows only the batch whose end offsets are its start offsets; the fencing tokens in the order of staging never
-fall. Whatever is staged beside this chain was staged by a driver that had lost its stream, and is abandoned.
+A batch follows only the batch whose end offsets are its start offsets, and the fencing tokens never fall in the order
+of staging. Batches outside this chain were staged by a driver that had lost its stream; they are abandoned.
 """
 
 from __future__ import annotations
@@ -11,18 +11,37 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sluice.errors import DivergedError, MarkError, StagingError, StaleTokenError
-from sluice.publication.marks import MarkPosition
-from sluice.publication.offsets import offsets_digest
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.summaries import BatchSummary
+from sluice.publication.staged_batch import (
+    BatchSummary,
+    StagedBatch,
+    offsets_digest,
+)
+
+BEFORE_THE_FIRST_BATCH = -1
+"""The batch number of an opening mark of a generation that starts with batch 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPosition:
+    """How far an output is published; a mark without the snapshot that sets it.
+
+    generation, batch: the newest published batch; the next one is `batch + 1` of the same generation.
+    token: the highest fencing token that was ever admitted.
+    end_offsets_digest: `offsets_digest` of the end offsets of that batch; unset when any offset may follow.
+    """
+
+    generation: int
+    batch: int
+    token: int
+    end_offsets_digest: str | None
 
 
 class AbandonReason(StrEnum):
     """Why a staged batch is never published.
 
     STALE_TOKEN: it was staged after a newer run had begun. OTHER_GENERATION: its generation is not the open one.
-    STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not begin where the one before ends.
-    LEFT_BEHIND: a person has left its generation behind (`sluice stream reset`).
+    STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not start at the offsets where the
+    previous batch ends. LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream reset`).
     """
 
     STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is no secret
@@ -101,17 +120,17 @@ def whole_batches(plans: Sequence[PublicationPlan]) -> tuple[Mapping[str, Staged
 def is_published(batch: StagedBatch, position: MarkPosition) -> bool:
     """Whether a staged batch is visible already.
 
-    No generation opens while batches of the one before are staged; what is staged for an old generation by a run that
-    was overtaken came after that, and was never published.
+    No generation opens while batches of the previous one are staged. An overtaken batch of an older generation was
+    staged after that and was never published.
     """
-    is_of_the_past = batch.is_overtaken and batch.summary.key.generation < position.generation
-    return batch.position <= (position.generation, position.batch) and not is_of_the_past
+    is_left_over = batch.is_overtaken and batch.summary.key.generation < position.generation
+    return batch.position <= (position.generation, position.batch) and not is_left_over
 
 
 def batches_to_publish(
     position: MarkPosition, batches: Sequence[StagedBatch], *, token: int, target: str
 ) -> tuple[StagedBatch, ...]:
-    """Of the batches that a run wants to publish, those that are not published yet; none when all are.
+    """Select the batches of a run that are not published yet; none when all of them are.
 
     Parameters
     ----------
@@ -123,7 +142,8 @@ def batches_to_publish(
     Raises
     ------
     StaleTokenError: when a newer run has taken over.
-    DivergedError: when another batch was published under a number, or a batch does not begin where the last one ended.
+    DivergedError: when another batch was published under the same number, or a batch does not start at the offsets
+        where the previous one ends.
     MarkError: when the generation of a batch was never opened.
     StagingError: when a batch in between is missing.
     """
@@ -137,7 +157,7 @@ def batches_to_publish(
 
 
 def refuse_stale_token(position: MarkPosition, token: int, *, target: str) -> None:
-    """Refuse a run that a newer one has taken the stream from.
+    """Refuse a run whose stream a newer run has taken over.
 
     Raises
     ------
@@ -147,12 +167,12 @@ def refuse_stale_token(position: MarkPosition, token: int, *, target: str) -> No
         raise StaleTokenError(
             f"This run's token is {token}, and the mark on {target} has seen {position.token}: a newer run has taken "
             "the stream over.",
-            next_step="Nothing is to be done: the newer run publishes what is staged.",
+            next_step="No action is needed: the newer run publishes the staged batches.",
         )
 
 
 def position_after(batch: BatchSummary, *, token: int) -> MarkPosition:
-    """Where the mark stands when this batch is published by a run with this token."""
+    """The position after a run with this token has published a batch."""
     return MarkPosition(
         generation=batch.key.generation,
         batch=batch.key.batch,
@@ -166,11 +186,11 @@ def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> boo
     key = batch.key
     if key.generation > position.generation:
         raise MarkError(
-            f"Batch {key} is of a generation that was not opened on {target}; open is {position.generation}.",
-            next_step="Start the stream through its lease; that opens the generation.",
+            f"Generation {key.generation} of batch {key} was never opened on {target}; open is {position.generation}.",
+            next_step="Start the stream: a run opens its generation before its first batch.",
         )
     if key.generation < position.generation:
-        raise _diverged(f"Batch {key} is of an old generation; {target} is at generation {position.generation}.")
+        raise _diverged(f"Batch {key} belongs to an older generation; {target} is at {position.generation}.")
     if key.batch < position.batch:
         return False
     if key.batch == position.batch:
@@ -179,17 +199,17 @@ def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> boo
         return False
     if key.batch > position.batch + 1:
         raise StagingError(
-            f"Batch {key} cannot follow batch {position.batch} on {target}: those in between are not staged.",
+            f"Batch {key} cannot follow batch {position.batch} on {target}: the batches in between are not staged.",
             next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
         )
     if position.end_offsets_digest not in (None, offsets_digest(batch.start_offsets)):
-        raise _diverged(f"Batch {key} does not begin where the newest published batch on {target} ends.")
+        raise _diverged(f"Batch {key} does not start at the offsets where {target}'s newest published batch ends.")
     return True
 
 
 def _diverged(what: str) -> DivergedError:
     return DivergedError(
-        f"{what} The checkpoint tells another story than the table.",
+        f"{what} The checkpoint and the table have diverged.",
         next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
     )
 
@@ -197,7 +217,7 @@ def _diverged(what: str) -> DivergedError:
 def _chain(position: MarkPosition, ahead: Sequence[StagedBatch]) -> list[StagedBatch]:
     chain: list[StagedBatch] = []
     while following := [batch for batch in ahead if _follows(position, batch)]:
-        # Two snapshots of one batch: the newer run's is the one that its next batches were computed after.
+        # Of two snapshots of one batch the newer run's counts: that run computed its next batches after it.
         best = max(batch.summary.token for batch in following)
         chosen = next(batch for batch in following if batch.summary.token == best)
         chain.append(chosen)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, StaleTokenError
-from sluice.publication.summaries import OUTPUT, RUN_ID, TOKEN
+from sluice.publication.staged_batch import OUTPUT, RUN_ID, TOKEN
 
 STREAM = "sluice.stream"
 GENERATION = "sluice.generation"

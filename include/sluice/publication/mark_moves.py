@@ -6,6 +6,7 @@ commit: the catalog compares snapshots and not properties.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -15,21 +16,26 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.errors import MarkError
-from sluice.publication.chain import batches_to_publish, position_after, refuse_stale_token
-from sluice.publication.committing import (
-    PATIENT,
-    NothingToCommit,
-    PlannedCommit,
-    RacePolicy,
-    commit_checked,
+from sluice.publication.chain import (
+    BEFORE_THE_FIRST_BATCH,
+    AbandonedBatch,
+    AbandonReason,
+    MarkPosition,
+    PublicationPlan,
+    batches_to_publish,
+    plan_publication,
+    position_after,
+    refuse_stale_token,
 )
+from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.marks import BEFORE_THE_FIRST_BATCH, Mark, MarkPosition, marked_outputs
-from sluice.publication.snapshot_producers import appending
-from sluice.publication.staged_batches import StagedBatch, load_staging_table
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.summaries import OUTPUT, TOKEN
-from sluice.publication.target_state import Standing, load_standing, require_target
+from sluice.publication.iceberg_commit import PlannedCommit, appending
+from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, require_target
+from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedBatch, StagedOutput
+from sluice.publication.staging_table import clear_staging, load_staging_table, staged_batches
+from sluice.tables.declared_tables import load_table
+
+_log = logging.getLogger(__name__)
 
 MARK_MOVE = "sluice.mark-move"
 """The entry of a snapshot's summary that says why a mark moved without rows."""
@@ -60,7 +66,7 @@ def open_generation(
     generation: int,
     token: int,
     batch: int = BEFORE_THE_FIRST_BATCH,
-    policy: RacePolicy = PATIENT,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Set the opening mark of a generation, so that its next batch is `batch + 1`, and take the stream over.
 
@@ -79,10 +85,10 @@ def open_generation(
     """
     opening = MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=None)
 
-    def wanted(standing: Standing) -> MarkPosition | None:
-        if standing.mark is None:
+    def wanted(state: TargetState) -> MarkPosition | None:
+        if state.mark is None:
             return opening
-        position = standing.position(output)
+        position = state.position(output)
         refuse_stale_token(position, token, target=output.target)
         if position.generation == generation:
             return replace(position, token=token) if token > position.token else None
@@ -98,7 +104,7 @@ def open_generation(
     return mark
 
 
-def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = PATIENT) -> Mark:
+def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> Mark:
     """Write a run's token to the mark and to the staging table: older runs publish nothing from here on.
 
     A batch that a MERGE made visible is folded into the mark. Done once by a run, it is not done again.
@@ -109,10 +115,10 @@ def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: Rac
     MarkError: when no generation was opened.
     """
 
-    def wanted(standing: Standing) -> MarkPosition | None:
-        position = standing.position(output)
+    def wanted(state: TargetState) -> MarkPosition | None:
+        position = state.position(output)
         refuse_stale_token(position, token, target=output.target)
-        is_settled = token == position.token and standing.merged is None
+        is_settled = token == position.token and state.merged is None
         return None if is_settled else replace(position, token=token)
 
     mark = _move(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token, policy=policy)
@@ -121,7 +127,12 @@ def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: Rac
 
 
 def settle_merge(
-    catalog: Catalog, output: StagedOutput, *, token: int, reached: Reached = unnoticed, policy: RacePolicy = PATIENT
+    catalog: Catalog,
+    output: StagedOutput,
+    *,
+    token: int,
+    reached: Reached = unnoticed,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Move the mark to the newest batch that a MERGE made visible; nothing happens when it is there.
 
@@ -133,15 +144,17 @@ def settle_merge(
     MarkError: when no generation was opened.
     """
 
-    def wanted(standing: Standing) -> MarkPosition | None:
-        position = standing.position(output)
+    def wanted(state: TargetState) -> MarkPosition | None:
+        position = state.position(output)
         refuse_stale_token(position, token, target=output.target)
-        return replace(position, token=token) if standing.merged is not None else None
+        return replace(position, token=token) if state.merged is not None else None
 
     return _move(catalog, output, wanted, why=MarkMove.MERGED, token=token, reached=reached, policy=policy)
 
 
-def settle_merges_of_table(catalog: Catalog, target: str, *, policy: RacePolicy = PATIENT) -> tuple[StagedOutput, ...]:
+def settle_merges_of_table(
+    catalog: Catalog, target: str, *, policy: RacePolicy = DEFAULT_POLICY
+) -> tuple[StagedOutput, ...]:
     """Move every mark on a table to what MERGE made visible, whoever's it is: before history is cut short.
 
     No token is needed, because none is raised: the mark keeps the one that it has.
@@ -160,18 +173,18 @@ def settle_merges_of_table(catalog: Catalog, target: str, *, policy: RacePolicy 
     LakehouseError: when the table does not exist or the catalog does not answer.
     """
     outputs = marked_outputs(require_target(catalog, target))
-    behind = tuple(output for output in outputs if load_standing(catalog, output).merged is not None)
+    behind = tuple(output for output in outputs if load_target_state(catalog, output).merged is not None)
     for output in behind:
         _move(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
     return behind
 
 
-def _merged_position(standing: Standing, *, output: StagedOutput) -> MarkPosition | None:
-    return standing.position(output) if standing.merged is not None else None
+def _merged_position(state: TargetState, *, output: StagedOutput) -> MarkPosition | None:
+    return state.position(output) if state.merged is not None else None
 
 
 def reject_batch(
-    catalog: Catalog, output: StagedOutput, batch: StagedBatch, *, token: int, policy: RacePolicy = PATIENT
+    catalog: Catalog, output: StagedOutput, batch: StagedBatch, *, token: int, policy: RacePolicy = DEFAULT_POLICY
 ) -> Mark:
     """Move the mark past a staged batch that is never to be published; the batch behind it is the next one.
 
@@ -180,15 +193,15 @@ def reject_batch(
     DeliveryError: as `publish_append` does: only the next batch can be rejected.
     """
 
-    def wanted(standing: Standing) -> MarkPosition | None:
-        position = standing.position(output)
+    def wanted(state: TargetState) -> MarkPosition | None:
+        position = state.position(output)
         admitted = batches_to_publish(position, [batch], token=token, target=output.target)
         return position_after(batch.summary, token=token) if admitted else None
 
     return _move(catalog, output, wanted, why=MarkMove.REJECTED, token=token, policy=policy)
 
 
-def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = PATIENT) -> None:
+def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> None:
     """Put an empty snapshot with this token into the staging table: what older runs stage after it does not count.
 
     Raises
@@ -214,7 +227,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
 def _move(
     catalog: Catalog,
     output: StagedOutput,
-    wanted: Callable[[Standing], MarkPosition | None],
+    wanted: Callable[[TargetState], MarkPosition | None],
     *,
     why: MarkMove,
     token: int | None = None,
@@ -222,17 +235,65 @@ def _move(
     policy: RacePolicy,
 ) -> Mark:
     def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        standing = load_standing(catalog, output)
-        position = wanted(standing)
+        state = load_target_state(catalog, output)
+        position = wanted(state)
         if position is None:
-            return NothingToCommit(snapshot_id=standing.published_by)
+            return NothingToCommit(snapshot_id=state.published_by)
         summary = {MARK_MOVE: why.value, STREAM: output.stream, OUTPUT: output.output, TOKEN: str(position.token)}
-        return standing.table, PlannedCommit(producer_of=appending(()), summary=summary, output=output, mark=position)
+        return state.table, PlannedCommit(producer_of=appending(()), summary=summary, output=output, mark=position)
 
     commit_checked(catalog, check, what=f"the mark of {output} on {output.target}", reached=reached, policy=policy)
-    mark = load_standing(catalog, output).mark
+    mark = load_target_state(catalog, output).mark
     if mark is None:
         raise MarkError(f"The mark of {output} is gone from {output.target}.", next_step="See who removed it.")
     if token is not None:
         refuse_stale_token(mark.at, token, target=output.target)
     return mark
+
+
+def plan_output(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
+    """Load target and staging table of an output and plan what to do with everything that is staged.
+
+    Raises
+    ------
+    DeliveryError: when staging table or mark are not as publication left them.
+    LakehouseError: when a table does not exist or cannot be loaded.
+    """
+    position = load_target_state(catalog, output).position(output)
+    staging = load_staging_table(catalog, output)
+    staged = staged_batches(staging, stream=output.stream, output=output.output)
+    return plan_publication(position, staged)
+
+
+def leave_generations_before(
+    catalog: Catalog, output: StagedOutput, *, generation: int, token: int
+) -> tuple[AbandonedBatch, ...]:
+    """Let a staging table forget what generations before this one have staged and not published.
+
+    What every run does before it opens its generation; nothing happens when that is open already. The older runs are
+    fenced off first, so that nothing is staged or published behind it. Batches that are visible stay in the staging
+    table until the ledger has them. Doing it again after a crash in between finishes it.
+
+    Returns
+    -------
+    What is never published; it was told in the log.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    DeliveryError, LakehouseError: when target or staging table are not as publication left them.
+    """
+    state = load_target_state(catalog, output)
+    if state.mark is None or state.position(output).generation >= generation:
+        return ()
+    if load_table(catalog, output.staging) is None:  # somebody dropped it, and what was staged with it
+        return ()
+    take_over(catalog, output, token=token)
+    plan = plan_output(catalog, output)
+    left = [AbandonedBatch(batch=batch, reason=AbandonReason.LEFT_BEHIND) for batch in plan.ready]
+    abandoned = (*left, *plan.abandoned)
+    for lost in abandoned:
+        _log.warning("%s: staged batch %s is never published: %s", output, lost.batch.summary.key, lost.reason)
+    visible = [batch.summary.key.batch for batch in plan.published]
+    clear_staging(catalog, output, token=token, abandoned=abandoned, unrecorded=visible)
+    return abandoned

@@ -1,32 +1,40 @@
-"""The mark: how far a stream's output is published, kept as a property of the target table.
+"""The mark of an output on its target table, and how far the output is published there.
 
-A property and not history, so it survives the expiry of snapshots, compaction, and any accident of a checkpoint. It
-never moves without main moving in the same commit: only then does the compare-and-swap on main protect it.
+The mark is a table property and not history, so it survives the expiry of snapshots, compaction and any damage to a
+checkpoint. It never moves unless main moves in the same commit, because only then the compare-and-swap on main protects
+it. Spark's MERGE makes rows visible in a commit that cannot set the mark. A batch in main's history above the mark
+therefore counts as published too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
-from sluice.errors import MarkError
-from sluice.publication.staged_output import MARK_PROPERTY_PREFIX, StagedOutput
-
-BEFORE_THE_FIRST_BATCH = -1
-"""The batch number of an opening mark of a generation that starts with batch 0."""
+from sluice.errors import DivergedError, LakehouseError, MarkError, RolledBackError, UnpublishableError
+from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition
+from sluice.publication.staged_batch import (
+    MARK_PROPERTY_PREFIX,
+    BatchSummary,
+    StagedOutput,
+    offsets_digest,
+    read_summary,
+)
+from sluice.tables.declared_tables import load_table
 
 
 class Mark(BaseModel):
-    """How far an output is published.
+    """How far an output is published, as it is stored.
 
-    Stored as JSON in a table property for as long as the table lives: fields may be added, never renamed.
+    It is JSON in a table property for as long as the table exists: fields may be added, never renamed. The first four
+    fields are those of `MarkPosition`.
 
-    generation, batch: the newest published batch; the next one to publish is `batch + 1` of the same generation.
-    token: the highest fencing token that was ever admitted; a lower one is refused for ever.
-    end_offsets_digest: `offsets_digest` of the end offsets of that batch; none when the generation opened without
-        knowing where its first batch begins.
     snapshot_id, sequence_number: the snapshot of the target that set this mark.
     """
 
@@ -41,12 +49,12 @@ class Mark(BaseModel):
 
     @property
     def position(self) -> tuple[int, int]:
-        """What marks are ordered by: generation, then batch."""
+        """The order of marks: generation, then batch."""
         return (self.generation, self.batch)
 
     @property
     def at(self) -> MarkPosition:
-        """Where it stands, apart from the snapshot that set it."""
+        """The mark without the snapshot that set it."""
         return MarkPosition(
             generation=self.generation,
             batch=self.batch,
@@ -54,34 +62,25 @@ class Mark(BaseModel):
             end_offsets_digest=self.end_offsets_digest,
         )
 
+    @classmethod
+    def set_to(cls, position: MarkPosition, *, snapshot_id: int, sequence_number: int) -> Self:
+        """The mark at a position, as the commit of a snapshot sets it."""
+        return cls(
+            generation=position.generation,
+            batch=position.batch,
+            token=position.token,
+            end_offsets_digest=position.end_offsets_digest,
+            snapshot_id=snapshot_id,
+            sequence_number=sequence_number,
+        )
+
     def text(self) -> str:
         """The value of the table property."""
         return self.model_dump_json(by_alias=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkPosition:
-    """Where a mark is to be set; the snapshot that carries it there is known only when it is committed."""
-
-    generation: int
-    batch: int
-    token: int
-    end_offsets_digest: str | None
-
-    def at(self, *, snapshot_id: int, sequence_number: int) -> Mark:
-        """The mark as it stands after the commit of this snapshot."""
-        return Mark(
-            generation=self.generation,
-            batch=self.batch,
-            token=self.token,
-            end_offsets_digest=self.end_offsets_digest,
-            snapshot_id=snapshot_id,
-            sequence_number=sequence_number,
-        )
-
-
 def marked_outputs(table: Table) -> tuple[StagedOutput, ...]:
-    """Every output that has a mark on a loaded target, in the order of their names."""
+    """Every output that has a mark on a loaded target, sorted by name."""
     names = sorted(name for name in table.properties if name.startswith(MARK_PROPERTY_PREFIX))
     pairs = [name.removeprefix(MARK_PROPERTY_PREFIX).partition(".") for name in names]
     return tuple(
@@ -94,7 +93,7 @@ def read_mark(table: Table, *, stream: str, output: str) -> Mark | None:
 
     Raises
     ------
-    MarkError: when the property holds something else, because somebody wrote over it.
+    MarkError: when the property holds no mark, because another writer changed it.
     """
     name = StagedOutput(stream=stream, output=output, target=".".join(table.name())).mark_property
     text = table.properties.get(name)
@@ -106,5 +105,150 @@ def read_mark(table: Table, *, stream: str, output: str) -> Mark | None:
         problem = error.errors()[0]
         raise MarkError(
             f"The property {name} of {'.'.join(table.name())} is not a mark: {problem['msg']} (got {text[:200]!r}).",
-            next_step="Set it back to its last value; the metadata log of the table has it.",
+            next_step="Restore its previous value from the metadata log of the table.",
         ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """A loaded target, and how far one output is published in it.
+
+    table: the metadata from which everything else was read. A commit asserts that main has not moved since.
+    mark: the mark of the table property; none before the first generation opened.
+    merged: the newest batch above the mark that a MERGE made visible.
+    merged_snapshot_id: the snapshot of that MERGE.
+    """
+
+    table: Table
+    mark: Mark | None
+    merged: BatchSummary | None = None
+    merged_snapshot_id: int | None = None
+
+    def position(self, output: StagedOutput) -> MarkPosition:
+        """How far the output is published, merges included.
+
+        Raises
+        ------
+        MarkError: when no generation was ever opened.
+        """
+        if self.mark is None:
+            raise MarkError(
+                f"{output.target} has no mark of {output}: no generation was opened, or the property "
+                f"{output.mark_property} was removed.",
+                next_step="Start the stream; it opens its generation before its first batch.",
+            )
+        if self.merged is None:
+            return self.mark.at
+        return MarkPosition(
+            generation=self.merged.key.generation,
+            batch=self.merged.key.batch,
+            token=self.mark.token,
+            end_offsets_digest=offsets_digest(self.merged.end_offsets),
+        )
+
+    @property
+    def published_by(self) -> int | None:
+        """The snapshot that made the newest batch visible, or set the mark; none before the first generation."""
+        if self.merged_snapshot_id is not None:
+            return self.merged_snapshot_id
+        return self.mark.snapshot_id if self.mark is not None else None
+
+
+def load_target_state(catalog: Catalog, output: StagedOutput) -> TargetState:
+    """Load the target of an output and read how far the output is published.
+
+    Raises
+    ------
+    LakehouseError: when it does not exist or cannot be loaded.
+    DeliveryError: as `read_target_state` does.
+    """
+    return read_target_state(require_target(catalog, output.target), output)
+
+
+def require_target(catalog: Catalog, target: str) -> Table:
+    """Load a target.
+
+    Raises
+    ------
+    LakehouseError: when it does not exist or cannot be loaded.
+    """
+    table = load_table(catalog, target)
+    if table is None:
+        raise LakehouseError(f"The table {target} does not exist.", next_step=f"Run `sluice table create {target}`.")
+    return table
+
+
+def read_target_state(table: Table, output: StagedOutput) -> TargetState:
+    """Read from a loaded target how far an output is published.
+
+    Raises
+    ------
+    UnpublishableError: when staged delivery cannot write into the target.
+    MarkError: when the mark cannot be read.
+    RolledBackError: when main was rolled back or replaced behind the mark.
+    DivergedError: when a batch of an older generation became visible after the mark.
+    """
+    refuse_unpublishable(table)
+    mark = read_mark(table, stream=output.stream, output=output.output)
+    if mark is None:
+        return TargetState(table=table, mark=None)
+    since = list(_since_mark(table, mark, output))
+    for snapshot in since:  # the newest first
+        merged = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+        if merged is None or (merged.key.stream, merged.output) != (output.stream, output.output):
+            continue
+        if merged.key.generation != mark.generation:
+            raise DivergedError(
+                f"Batch {merged.key} became visible in {output.target} after generation {mark.generation} had opened, "
+                f"in snapshot {snapshot.snapshot_id}: a driver of another generation was still running.",
+                next_step="Make sure that no old driver runs, then roll the table back to the snapshot before that.",
+            )
+        if merged.key.batch > mark.batch:
+            return TargetState(table=table, mark=mark, merged=merged, merged_snapshot_id=snapshot.snapshot_id)
+    return TargetState(table=table, mark=mark)
+
+
+def _since_mark(table: Table, mark: Mark, output: StagedOutput) -> Iterator[Snapshot]:
+    """The snapshots of main after the one that set the mark, the newest first.
+
+    When that snapshot is expired the walk ends where the history ends. When the walk reaches an earlier snapshot
+    without it, main was rolled back or replaced.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None or _sequence_number(snapshot) < mark.sequence_number:
+        raise _rolled_back(mark, output, "main ends before the snapshot that set the mark")
+    while snapshot is not None and snapshot.snapshot_id != mark.snapshot_id:
+        if _sequence_number(snapshot) <= mark.sequence_number:
+            raise _rolled_back(mark, output, "the history of main skips the snapshot that set the mark")
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    if snapshot is None and table.snapshot_by_id(mark.snapshot_id) is not None:
+        raise _rolled_back(mark, output, "main does not descend from the snapshot that set the mark")
+
+
+def _sequence_number(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def _rolled_back(mark: Mark, output: StagedOutput, reason: str) -> RolledBackError:
+    return RolledBackError(
+        f"{output.target} was rolled back or replaced behind the mark of {output} (generation {mark.generation}, batch "
+        f"{mark.batch}, snapshot {mark.snapshot_id}): {reason}. Nothing is published.",
+        next_step="Set main back to that snapshot, or reset the stream to a new generation (`sluice stream reset`).",
+    )
+
+
+def refuse_unpublishable(target: Table) -> None:
+    """Refuse a target into which staged delivery cannot publish.
+
+    Raises
+    ------
+    UnpublishableError: with the reason and the alternative.
+    """
+    version = target.metadata.format_version
+    if version != 2:
+        raise UnpublishableError(
+            f"The table {'.'.join(target.name())} has format version {version}; publication writes version 2.",
+            next_step="Declare `delivery: direct` for this output, or write into a table of version 2.",
+        )

@@ -1,246 +1,273 @@
-"""Keeps the staging table of an output equal to its target, so that a file written once is right in both."""
+"""Reads the batches and files of a staging table, and clears the batches that are published or abandoned."""
 
 from __future__ import annotations
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import TableAlreadyExistsError
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSortOrderUpdate,
-    AssertTableUUID,
-    RemovePropertiesUpdate,
-    SetCurrentSchemaUpdate,
-    SetDefaultSortOrderUpdate,
-    SetDefaultSpecUpdate,
-    SetPropertiesUpdate,
-    TableUpdate,
-)
-from pyiceberg.types import NestedField, StringType
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from sluice.errors import LakehouseError, UnpublishableError
-from sluice.publication.staged_output import StagedOutput
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate, TableUpdate
+
+from sluice.errors import LakehouseError, StagingError
+from sluice.publication.chain import AbandonedBatch, is_published
+from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.iceberg_commit import PlannedCommit, removing
+from sluice.publication.marks import load_target_state
+from sluice.publication.staged_batch import TOKEN, BatchSummary, StagedBatch, StagedOutput, read_summary
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
+from sluice.tables.inspection import READERS
 
-TARGET_UUID = "sluice.staging.target-uuid"
-"""The property of a staging table that says which table its files are meant for, a name being given anew at times."""
+CLEARED = "sluice.staging.cleared"
+"""The property of a staging table that lists snapshots whose batches are cleared and that are not expired yet."""
 
-OPERATION_COLUMN = "_sluice_operation"
-"""The column that the staging table of a merge has beside those of its target: `insert`, `update` or `delete`, null for
-a row without an operation. It is staged so that a replay and a recovery know what a change meant; no target has it."""
+ORPHAN_AGE = timedelta(hours=12)
+"""A staged file that is younger is taken for there: orphan removals leave files of a day alone, most of three."""
 
-_OPERATION_FIELD_ID = 1_000_000_000
-"""Far above the ids that a target will give to columns of its own."""
-
-_OWN_PLACES = frozenset({"write.metadata.path", "write.data.path", "write.wap.enabled"})
-"""Properties of a target that its staging table does not take over: its metadata is its own, its data is the target's,
-and a staged batch is not staged a second time."""
-
-_DISTRIBUTION = "write.distribution-mode"
-
-_LAST_ADDED = -1
+_log = logging.getLogger(__name__)
 
 
-def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: str, is_merged: bool = False) -> str:
-    """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is.
+def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
+    """The staging table of an output, freshly loaded.
 
-    Field ids, partition spec, sort order and `write.*` properties are the target's. Files go into the target's data
-    folder and stay there; `gc.enabled=false` keeps every engine's maintenance from deleting them. Rows are sorted
-    within files, not over all files of a batch: Spark would compute the batch twice, the first time for a sample.
+    Raises
+    ------
+    LakehouseError: when it is not there, or the catalog cannot be asked.
+    """
+    table = load_table(catalog, output.staging)
+    if table is None:
+        raise LakehouseError(f"{output} has no staging table {output.staging}.", next_step="Start the stream once.")
+    return table
+
+
+def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedBatch, ...]:
+    """Every batch in a loaded staging table, oldest first, published ones that are not cleared yet included.
+
+    A batch that was staged twice, by a driver that lost its answer or by two drivers, is listed twice.
+
+    Raises
+    ------
+    StagingError: when somebody else wrote into the table.
+    """
+    cleared = cleared_snapshots(staging)
+    newest_token = -1
+    batches = []
+    for snapshot in sorted(staging.metadata.snapshots, key=lambda seen: seen.sequence_number or 0):
+        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        token = int(entries.get(TOKEN, newest_token))
+        summary = read_summary(entries)
+        if summary is not None and snapshot.snapshot_id not in cleared:
+            _refuse_anothers(summary, stream=stream, output=output)
+            batches.append(_staged(snapshot, summary, is_overtaken=token < newest_token))
+        newest_token = max(newest_token, token)
+    return tuple(batches)
+
+
+def cleared_snapshots(staging: Table) -> frozenset[int]:
+    """The snapshots whose batches are cleared and that stay only because the next batch is what follows them."""
+    return frozenset(int(snapshot_id) for snapshot_id in json.loads(staging.properties.get(CLEARED, "[]")))
+
+
+def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:
+    """The data files that batches brought, by the batch's snapshot id. One look at the newest snapshot serves all.
 
     Parameters
     ----------
-    target: `<namespace>.<table>`; it must exist.
-    is_merged: whether Spark merges what is staged: then there is a column for the operation, `OPERATION_COLUMN`.
-
-    Returns
-    -------
-    The staging table's identifier, `staging.<stream>__<output>`.
+    batches: from `staged_batches` of the same loaded table.
 
     Raises
     ------
-    LakehouseError: when the target does not exist, or the catalog refuses.
-    UnpublishableError: when nothing can be published into the target, or batches for a table that had its name before
-        are staged.
+    StagingError: when delete files were staged; only data files are ever published.
     """
-    names = StagedOutput(stream=stream, output=output, target=target)
-    wanted = load_table(catalog, target)
-    if wanted is None:
-        raise LakehouseError(f"The table {target} does not exist.", next_step=f"Run `sluice table create {target}`.")
-    refuse_unpublishable(wanted)
-    staging = load_table(catalog, names.staging) or _create(catalog, names, wanted)
-    _refuse_anothers_batches(staging, wanted)
-    schema = _with_operation(wanted) if is_merged else wanted.schema()
-    updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
-    if updates:
-        with catalog_refusals(f"make {names.staging} equal to {target}"):
-            catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
-    return names.staging
-
-
-def refuse_unpublishable(target: Table) -> None:
-    """Refuse a target that this way of publishing cannot write.
-
-    Raises
-    ------
-    UnpublishableError: with the reason and the way out.
-    """
-    version = target.metadata.format_version
-    if version != 2:
-        raise UnpublishableError(
-            f"The table {'.'.join(target.name())} has format version {version}; publication writes version 2.",
-            next_step="Declare `delivery: direct` for this output, or write into a table of version 2.",
-        )
-
-
-def data_folder(target: TableMetadata) -> str:
-    """Where engines put the data files of a table.
-
-    Source: https://iceberg.apache.org/docs/latest/configuration/#write-properties
-    """
-    properties = target.properties
-    named = properties.get("write.data.path")
-    if named is None and properties.get("write.object-storage.enabled", "false").lower() == "true":
-        named = properties.get("write.object-storage.path")
-    return (named or properties.get("write.folder-storage.path") or f"{target.location}/data").rstrip("/")
-
-
-def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schema: Schema) -> tuple[TableUpdate, ...]:
-    """What makes a staging table equal to its target, but for its own schema; nothing when it is."""
-    return (
-        *_schema_updates(staging, schema),
-        *_spec_updates(staging, target),
-        *_sort_updates(staging, target),
-        *_property_updates(staging, target),
-    )
-
-
-def _create(catalog: Catalog, names: StagedOutput, target: Table) -> Table:
-    """Create it with the columns alone: a catalog gives a new table field ids of its own, so layout comes after."""
-    namespace = names.staging.partition(".")[0]
-    with catalog_refusals(f"create the table {names.staging}"):
-        catalog.create_namespace_if_not_exists(namespace)
-        try:
-            return catalog.create_table(
-                names.staging,
-                schema=target.schema(),
-                partition_spec=UNPARTITIONED_PARTITION_SPEC,
-                sort_order=UNSORTED_SORT_ORDER,
-                properties={"format-version": str(target.metadata.format_version), **_properties(target.metadata)},
-            )
-        except TableAlreadyExistsError:  # another driver was faster
-            return catalog.load_table(names.staging)
-
-
-def _refuse_anothers_batches(staging: Table, target: Table) -> None:
-    known = staging.properties.get(TARGET_UUID)
     newest = staging.current_snapshot()
-    if known in (None, str(target.metadata.table_uuid)) or newest is None:
-        return
+    wanted = {batch.snapshot_id for batch in batches}
+    files: dict[int | None, list[DataFile]] = defaultdict(list)
     with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
-        if any(m.has_added_files() or m.has_existing_files() for m in newest.manifests(staging.io)):
-            raise UnpublishableError(
-                f"{'.'.join(staging.name())} holds batches for a table {'.'.join(target.name())} that was dropped and "
-                "made anew since.",
-                next_step="Bring the old table back, or drop the staging table, which gives those batches up.",
-            )
+        manifests = newest.manifests(staging.io) if newest is not None else []
+        if any(manifest.content != ManifestContent.DATA for manifest in manifests):
+            raise StagingError(f"The staging table {'.'.join(staging.name())} holds delete files.")
+        theirs = [manifest for manifest in manifests if _may_hold(manifest, wanted)]
+        for entry in _live_entries(staging, theirs):
+            files[entry.snapshot_id].append(entry.data_file)
+    for batch in batches:
+        _refuse_incomplete(batch, found=len(files[batch.snapshot_id]), staging=staging)
+    return {batch.snapshot_id: tuple(files[batch.snapshot_id]) for batch in batches}
 
 
-def _with_operation(target: Table) -> Schema:
-    """The schema of a target and the column of the operation.
+def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:
+    """Whether a manifest can list files that some snapshots added. One that only adds files lists those of the snapshot
+    that wrote it; others were written anew from older ones and may list anybody's.
+
+    Source: https://iceberg.apache.org/spec/#manifest-lists, `added_snapshot_id` and the counts, which version 1 lacks.
+    """
+    only_adds = manifest.existing_files_count == 0 and manifest.deleted_files_count == 0
+    return not only_adds or manifest.added_snapshot_id in snapshots
+
+
+def _live_entries(staging: Table, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
+    """The entries of all manifests, which are many and small when many batches are published together."""
+    with ThreadPoolExecutor(READERS) as pool:
+        for entries in pool.map(lambda manifest: manifest.fetch_manifest_entry(staging.io), manifests):
+            yield from entries
+
+
+def refuse_missing_files(staging: Table, batches: Sequence[StagedBatch], *, now: datetime) -> None:
+    """Refuse batches whose files somebody removed from the store.
+
+    Staged files lie in the target's folder and are not in the target yet: an orphan removal on the target takes them
+    for leftovers once they are old enough. Only then is the store asked, one request for each file.
 
     Raises
     ------
-    UnpublishableError: when the target has a column of that name.
+    StagingError: naming the first file that is gone.
     """
-    schema = target.schema()
-    if OPERATION_COLUMN in schema.column_names:
-        raise UnpublishableError(
-            f"{'.'.join(target.name())} has a column {OPERATION_COLUMN}, which is the staging table's own.",
-            next_step="Give the column another name.",
+    old = [batch for batch in batches if now - batch.staged_at > ORPHAN_AGE]
+    for batch, files in ((batch, staged_files(staging, [batch])[batch.snapshot_id]) for batch in old):
+        for file in files:
+            if not staging.io.new_input(file.file_path).exists():
+                raise StagingError(
+                    f"Batch {batch.summary.key} was staged {batch.staged_at:%Y-%m-%d %H:%M} and its file "
+                    f"{file.file_path} is gone: an orphan removal on the target took it.",
+                    next_step="Bring the file back, or open a new generation at the newest published batch.",
+                )
+
+
+def _refuse_anothers(summary: BatchSummary, *, stream: str, output: str) -> None:
+    if (summary.key.stream, summary.output) != (stream, output):
+        raise StagingError(
+            f"The staging table of {stream}.{output} holds batch {summary.key} of output {summary.output}.",
+            next_step="A staging table is written by its own stream only; see who else writes there.",
         )
-    operation = NestedField(_OPERATION_FIELD_ID, OPERATION_COLUMN, StringType(), required=False)
-    return Schema(*schema.fields, operation, identifier_field_ids=schema.identifier_field_ids)
 
 
-def _schema_updates(staging: TableMetadata, wanted: Schema) -> tuple[TableUpdate, ...]:
-    if staging.schema() == wanted:
-        return ()
-    for known in staging.schemas:
-        if known == wanted:
-            return (SetCurrentSchemaUpdate(schema_id=known.schema_id),)
-    schema_id = max(schema.schema_id for schema in staging.schemas) + 1
-    return (
-        AddSchemaUpdate(schema_=wanted.model_copy(update={"schema_id": schema_id})),
-        SetCurrentSchemaUpdate(schema_id=_LAST_ADDED),
+def _refuse_incomplete(batch: StagedBatch, *, found: int, staging: Table) -> None:
+    if found != batch.data_files:
+        raise StagingError(
+            f"Batch {batch.summary.key} was staged with {batch.data_files} files and {'.'.join(staging.name())} holds "
+            f"{found} of them.",
+            next_step="See who changed the staging table: it is written by its own stream only.",
+        )
+
+
+def _staged(snapshot: Snapshot, summary: BatchSummary, *, is_overtaken: bool) -> StagedBatch:
+    entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    return StagedBatch(
+        summary=summary,
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        staged_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+        data_files=int(entries.get("added-data-files", 0)),
+        is_overtaken=is_overtaken,
     )
 
 
-def _spec_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
-    wanted = target.spec()
-    if staging.spec().fields == wanted.fields:
-        return ()
-    for known in staging.partition_specs:
-        if known.fields == wanted.fields:
-            return (SetDefaultSpecUpdate(spec_id=known.spec_id),)
-    spec_id = max(spec.spec_id for spec in staging.partition_specs) + 1
-    return (
-        AddPartitionSpecUpdate(spec=wanted.model_copy(update={"spec_id": spec_id})),
-        SetDefaultSpecUpdate(spec_id=_LAST_ADDED),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearance:
+    """What was cleared: the batches, and how many files of the staging table's own metadata and merged data went."""
+
+    batches: tuple[StagedBatch, ...]
+    deleted_files: int
 
 
-def _sort_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
-    wanted = target.sort_order_by_id(target.default_sort_order_id) or UNSORTED_SORT_ORDER
-    default = staging.sort_order_by_id(staging.default_sort_order_id)
-    if default is not None and default.fields == wanted.fields:
-        return ()
-    for known in staging.sort_orders:
-        if known.fields == wanted.fields:
-            return (SetDefaultSortOrderUpdate(sort_order_id=known.order_id),)
-    order_id = max(order.order_id for order in staging.sort_orders) + 1
-    return (
-        AddSortOrderUpdate(sort_order=wanted.model_copy(update={"order_id": order_id})),
-        SetDefaultSortOrderUpdate(sort_order_id=_LAST_ADDED),
-    )
+def clear_staging(
+    catalog: Catalog,
+    output: StagedOutput,
+    *,
+    token: int,
+    abandoned: Sequence[AbandonedBatch] = (),
+    unrecorded: Collection[int] = (),
+    superseded_files: Sequence[str] = (),
+    policy: RacePolicy = DEFAULT_POLICY,
+) -> Clearance:
+    """Let the staging table forget the batches at or below the mark, and those that are abandoned.
+
+    One commit deletes their entries and expires their snapshots, so that there is no moment at which a batch is listed
+    and its files are not. Snapshots stay as long as a batch behind them is read as what follows them.
+
+    Parameters
+    ----------
+    abandoned: from `plan_publication`, after they were reported.
+    unrecorded: the numbers of published batches that stay, because nobody else knows of them yet.
+    superseded_files: from publications: staged files that went in as part of larger ones. Nothing needs them any more.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: as `publish_append` does. Calling it again is safe.
+    """
+    never = {batch.batch.snapshot_id for batch in abandoned}
+    gone: list[StagedBatch] = []
+    before: Table | None = None
+
+    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
+        nonlocal before
+        position = load_target_state(catalog, output).position(output)
+        before = load_staging_table(catalog, output)
+        staged = staged_batches(before, stream=output.stream, output=output.output)
+        done = [batch for batch in staged if is_published(batch, position)]
+        recorded = [batch for batch in done if batch.summary.key.batch not in unrecorded]
+        gone[:] = [*recorded, *(batch for batch in staged if batch.snapshot_id in never)]
+        if not gone:
+            return NothingToCommit(snapshot_id=None)
+        kept = [batch for batch in staged if batch not in gone]
+        files = [file for found in staged_files(before, gone).values() for file in found]
+        return before, PlannedCommit(
+            producer_of=removing(files), summary={TOKEN: str(token)}, also=_forgetting(before, gone, kept)
+        )
+
+    commit_checked(catalog, check, what=f"the clearing of {output.staging}", policy=policy)
+    deleted = _delete_unneeded(catalog, output, before, superseded_files) if gone and before is not None else 0
+    return Clearance(batches=tuple(gone), deleted_files=deleted)
 
 
-def _property_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
-    wanted = _properties(target)
-    changed = {name: value for name, value in wanted.items() if staging.properties.get(name) != value}
-    gone = sorted(name for name in staging.properties if name.startswith("write.") and name not in wanted)
+def _forgetting(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[StagedBatch]) -> tuple[TableUpdate, ...]:
+    """Expire what nobody needs. The head that was stays once more: a writer may just be reading it to append to it."""
+    head = staging.metadata.current_snapshot_id
+    needed = {batch.snapshot_id for batch in kept} | {batch.parent_id for batch in kept} | {head}
+    present = {snapshot.snapshot_id for snapshot in staging.metadata.snapshots}
+    forgotten = cleared_snapshots(staging) | {batch.snapshot_id for batch in gone}
     updates: list[TableUpdate] = []
-    if changed:
-        updates.append(SetPropertiesUpdate(updates=changed))
-    if gone:
-        updates.append(RemovePropertiesUpdate(removals=gone))
+    if present - needed:
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present - needed)))
+    listed = json.dumps(sorted(forgotten & needed & present))
+    if listed != staging.properties.get(CLEARED, "[]"):
+        updates.append(SetPropertiesUpdate(updates={CLEARED: listed}))
     return tuple(updates)
 
 
-def _properties(target: TableMetadata) -> dict[str, str]:
-    copied = {
-        name: value
-        for name, value in target.properties.items()
-        if name.startswith(("write.", "commit.")) and name not in _OWN_PLACES
-    }
-    return copied | {
-        **({_DISTRIBUTION: "hash"} if _is_sorted_over_all_files(target) else {}),
-        "write.data.path": data_folder(target),
-        "gc.enabled": "false",
-        TARGET_UUID: str(target.table_uuid),
-    }
+def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, superseded_files: Collection[str]) -> int:
+    """Delete the metadata files of the expired snapshots, which nothing else would ever delete, and merged files.
 
-
-def _is_sorted_over_all_files(target: TableMetadata) -> bool:
-    """Whether engines give each file of a write a range of its own, which they do by default where rows are sorted.
-
-    Source: https://iceberg.apache.org/docs/latest/spark-writes/#writing-distribution-modes
+    The commit has landed. What cannot be deleted now is left behind, which costs space and nothing else.
     """
-    order = target.sort_order_by_id(target.default_sort_order_id) or UNSORTED_SORT_ORDER
-    return target.properties.get(_DISTRIBUTION, "range" if order.fields else "none") == "range"
+    after = load_staging_table(catalog, output)
+    present = {snapshot.snapshot_id for snapshot in after.metadata.snapshots}
+    expired = [snapshot for snapshot in before.metadata.snapshots if snapshot.snapshot_id not in present]
+    try:
+        with catalog_refusals(f"read the manifests of {output.staging}"):
+            used = {path for snapshot in after.metadata.snapshots for path in _metadata_files(after, snapshot)}
+            unused = {path for snapshot in expired for path in _metadata_files(before, snapshot)} - used
+    except LakehouseError as error:
+        _log.warning("metadata files of %s are left behind: %s", output.staging, error)
+        return 0
+    deleted = 0
+    for path in (*sorted(unused), *superseded_files):
+        try:
+            after.io.delete(path)
+            deleted += 1
+        except OSError as error:
+            _log.warning("a file of %s is left behind: %s", output.staging, error)
+    return deleted
+
+
+def _metadata_files(table: Table, snapshot: Snapshot) -> Iterator[str]:
+    yield snapshot.manifest_list
+    for manifest in snapshot.manifests(table.io):
+        yield manifest.manifest_path

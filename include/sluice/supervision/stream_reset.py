@@ -1,7 +1,7 @@
 """`stream reset`: leaves a stream's checkpoint behind and begins a new generation, by a plan that is shown before.
 
 Only the ledger is changed, in one transaction. The next run finds the new generation and begins with an empty
-checkpoint; it abandons what the old generation had staged (`sluice.publication.abandoning`). The old checkpoint,
+checkpoint; it abandons what the old generation had staged (`sluice.publication.mark_moves`). The old checkpoint,
 its row and its batches stay, and a batch's key names its generation, so that no batch counts as another one.
 """
 

@@ -18,9 +18,8 @@ from sluice.declarations.streams import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.ledger.records.batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_batches
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.summaries import BatchSummary
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
+from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.tables.catalog import catalog_refusals
 from sluice_spark.query.united_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line

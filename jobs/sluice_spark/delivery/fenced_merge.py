@@ -23,13 +23,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.errors import DeliveryError, StarvedError
-from sluice.publication.appending import Publication, publish_append
 from sluice.publication.chain import batches_to_publish
-from sluice.publication.committing import RacePolicy
+from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import settle_merge
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.target_state import Standing, load_standing
+from sluice.publication.marks import TargetState, load_target_state
+from sluice.publication.publish_batches import Publication, publish_append
+from sluice.publication.staged_batch import StagedBatch
 from sluice_spark.delivery.merged_rows import KeptRows, RowsToMerge
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.spark_errors import first_line
@@ -95,29 +95,29 @@ class FencedMerge:
         attempts = 0
         self._read_ahead(target, batches, kept)
         for attempts in self.policy.turns():
-            standing = self._refreshed(target)
+            state = self._refreshed(target)
             todo = batches_to_publish(
-                standing.position(target.names), batches, token=self.token, target=target.declared.table
+                state.position(target.names), batches, token=self.token, target=target.declared.table
             )
             if not todo:
                 before = attempts == 1
                 return Publication(
-                    snapshot_id=standing.published_by, published=() if before else tuple(batches), attempts=attempts - 1
+                    snapshot_id=state.published_by, published=() if before else tuple(batches), attempts=attempts - 1
                 )
             if _are_empty(todo):  # others have published the rows before them
                 return self._move_mark(target, todo)
             self.reached(CrashPoint.CHECKED)
             try:
-                self._merge(kept.of(todo, standing.table))
+                self._merge(kept.of(todo, state.table))
             except (PySparkException, Py4JJavaError) as error:
                 # Only a table that others have changed meanwhile explains a refusal.
-                if not self._has_moved(target, standing):
+                if not self._has_moved(target, state):
                     raise _unmergeable(target, todo, error) from error
                 _log.info("%s changed while batch %s was merged; again", target.declared.table, todo[-1].summary.key)
                 refusal = error
                 continue
             self.reached(CrashPoint.MERGED)
-            merged = load_standing(self.catalog, target.names)
+            merged = load_target_state(self.catalog, target.names)
             return Publication(snapshot_id=merged.published_by, published=todo, attempts=attempts)
         raise StarvedError(
             f"Batch {batches[-1].summary.key} was refused {attempts} times by {target.declared.table}: other writers "
@@ -131,34 +131,34 @@ class FencedMerge:
 
     def _read_ahead(self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows) -> None:
         """Read the rows that will be merged, so that only the MERGE itself lies between the check and its commit."""
-        standing = load_standing(self.catalog, target.names)
-        position = standing.position(target.names)
+        state = load_target_state(self.catalog, target.names)
+        position = state.position(target.names)
         todo = batches_to_publish(position, batches, token=self.token, target=target.declared.table)
         if _are_empty(todo):
             return
         try:
-            kept.of(todo, standing.table)
+            kept.of(todo, state.table)
         except (PySparkException, Py4JJavaError) as error:
             raise _unmergeable(target, todo, error) from error
 
-    def _refreshed(self, target: IcebergTarget) -> Standing:
+    def _refreshed(self, target: IcebergTarget) -> TargetState:
         """How far the output is published, in the very metadata that the fenced session holds from now on."""
         session = self._fenced_session()
         for _ in self.policy.turns():
             session.sql(f"REFRESH TABLE {target.identifier}")
             # The session's object is loaded first: were it the newer one, the check below would be of an older table.
             head = _head(self._held(target))
-            standing = load_standing(self.catalog, target.names)
-            snapshot = standing.table.current_snapshot()
+            state = load_target_state(self.catalog, target.names)
+            snapshot = state.table.current_snapshot()
             if head == (snapshot.snapshot_id if snapshot is not None else None):
-                return standing
+                return state
         raise StarvedError(f"{target.declared.table} changes faster than it can be looked at.")
 
     def _merge(self, brought: RowsToMerge) -> None:
         brought.statement.merge()  # it looks the target up now, in what the fenced session holds
 
-    def _has_moved(self, target: IcebergTarget, checked: Standing) -> bool:
-        now, before = load_standing(self.catalog, target.names).table, checked.table
+    def _has_moved(self, target: IcebergTarget, checked: TargetState) -> bool:
+        now, before = load_target_state(self.catalog, target.names).table, checked.table
         return now.metadata.current_snapshot_id != before.metadata.current_snapshot_id
 
     def _held(self, target: IcebergTarget) -> JavaObject:

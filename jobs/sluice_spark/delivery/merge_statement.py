@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.publication.staging_table import OPERATION_COLUMN
+from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
 

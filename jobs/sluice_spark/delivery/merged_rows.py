@@ -16,9 +16,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.staging_table import OPERATION_COLUMN
-from sluice.publication.summaries import publication_summary
+from sluice.publication.staged_batch import StagedBatch, publication_summary
+from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.delivery.merge_statement import BATCH_VIEW, merge_statement, ordering_of, summary_of_sql
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import IcebergTarget

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
-from sluice.publication.offsets import canonical_offsets
+from sluice.publication.staged_batch import canonical_offsets
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

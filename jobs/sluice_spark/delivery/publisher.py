@@ -12,19 +12,14 @@ from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, UnpublishableError
 from sluice.ledger.records.batch import PublicationKey
-from sluice.publication.abandoning import leave_generations_before, plan_output
-from sluice.publication.appending import Publication, publish_append
-from sluice.publication.chain import whole_batches
-from sluice.publication.clearing import clear_staging
+from sluice.publication.chain import MarkPosition, whole_batches
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.mark_moves import open_generation
-from sluice.publication.marks import MarkPosition
-from sluice.publication.offsets import offsets_digest
-from sluice.publication.replacing import ReplacedRange, publish_replace
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.staging_table import ensure_staging_table
-from sluice.publication.summaries import BatchSummary, read_summary
-from sluice.publication.target_state import load_standing
+from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
+from sluice.publication.marks import load_target_state
+from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, offsets_digest, read_summary
+from sluice.publication.staging_layout import ensure_staging_table
+from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.fenced_merge import FencedMerge
@@ -113,7 +108,7 @@ class Publisher:
         DeliveryError: when another batch is visible under its number.
         """
         positions = {
-            target: load_standing(self.catalog, target.names).position(target.names) for target in self.targets
+            target: load_target_state(self.catalog, target.names).position(target.names) for target in self.targets
         }
         return frozenset(
             target.output for target, position in positions.items() if _is_visible(batch, position, target)
@@ -155,7 +150,7 @@ class Publisher:
         """The snapshots in which a batch became visible, by output, as far as the tables list them."""
         found = {}
         for target in self.targets:
-            for snapshot in load_standing(self.catalog, target.names).table.snapshots():
+            for snapshot in load_target_state(self.catalog, target.names).table.snapshots():
                 told = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
                 if told is not None and (told.key, told.output) == (key, target.output):
                     found[target.output] = snapshot.snapshot_id

@@ -22,8 +22,7 @@ from sluice.declarations.streams import QUARANTINE_OUTPUT
 from sluice.errors import StaleTokenError
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.summaries import BatchSummary
+from sluice.publication.staged_batch import BatchSummary, StagedBatch
 from sluice_spark.delivery.batch_gate import BatchGate
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, tell_difference

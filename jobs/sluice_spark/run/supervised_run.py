@@ -21,7 +21,7 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.direct_history import DirectWriter, direct_batches, require_direct_start
-from sluice.publication.target_state import require_target
+from sluice.publication.marks import require_target
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease

@@ -9,9 +9,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import MapType
 
 from sluice.declarations.outputs import IcebergOutput, OperationsDeclaration
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.staging_table import OPERATION_COLUMN
-from sluice.publication.summaries import BatchSummary
+from sluice.publication.staged_batch import BatchSummary, StagedOutput
+from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted, quoted_table
 
 DELETE = "delete"

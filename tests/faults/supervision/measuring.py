@@ -16,7 +16,7 @@ from typing import Self
 from pyiceberg.table import Table
 
 from sluice.ledger.records.batch import PublicationKey
-from sluice.publication.summaries import read_summary
+from sluice.publication.staged_batch import read_summary
 
 _LOOK_EVERY_SECONDS = 0.5
 _DRIVER = re.compile(rb"run_stream\.py\0--stream=([a-z0-9_]+)\0--run-id=([0-9a-f-]+)")

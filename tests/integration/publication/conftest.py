@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 from tests.fixtures.ledger import administer
 from tests.fixtures.publication import CatalogPlace, OpenCatalog, Workbench, open_catalog_at
 
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 
 
 @pytest.fixture(scope="module")

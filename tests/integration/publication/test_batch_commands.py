@@ -20,7 +20,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.staged_output import StagedOutput
+from sluice.publication.staged_batch import StagedOutput
 from sluice.tables.catalog import open_catalog
 
 

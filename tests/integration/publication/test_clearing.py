@@ -6,7 +6,7 @@ from pyarrow.fs import FileSelector
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.fixtures.publication import Workbench
 
-from sluice.publication.staged_batches import load_staging_table
+from sluice.publication.staging_table import load_staging_table
 
 
 def test_published_batches_go_and_staged_ones_stay(bench: Workbench) -> None:

@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from tests.fixtures.publication import COLUMNS, Workbench
 
 from sluice.errors import UnpublishableError
-from sluice.publication.staged_batches import load_staging_table
-from sluice.publication.staging_table import OPERATION_COLUMN, ensure_staging_table
+from sluice.publication.staging_layout import OPERATION_COLUMN, ensure_staging_table
+from sluice.publication.staging_table import load_staging_table
 
 SORTED = {"sort_order": [{"column": "id"}]}
 

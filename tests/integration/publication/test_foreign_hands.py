@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import LakehouseError, RolledBackError, StagingError, UnpublishableError
-from sluice.publication.staged_batches import load_staging_table, refuse_missing_files, staged_files
-from sluice.publication.staging_table import ensure_staging_table
+from sluice.publication.staging_layout import ensure_staging_table
+from sluice.publication.staging_table import load_staging_table, refuse_missing_files, staged_files
 
 
 def test_a_replay_after_the_history_was_expired(bench: Workbench) -> None:

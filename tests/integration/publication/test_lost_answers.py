@@ -13,7 +13,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.tampering import dropping_proxy, tampered
 
 from sluice.errors import UncertainError
-from sluice.publication.committing import RacePolicy
+from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.mark_moves import take_over
 from sluice.tables.catalog import open_catalog
 

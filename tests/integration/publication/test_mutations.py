@@ -16,10 +16,9 @@ from sluice.errors import DeliveryError
 from sluice.publication.chain import batches_to_publish, position_after
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.mark_moves import take_over
-from sluice.publication.staged_batches import StagedBatch, load_staging_table, staged_files
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.summaries import publication_summary
-from sluice.publication.target_state import load_standing
+from sluice.publication.marks import Mark, load_target_state
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
+from sluice.publication.staging_table import load_staging_table, staged_files
 
 Guard = Literal["guarded", "unguarded"]
 BOTH = pytest.mark.parametrize("guard", ["guarded", "unguarded"])
@@ -87,15 +86,16 @@ def test_pyicebergs_own_retry_publishes_twice(bench: Workbench, guard: Guard) ->
 
 def publish_with_pyicebergs_retry(bench: Workbench, output: StagedOutput, batch: StagedBatch, reached: Reached) -> None:
     """The same check, the same files, the same mark; sent by `commit_transaction`."""
-    standing = load_standing(bench.catalog, output)
-    todo = batches_to_publish(standing.position(output), [batch], token=bench.run, target=output.target)
+    state = load_target_state(bench.catalog, output)
+    todo = batches_to_publish(state.position(output), [batch], token=bench.run, target=output.target)
     staged = staged_files(load_staging_table(bench.catalog, output), todo)
-    transaction = standing.table.transaction()
+    transaction = state.table.transaction()
     append = transaction.update_snapshot(publication_summary([batch.summary])).fast_append()
     for file in staged[batch.snapshot_id]:
         append.append_data_file(file)
     append.commit()
-    mark = position_after(batch.summary, token=bench.run).at(snapshot_id=append.snapshot_id, sequence_number=99)
+    position = position_after(batch.summary, token=bench.run)
+    mark = Mark.set_to(position, snapshot_id=append.snapshot_id, sequence_number=99)
     transaction.set_properties({output.mark_property: mark.text()})
     reached(CrashPoint.CHECKED)
     transaction.commit_transaction()

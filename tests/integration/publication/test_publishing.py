@@ -7,11 +7,11 @@ from tests.fixtures.publication import Workbench, offsets
 
 from sluice.errors import DeliveryError, DivergedError, MarkError, StagingError, StaleTokenError, UnpublishableError
 from sluice.ledger.records.batch import PUBLICATION_KEY
-from sluice.publication.appending import publish_append
 from sluice.publication.mark_moves import open_generation, reject_batch, take_over
-from sluice.publication.staged_batches import load_staging_table
-from sluice.publication.staged_output import StagedOutput
-from sluice.publication.staging_table import ensure_staging_table
+from sluice.publication.publish_batches import publish_append
+from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staging_layout import ensure_staging_table
+from sluice.publication.staging_table import load_staging_table
 
 
 def test_a_staged_batch_becomes_visible_once(bench: Workbench) -> None:
@@ -108,7 +108,7 @@ def test_a_batch_with_other_offsets_under_a_published_number_is_an_incident(benc
 
 def test_a_batch_that_does_not_begin_where_the_last_one_ended_is_an_incident(bench: Workbench) -> None:
     bench.publish(bench.stage(0, [1]))
-    with pytest.raises(DivergedError, match="does not begin where"):
+    with pytest.raises(DivergedError, match="does not start at the offsets where"):
         bench.publish(bench.stage(1, [2], start_offsets=offsets(9)))
     assert bench.ids() == [1]
 
@@ -120,7 +120,7 @@ def test_a_batch_is_not_published_over_one_that_is_missing(bench: Workbench) -> 
 
 
 def test_a_batch_of_a_generation_that_was_never_opened_is_refused(bench: Workbench) -> None:
-    with pytest.raises(MarkError, match="was not opened"):
+    with pytest.raises(MarkError, match="was never opened"):
         bench.publish(bench.in_generation(2).stage(0, [1]))
     assert bench.ids() == []
 
@@ -171,7 +171,7 @@ def test_taking_over_twice_is_taking_over_once(bench: Workbench) -> None:
 def test_a_rejected_batch_is_passed_by_and_the_next_one_follows(bench: Workbench) -> None:
     batches = [bench.stage(number, [number]) for number in range(3)]
     bench.publish(batches[0])
-    with pytest.raises(StagingError, match="those in between are not"):
+    with pytest.raises(StagingError, match="the batches in between are not"):
         reject_batch(bench.catalog, bench.output, batches[2], token=1)
     reject_batch(bench.catalog, bench.output, batches[1], token=1)
     reject_batch(bench.catalog, bench.output, batches[1], token=1)

@@ -7,12 +7,7 @@ from tests.fixtures.publication import Workbench, offsets
 
 from sluice.errors import DivergedError, MarkError, StagingError, StaleTokenError
 from sluice.publication.chain import AbandonReason
-from sluice.publication.mark_moves import (
-    open_generation,
-    reject_batch,
-    settle_merge,
-    settle_merges_of_table,
-)
+from sluice.publication.mark_moves import open_generation, reject_batch, settle_merge, settle_merges_of_table
 
 
 def test_everything_that_is_staged_is_published_in_order(bench: Workbench) -> None:

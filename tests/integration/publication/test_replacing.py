@@ -8,11 +8,10 @@ import pytest
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import StaleTokenError, UnpublishableError
-from sluice.publication.appending import Publication
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import take_over
-from sluice.publication.replacing import ReplacedRange, publish_replace
-from sluice.publication.staged_batches import StagedBatch
+from sluice.publication.publish_batches import Publication, ReplacedRange, publish_replace
+from sluice.publication.staged_batch import StagedBatch
 
 
 def replace_with(

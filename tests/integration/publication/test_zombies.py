@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import DivergedError, RolledBackError, StaleTokenError, StarvedError
-from sluice.publication.committing import RacePolicy
+from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.mark_moves import open_generation, reject_batch, take_over
 
@@ -121,7 +121,7 @@ def test_a_publisher_with_the_newest_token_and_an_old_generation_is_an_incident(
         reject_batch(same_token.catalog, same_token.output, batch, token=1)
         open_generation(same_token.catalog, same_token.output, generation=2, token=1)
 
-    with pytest.raises(DivergedError, match="old generation"):
+    with pytest.raises(DivergedError, match="older generation"):
         bench.publish(batch, reached=once_at_check(reopen))
     assert bench.ids() == []
 

@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.ledger.records.batch import PublicationKey
-from sluice.publication.chain import batches_to_publish, plan_publication, whole_batches
-from sluice.publication.marks import MarkPosition
-from sluice.publication.offsets import canonical_offsets, offsets_digest
-from sluice.publication.staged_batches import StagedBatch
-from sluice.publication.summaries import BatchSummary, read_summary
+from sluice.publication.chain import MarkPosition, batches_to_publish, plan_publication, whole_batches
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, canonical_offsets, offsets_digest, read_summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

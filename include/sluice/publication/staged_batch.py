@@ -1,21 +1,105 @@
-"""What a batch says of itself in the summary of its snapshots: the staged one and the one that publishes it."""
+"""The values of staged delivery: an output and its staging table, and a batch with its offsets and snapshot summary."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from sluice.declarations.values import is_name, is_table_name
 from sluice.errors import DeliveryError
 from sluice.ledger.records.batch import PUBLICATION_KEY, PublicationKey
 
+
+def canonical_offsets(offsets: Mapping[str, Any]) -> str:
+    """The offsets of all inputs as one JSON text.
+
+    Parameters
+    ----------
+    offsets: by input name, as the sources write them: JSON text (`{"topic":{"0":5}}`), a value, or none before
+        the first batch. JSON text is read, so that the order of its keys and its spaces do not matter.
+    """
+    plain = {name: _read(value) for name, value in offsets.items()}
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def offsets_digest(canonical: str) -> str:
+    """A short text that stands for canonical offsets in a mark, where a property must stay small."""
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:  # the offset of a source that does not write JSON
+        return value
+
+
+STAGING_NAMESPACE = "staging"
+"""The namespace of the staging tables of a catalog."""
+
+MARK_PROPERTY_PREFIX = "sluice.mark."
+"""Table properties with this prefix are marks: nobody but publication writes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOutput:
+    """One output of a stream and the table it becomes visible in.
+
+    stream, output: their names; the output of refused rows is called `quarantine`.
+    target: `<namespace>.<table>` in the catalog.
+
+    Raises
+    ------
+    DeliveryError: when a name holds what must not reach SQL, a path or a table property.
+    """
+
+    stream: str
+    output: str
+    target: str
+
+    def __post_init__(self) -> None:
+        for what, name in (("stream", self.stream), ("output", self.output)):
+            if not is_name(name):
+                raise DeliveryError(f"The name of the {what} cannot be used for a staging table: got {name!r}.")
+        if not is_table_name(self.target):
+            raise DeliveryError(
+                f"The target of {self.stream}.{self.output} is not <namespace>.<table>: {self.target!r}."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.stream}.{self.output}"
+
+    @property
+    def staging(self) -> str:
+        """The identifier of the staging table. No name holds `__`, so no two outputs share one."""
+        return f"{STAGING_NAMESPACE}.{self.stream}__{self.output}"
+
+    @property
+    def mark_property(self) -> str:
+        """The property of the target that holds the mark."""
+        return f"{MARK_PROPERTY_PREFIX}{self.stream}.{self.output}"
+
+
 OUTPUT = "sluice.output"
+
 RUN_ID = "sluice.run-id"
+
 TOKEN = "sluice.token"  # noqa: S105  # the fencing token: a number that everybody may know
+
 START_OFFSETS = "sluice.start-offsets"
+
 END_OFFSETS = "sluice.end-offsets"
+
 WATERMARK = "sluice.watermark"
+
 ROWS = "sluice.rows"
+
 FIRST_BATCH = "sluice.first-batch"
 """In a publication of several batches: the number of the first; the key names the last."""
 
@@ -107,3 +191,27 @@ def publication_summary(batches: Sequence[BatchSummary]) -> dict[str, str]:
     if len(batches) > 1:
         entries[FIRST_BATCH] = str(first.key.batch)
     return entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """One batch of an output in its staging table.
+
+    summary: what it says of itself.
+    snapshot_id, parent_id: its snapshot there and the one before; Spark reads just the batch's rows between the two.
+    staged_at: when it was committed there.
+    data_files: how many files it brought, as Iceberg counted them.
+    is_overtaken: whether a newer run had begun before it was staged; then it is never published.
+    """
+
+    summary: BatchSummary
+    snapshot_id: int
+    parent_id: int | None
+    staged_at: datetime
+    data_files: int
+    is_overtaken: bool
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """What batches are ordered by: generation, then number."""
+        return (self.summary.key.generation, self.summary.key.batch)

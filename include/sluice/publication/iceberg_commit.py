@@ -1,0 +1,269 @@
+"""Sends one commit at a time: built on the metadata that was checked, admitted only while main is still there.
+
+pyiceberg's own `commit_transaction` is not used. It retries a lost race by itself and applies the change to whatever it
+finds, without the check that admitted it; in a race of publishers that published a batch twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import UpdateSnapshot, _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
+from pyiceberg.typedef import EMPTY_DICT
+from requests import RequestException
+from sqlalchemy.exc import DBAPIError
+
+from sluice.publication.chain import MarkPosition
+from sluice.publication.marks import Mark
+from sluice.publication.staged_batch import StagedOutput
+from sluice.tables.catalog import catalog_refusals
+
+_log = logging.getLogger(__name__)
+
+Producer = _SnapshotProducer[Any]
+"""What writes the manifests of one new snapshot. pyiceberg has no public name for it; its version is pinned."""
+
+ProducerOf = Callable[[UpdateSnapshot], Producer]
+"""Chooses the kind of the snapshot, for example `lambda update: update.fast_append()`, and gives it its files."""
+
+_TELLS_NOTHING = (CommitStateUnknownException, ServerError, ServiceUnavailableError, RequestException, DBAPIError)
+
+_JUDGED_HERE = (CommitFailedException, BadRequestError, *_TELLS_NOTHING)
+
+
+class Answer(StrEnum):
+    """What is known of a commit that was sent. UNKNOWN: its answer was lost; it may have landed, or land later."""
+
+    LANDED = "landed"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCommit:
+    """What one commit is to do to a table, apart from the attempt that does it.
+
+    producer_of: makes the new snapshot.
+    summary: the entries of its summary.
+    mark: where the mark of `output` moves with it; none for commits on staging tables.
+    also: further updates of the same commit.
+    """
+
+    producer_of: ProducerOf
+    summary: Mapping[str, str]
+    output: StagedOutput | None = None
+    mark: MarkPosition | None = None
+    also: tuple[TableUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAttempt:
+    """One commit, ready to be sent. Its manifests are written; nothing refers to them before it lands."""
+
+    table: Table
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    snapshot_id: int
+    producer: Producer
+
+
+def build_attempt(table: Table, planned: PlannedCommit) -> CommitAttempt:
+    """Write the manifests of a commit on this very metadata, and say what the catalog must find unchanged.
+
+    The requirements: the table is this one and not another of its name; main is where the metadata has it.
+    """
+    update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(planned.summary))
+    producer = planned.producer_of(update)
+    updates, requirements = producer._commit()  # the public `commit` would send it, and retry
+    snapshot = next(update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
+    if planned.mark is not None and planned.output is not None:
+        number = snapshot.sequence_number or table.metadata.next_sequence_number()
+        mark = Mark.set_to(planned.mark, snapshot_id=snapshot.snapshot_id, sequence_number=number)
+        updates = (*updates, SetPropertiesUpdate(updates={planned.output.mark_property: mark.text()}))
+    return CommitAttempt(
+        table=table,
+        updates=(*updates, *planned.also),
+        requirements=(AssertTableUUID(uuid=table.metadata.table_uuid), *requirements),
+        snapshot_id=snapshot.snapshot_id,
+        producer=producer,
+    )
+
+
+def send(catalog: Catalog, attempt: CommitAttempt) -> Answer:
+    """Send a commit once.
+
+    A refusal is certain: the catalog judged the requirements and changed nothing. An error of the way there or back, or
+    inside the catalog, tells nothing of the table.
+    """
+    name = ".".join(attempt.table.name())
+    try:
+        with catalog_refusals(f"commit to {name}", but_not=_JUDGED_HERE):
+            catalog.commit_table(attempt.table, attempt.requirements, attempt.updates)
+    except CommitFailedException as refusal:
+        _log.debug("%s: lost a race: %s", name, refusal)
+        return Answer.REFUSED
+    except (BadRequestError, ValueError) as refusal:
+        # Another branch moved the table's sequence number on while main stood still. SeaweedFS answers 400 to that, and
+        # pyiceberg's own catalogs raise ValueError; it is a lost race like any other.
+        if "sequence number" not in str(refusal).lower():
+            raise
+        return Answer.REFUSED
+    except _TELLS_NOTHING as error:
+        _log.warning("%s: the answer to a commit was lost: %s", name, type(error).__name__)
+        return Answer.UNKNOWN
+    return Answer.LANDED
+
+
+def discard(attempt: CommitAttempt) -> None:
+    """Delete the manifests of a commit that was certainly refused."""
+    attempt.producer._clean_all_uncommitted()
+
+
+class _SettledTransaction(Transaction):
+    """A transaction whose metadata is the table's: pyiceberg's copies all of it, history included, at each look."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
+def appending(files: Iterable[DataFile]) -> ProducerOf:
+    """A snapshot that adds files; none for an empty batch. `spec_id` of each is the target's."""
+    added = tuple(files)
+
+    def producer_of(update: UpdateSnapshot) -> Producer:
+        return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), added)
+
+    return producer_of
+
+
+def overwriting(*, removed: Iterable[DataFile], added: Iterable[DataFile]) -> ProducerOf:
+    """A snapshot that takes files out and puts others in. The removed ones must be live in the table."""
+    out, put = tuple(removed), tuple(added)
+
+    def producer_of(update: UpdateSnapshot) -> Producer:
+        producer = _OverwriteUnderAnySpec(**_arguments_of(update.overwrite()))
+        # pyiceberg looks for the removed files only in manifests that the predicate may match, and works that out from
+        # their partitions; for an unpartitioned table it would look in none.
+        producer.delete_by_predicate(AlwaysTrue())
+        for file in out:
+            producer.delete_data_file(file)
+        return _adding(producer, put)
+
+    return producer_of
+
+
+def removing(files: Iterable[DataFile]) -> ProducerOf:
+    """A snapshot that takes files out, and is there even when there are none."""
+    out = tuple(files)
+
+    def producer_of(update: UpdateSnapshot) -> Producer:
+        producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": Operation.DELETE})
+        producer.delete_by_predicate(AlwaysTrue())
+        for file in out:
+            producer.delete_data_file(file)
+        return producer
+
+    return producer_of
+
+
+def _arguments_of(made: _SnapshotProducer[Any]) -> dict[str, Any]:
+    return {
+        "operation": made._operation,
+        "transaction": made._transaction,
+        "io": made._io,
+        "branch": made._target_branch,
+        "snapshot_properties": made.snapshot_properties,
+    }
+
+
+class _UnderAnySpec(_SnapshotProducer[Any]):
+    """Writes a manifest for every spec among the added files, and counts each file under its own."""
+
+    files_of_other_specs: tuple[DataFile, ...] = ()
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        spec_ids = sorted({file.spec_id for file in self.files_of_other_specs})
+        written = [self._manifest_of(spec_id) for spec_id in spec_ids]
+        return [*written, *super()._process_manifests(manifests)]
+
+    def _manifest_of(self, spec_id: int) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            for file in self.files_of_other_specs:
+                if file.spec_id == spec_id:
+                    entry = ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self.snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=file,
+                    )
+                    writer.add(entry)
+        return writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        metadata = self._transaction.table_metadata
+        schema, specs = metadata.schema(), metadata.specs()
+        limit = metadata.properties.get(
+            TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT
+        )
+        collector = SnapshotSummaryCollector(partition_summary_limit=int(limit))
+        for file in (*self._added_data_files, *self.files_of_other_specs):
+            collector.add_file(data_file=file, partition_spec=_spec_of(file, specs), schema=schema)
+        for file in self._deleted_data_files:
+            collector.remove_file(data_file=file, partition_spec=_spec_of(file, specs), schema=schema)
+        parent = self._parent_snapshot_id
+        previous = metadata.snapshot_by_id(parent) if parent is not None else None
+        return update_snapshot_summaries(
+            summary=Summary(operation=self._operation, **collector.build(), **snapshot_properties),
+            previous_summary=previous.summary if previous is not None else None,
+        )
+
+
+class _AppendUnderAnySpec(_UnderAnySpec, _FastAppendFiles):
+    """A fast append."""
+
+
+class _OverwriteUnderAnySpec(_UnderAnySpec, _OverwriteFiles):
+    """An overwrite."""
+
+
+def _spec_of(file: DataFile, specs: dict[int, PartitionSpec]) -> PartitionSpec:
+    return specs[file.spec_id]
+
+
+def _adding(producer: _UnderAnySpec, files: Iterable[DataFile]) -> Producer:
+    default = producer._transaction.table_metadata.default_spec_id
+    others = []
+    for file in files:
+        if file.spec_id == default:
+            producer.append_data_file(file)
+        else:
+            others.append(file)
+    producer.files_of_other_specs = tuple(others)
+    return producer

@@ -1,0 +1,232 @@
+"""Keeps the staging table of an output equal to its target, so that a file written once is right in both."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+from pyiceberg.types import NestedField, StringType
+
+from sluice.errors import LakehouseError, UnpublishableError
+from sluice.publication.marks import refuse_unpublishable
+from sluice.publication.staged_batch import StagedOutput
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import load_table
+
+TARGET_UUID = "sluice.staging.target-uuid"
+"""The property of a staging table that says which table its files are meant for, a name being given anew at times."""
+
+OPERATION_COLUMN = "_sluice_operation"
+"""The column that the staging table of a merge has beside those of its target: `insert`, `update` or `delete`, null for
+a row without an operation. It is staged so that a replay and a recovery know what a change meant; no target has it."""
+
+_OPERATION_FIELD_ID = 1_000_000_000
+"""Far above the ids that a target will give to columns of its own."""
+
+_OWN_PLACES = frozenset({"write.metadata.path", "write.data.path", "write.wap.enabled"})
+"""Properties of a target that its staging table does not take over: its metadata is its own, its data is the target's,
+and a staged batch is not staged a second time."""
+
+_DISTRIBUTION = "write.distribution-mode"
+
+_LAST_ADDED = -1
+
+
+def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: str, is_merged: bool = False) -> str:
+    """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is.
+
+    Field ids, partition spec, sort order and `write.*` properties are the target's. Files go into the target's data
+    folder and stay there; `gc.enabled=false` keeps every engine's maintenance from deleting them. Rows are sorted
+    within files, not over all files of a batch: Spark would compute the batch twice, the first time for a sample.
+
+    Parameters
+    ----------
+    target: `<namespace>.<table>`; it must exist.
+    is_merged: whether Spark merges what is staged: then there is a column for the operation, `OPERATION_COLUMN`.
+
+    Returns
+    -------
+    The staging table's identifier, `staging.<stream>__<output>`.
+
+    Raises
+    ------
+    LakehouseError: when the target does not exist, or the catalog refuses.
+    UnpublishableError: when nothing can be published into the target, or batches for a table that had its name before
+        are staged.
+    """
+    names = StagedOutput(stream=stream, output=output, target=target)
+    wanted = load_table(catalog, target)
+    if wanted is None:
+        raise LakehouseError(f"The table {target} does not exist.", next_step=f"Run `sluice table create {target}`.")
+    refuse_unpublishable(wanted)
+    staging = load_table(catalog, names.staging) or _create(catalog, names, wanted)
+    _refuse_anothers_batches(staging, wanted)
+    schema = _with_operation(wanted) if is_merged else wanted.schema()
+    updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
+    if updates:
+        with catalog_refusals(f"make {names.staging} equal to {target}"):
+            catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
+    return names.staging
+
+
+def data_folder(target: TableMetadata) -> str:
+    """Where engines put the data files of a table.
+
+    Source: https://iceberg.apache.org/docs/latest/configuration/#write-properties
+    """
+    properties = target.properties
+    named = properties.get("write.data.path")
+    if named is None and properties.get("write.object-storage.enabled", "false").lower() == "true":
+        named = properties.get("write.object-storage.path")
+    return (named or properties.get("write.folder-storage.path") or f"{target.location}/data").rstrip("/")
+
+
+def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schema: Schema) -> tuple[TableUpdate, ...]:
+    """What makes a staging table equal to its target, but for its own schema; nothing when it is."""
+    return (
+        *_schema_updates(staging, schema),
+        *_spec_updates(staging, target),
+        *_sort_updates(staging, target),
+        *_property_updates(staging, target),
+    )
+
+
+def _create(catalog: Catalog, names: StagedOutput, target: Table) -> Table:
+    """Create it with the columns alone: a catalog gives a new table field ids of its own, so layout comes after."""
+    namespace = names.staging.partition(".")[0]
+    with catalog_refusals(f"create the table {names.staging}"):
+        catalog.create_namespace_if_not_exists(namespace)
+        try:
+            return catalog.create_table(
+                names.staging,
+                schema=target.schema(),
+                partition_spec=UNPARTITIONED_PARTITION_SPEC,
+                sort_order=UNSORTED_SORT_ORDER,
+                properties={"format-version": str(target.metadata.format_version), **_properties(target.metadata)},
+            )
+        except TableAlreadyExistsError:  # another driver was faster
+            return catalog.load_table(names.staging)
+
+
+def _refuse_anothers_batches(staging: Table, target: Table) -> None:
+    known = staging.properties.get(TARGET_UUID)
+    newest = staging.current_snapshot()
+    if known in (None, str(target.metadata.table_uuid)) or newest is None:
+        return
+    with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
+        if any(m.has_added_files() or m.has_existing_files() for m in newest.manifests(staging.io)):
+            raise UnpublishableError(
+                f"{'.'.join(staging.name())} holds batches for a table {'.'.join(target.name())} that was dropped and "
+                "made anew since.",
+                next_step="Bring the old table back, or drop the staging table, which gives those batches up.",
+            )
+
+
+def _with_operation(target: Table) -> Schema:
+    """The schema of a target and the column of the operation.
+
+    Raises
+    ------
+    UnpublishableError: when the target has a column of that name.
+    """
+    schema = target.schema()
+    if OPERATION_COLUMN in schema.column_names:
+        raise UnpublishableError(
+            f"{'.'.join(target.name())} has a column {OPERATION_COLUMN}, which is the staging table's own.",
+            next_step="Give the column another name.",
+        )
+    operation = NestedField(_OPERATION_FIELD_ID, OPERATION_COLUMN, StringType(), required=False)
+    return Schema(*schema.fields, operation, identifier_field_ids=schema.identifier_field_ids)
+
+
+def _schema_updates(staging: TableMetadata, wanted: Schema) -> tuple[TableUpdate, ...]:
+    if staging.schema() == wanted:
+        return ()
+    for known in staging.schemas:
+        if known == wanted:
+            return (SetCurrentSchemaUpdate(schema_id=known.schema_id),)
+    schema_id = max(schema.schema_id for schema in staging.schemas) + 1
+    return (
+        AddSchemaUpdate(schema_=wanted.model_copy(update={"schema_id": schema_id})),
+        SetCurrentSchemaUpdate(schema_id=_LAST_ADDED),
+    )
+
+
+def _spec_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
+    wanted = target.spec()
+    if staging.spec().fields == wanted.fields:
+        return ()
+    for known in staging.partition_specs:
+        if known.fields == wanted.fields:
+            return (SetDefaultSpecUpdate(spec_id=known.spec_id),)
+    spec_id = max(spec.spec_id for spec in staging.partition_specs) + 1
+    return (
+        AddPartitionSpecUpdate(spec=wanted.model_copy(update={"spec_id": spec_id})),
+        SetDefaultSpecUpdate(spec_id=_LAST_ADDED),
+    )
+
+
+def _sort_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
+    wanted = target.sort_order_by_id(target.default_sort_order_id) or UNSORTED_SORT_ORDER
+    default = staging.sort_order_by_id(staging.default_sort_order_id)
+    if default is not None and default.fields == wanted.fields:
+        return ()
+    for known in staging.sort_orders:
+        if known.fields == wanted.fields:
+            return (SetDefaultSortOrderUpdate(sort_order_id=known.order_id),)
+    order_id = max(order.order_id for order in staging.sort_orders) + 1
+    return (
+        AddSortOrderUpdate(sort_order=wanted.model_copy(update={"order_id": order_id})),
+        SetDefaultSortOrderUpdate(sort_order_id=_LAST_ADDED),
+    )
+
+
+def _property_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
+    wanted = _properties(target)
+    changed = {name: value for name, value in wanted.items() if staging.properties.get(name) != value}
+    gone = sorted(name for name in staging.properties if name.startswith("write.") and name not in wanted)
+    updates: list[TableUpdate] = []
+    if changed:
+        updates.append(SetPropertiesUpdate(updates=changed))
+    if gone:
+        updates.append(RemovePropertiesUpdate(removals=gone))
+    return tuple(updates)
+
+
+def _properties(target: TableMetadata) -> dict[str, str]:
+    copied = {
+        name: value
+        for name, value in target.properties.items()
+        if name.startswith(("write.", "commit.")) and name not in _OWN_PLACES
+    }
+    return copied | {
+        **({_DISTRIBUTION: "hash"} if _is_sorted_over_all_files(target) else {}),
+        "write.data.path": data_folder(target),
+        "gc.enabled": "false",
+        TARGET_UUID: str(target.table_uuid),
+    }
+
+
+def _is_sorted_over_all_files(target: TableMetadata) -> bool:
+    """Whether engines give each file of a write a range of its own, which they do by default where rows are sorted.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-writes/#writing-distribution-modes
+    """
+    order = target.sort_order_by_id(target.default_sort_order_id) or UNSORTED_SORT_ORDER
+    return target.properties.get(_DISTRIBUTION, "range" if order.fields else "none") == "range"
