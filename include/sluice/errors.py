@@ -1,113 +1,48 @@
 """Everything that Sluice raises on purpose, in one tree.
 
 SluiceError
-├── UsageError              the command was called wrongly (exit code 2)
-├── SettingsError           the environment does not describe a usable deployment (exit code 2)
-├── DeclarationError        a declaration is wrong; knows file and line (exit code 2)
-├── NotYetError             a declaration asks for a part that does not work yet; a DeclarationError
-├── PrerequisiteError       what the machine must bring is missing and may not be installed
-├── StackError              a local service cannot be started, reached or stopped
-├── LedgerError             the ledger refuses or cannot be reached
-├── LedgerUnreachableError  the ledger does not answer now; a LedgerError that is worth another try
-├── RunAlreadyLiveError     a stream has a live run already; a LedgerError that knows the run
-├── LeaseLostError          a driver may not publish any more: its lease is over
-├── LaunchError             a driver cannot be started
-├── ClusterError            a cluster's API does not answer, or refuses; nothing is known then
-├── LakehouseError          a table, the catalog or the object store refuses
-├── RegistryError           a schema registry refuses, or holds no schema that can be used
-├── RegistryUnreachableError  a schema registry does not answer now; a RegistryError that is worth another try
-├── DeliveryError           a batch cannot be made visible
-├── SchemaError             the rows of an output do not fit their table; a DeliveryError that knows the differences
-│   ├── UnpublishableError  nothing can be published into this table in this way, and why
-│   ├── StagingError        a staging table is not as publication left it
-│   ├── MarkError           the mark on the target is missing, cannot be read, or is of another generation
-│   ├── StaleTokenError     a newer run has taken the stream over; this one must end
-│   ├── DivergedError       the table holds another batch under this number, or one after it
-│   ├── RolledBackError     the target was set back behind the mark
-│   ├── StarvedError        other writers won every race; nothing was published
-│   └── UncertainError      nobody knows whether a commit landed
-├── CheckpointError         a checkpoint is damaged or is not the stream's
-├── DemonstrationError      a step of the demo failed or took too long
-├── VerificationError       what was counted does not add up
-└── UnhealthyError          the command worked and its answer is bad news
+├── UsageError                      the command was called wrongly (exit code 2)
+├── SettingsError                   the environment does not describe a usable deployment (exit code 2)
+├── DeclarationError                a declaration is wrong; knows file and line (exit code 2)
+│   └── NotYetError                 a declaration asks for a part that is not implemented yet
+├── PrerequisiteError               a program of the machine, such as Java, is missing and may not be installed
+├── StackError                      a local service cannot be started, reached or stopped
+├── LedgerError                     the ledger refuses a change, or cannot be reached
+│   ├── LedgerUnreachableError      the ledger does not answer now; worth another try
+│   └── RunAlreadyLiveError         a stream has a live run already; knows the run
+├── LeaseLostError                  a run may not publish any more: its lease is over
+├── LaunchError                     a driver cannot be started
+├── ClusterError                    a cluster's API does not answer, or refuses; the application's state is unknown
+├── LakehouseError                  a table, the catalog or the object store refuses
+├── RegistryError                   a schema registry refuses, or holds no schema that can be used
+│   └── RegistryUnreachableError    a schema registry does not answer now; worth another try
+├── DeliveryError                   a batch cannot be made visible
+│   ├── UnpublishableError          nothing can be published into this table in this way, and why
+│   ├── StagingError                a staging table was changed by another writer
+│   ├── MarkError                   the mark on the target is missing, unreadable, or of another generation
+│   ├── StaleTokenError             a newer run has taken the stream over; this one must end
+│   ├── DivergedError               the table holds another batch under this number, or a later one
+│   ├── RolledBackError             the target was set back behind the mark
+│   ├── StarvedError                other writers committed first every time; nothing was published
+│   ├── UncertainError              it is unknown whether a commit succeeded
+│   └── SchemaError                 the rows of an output do not fit their table; knows the differences
+├── CheckpointError                 a checkpoint is damaged, or belongs to another stream
+├── DemonstrationError              a step of the demo failed or took too long
+├── VerificationError               counted figures are inconsistent
+└── UnhealthyError                  the command succeeded and found something unhealthy
 
-A message says what went wrong, where, what was got and what is allowed; `next_step` says the one thing to do about it.
+A message says what went wrong, where, what was found and what is allowed; `next_step` says the one thing to do about
+it. Each class carries the reason under which its failure is recorded (`sluice.failure_reasons`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
-
-class FailureClass(StrEnum):
-    """What kind of failure ended a run; each has a restart policy of its own (`decisions.restart_policy`)."""
-
-    TRANSIENT = "transient"
-    INFRASTRUCTURE = "infrastructure"
-    SOURCE_DATA_LOST = "source_data_lost"
-    POISON_DATA = "poison_data"
-    SCHEMA = "schema"
-    CHECKPOINT = "checkpoint"
-    COMMIT_CONFLICT = "commit_conflict"
-    RESOURCE = "resource"
-    CODE = "code"
-    UNKNOWN = "unknown"
-
-
-class FailureReason(StrEnum):
-    """Why, in one word. The same word stands in the ledger, in logs, in Airflow, in the command line's answers."""
-
-    SERVICE_BUSY = "service_busy"
-    TIMED_OUT = "timed_out"
-    LEASE_LOST = "lease_lost"
-    COMMIT_UNCERTAIN = "commit_uncertain"
-
-    KAFKA_UNREACHABLE = "kafka_unreachable"
-    CATALOG_UNREACHABLE = "catalog_unreachable"
-    OBJECT_STORE_UNREACHABLE = "object_store_unreachable"
-    LEDGER_UNREACHABLE = "ledger_unreachable"
-    REGISTRY_UNREACHABLE = "registry_unreachable"
-    NETWORK_UNREACHABLE = "network_unreachable"
-    ACCESS_REFUSED = "access_refused"
-    SOURCE_MISSING = "source_missing"
-    DRIVER_KILLED = "driver_killed"
-    DRIVER_LOST = "driver_lost"
-    LAUNCH_FAILED = "launch_failed"
-
-    OFFSETS_LOST = "offsets_lost"
-    SNAPSHOT_EXPIRED = "snapshot_expired"
-    FILE_VANISHED = "file_vanished"
-
-    MALFORMED_RECORD = "malformed_record"
-    VALUE_REFUSED = "value_refused"
-    AMBIGUOUS_MERGE = "ambiguous_merge"
-
-    SCHEMA_DIFFERS = "schema_differs"
-    COLUMN_MISSING = "column_missing"
-    TABLE_MISSING = "table_missing"
-
-    CHECKPOINT_DAMAGED = "checkpoint_damaged"
-    CHECKPOINT_FOREIGN = "checkpoint_foreign"
-    QUERY_CHANGED = "query_changed"
-    TABLE_DIVERGED = "table_diverged"
-
-    COMMIT_CONFLICT = "commit_conflict"
-    COMMIT_STARVED = "commit_starved"
-
-    OUT_OF_MEMORY = "out_of_memory"
-    DISK_FULL = "disk_full"
-    TOO_MANY_FILES = "too_many_files"
-    WORKER_DIED = "worker_died"
-
-    TRANSFORMATION_FAILED = "transformation_failed"
-    QUERY_REFUSED = "query_refused"
-    DECLARATION_REFUSED = "declaration_refused"
-    SETTINGS_REFUSED = "settings_refused"
-
-    ENDED_BY_ITSELF = "ended_by_itself"
-    UNEXPLAINED = "unexplained"
+from sluice.failure_reasons import FailureReason
 
 
 class SluiceError(Exception):
@@ -115,11 +50,19 @@ class SluiceError(Exception):
 
     Parameters
     ----------
-    message: what went wrong, where, what was got, what is allowed.
+    message: what went wrong, where, what was found, what is allowed.
     next_step: the one thing to do about it; empty when the message already is the instruction.
+
+    Attributes
+    ----------
+    exit_code: the exit status of a command or job that ends with this error.
+    failure_reason: the reason of the failure, whatever caused the error; unset when the causes decide.
+    fallback_reason: the reason when no cause has one, for errors that only say where a failure happened.
     """
 
-    exit_code = 1
+    exit_code: ClassVar[int] = 1
+    failure_reason: ClassVar[FailureReason | None] = None
+    fallback_reason: ClassVar[FailureReason | None] = None
 
     def __init__(self, message: str, *, next_step: str = "") -> None:
         super().__init__(message)
@@ -134,12 +77,14 @@ class UsageError(SluiceError):
     """The command was called wrongly."""
 
     exit_code = 2
+    failure_reason = FailureReason.DECLARATION_REFUSED
 
 
 class SettingsError(SluiceError):
     """The environment does not describe a usable deployment."""
 
     exit_code = 2
+    failure_reason = FailureReason.SETTINGS_REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +103,12 @@ class DeclarationError(SluiceError):
 
     Parameters
     ----------
-    message: what was got and what is allowed, without the place.
+    message: what was found and what is allowed, without the place.
     location: the file and line of the key that is wrong.
     """
 
     exit_code = 2
+    fallback_reason = FailureReason.DECLARATION_REFUSED
 
     def __init__(self, message: str, *, location: Location, next_step: str = "") -> None:
         super().__init__(f"{location}: {message}", next_step=next_step)
@@ -171,34 +117,44 @@ class DeclarationError(SluiceError):
 
 
 class NotYetError(DeclarationError):
-    """A declaration asks for a part of the design that does not work yet, so it is refused instead of ignored."""
+    """A declaration asks for a part that is not implemented yet; it is refused instead of ignored."""
 
 
 class PrerequisiteError(SluiceError):
-    """What the machine must bring, for example Java, is missing and cannot or may not be installed."""
+    """A program that the machine must have, for example Java, is missing and cannot or may not be installed."""
+
+    failure_reason = FailureReason.SETTINGS_REFUSED
 
 
 class StackError(SluiceError):
     """A local service cannot be started, reached or stopped."""
 
+    fallback_reason = FailureReason.NETWORK_UNREACHABLE
+
 
 class LedgerError(SluiceError):
-    """The ledger refuses, or cannot be reached."""
+    """The ledger refuses a change, or cannot be reached."""
+
+    fallback_reason = FailureReason.SETTINGS_REFUSED
 
 
 class LedgerUnreachableError(LedgerError):
-    """The ledger does not answer now. Asking again later may help, which is true of no other `LedgerError`."""
+    """The ledger does not answer now. A later try may succeed, unlike after any other `LedgerError`."""
+
+    failure_reason = FailureReason.LEDGER_UNREACHABLE
 
 
 class RunAlreadyLiveError(LedgerError):
-    """A stream has a live run, so the ledger admits no other.
+    """A stream has a live run, so the ledger does not admit another one.
 
     Parameters
     ----------
     stream: the stream.
-    run_id: the live run, which is to be adopted instead.
-    launch: its state, and who launched it when, for a person.
+    run_id: the live run, which is adopted instead.
+    launch: its state, by whom it was launched, and when, for a person.
     """
+
+    failure_reason = FailureReason.LEASE_LOST
 
     def __init__(self, *, stream: str, run_id: str, launch: str) -> None:
         super().__init__(
@@ -210,19 +166,23 @@ class RunAlreadyLiveError(LedgerError):
 
 
 class LeaseLostError(SluiceError):
-    """A run does not hold its lease any more, or cannot know it; it publishes nothing more and stops."""
+    """A run no longer holds its lease, or cannot confirm that it does. It publishes nothing more and stops."""
+
+    failure_reason = FailureReason.LEASE_LOST
 
 
 class LaunchError(SluiceError):
     """A driver cannot be started."""
 
+    failure_reason = FailureReason.LAUNCH_FAILED
+
 
 class ClusterError(SluiceError):
-    """A cluster's API does not answer, or refuses. What it was asked about is unknown, and nothing follows from it.
+    """A cluster's API does not answer, or refuses. The state of the application is unknown then.
 
     Parameters
     ----------
-    message: who was asked, and what came back.
+    message: which API was called, and its answer.
     status: the HTTP status of a refusal; unset when there was no answer.
     """
 
@@ -234,13 +194,19 @@ class ClusterError(SluiceError):
 class LakehouseError(SluiceError):
     """A table, the catalog or the object store refuses."""
 
+    fallback_reason = FailureReason.CATALOG_UNREACHABLE
+
 
 class RegistryError(SluiceError):
     """A schema registry refuses, or holds no schema that can be used."""
 
+    fallback_reason = FailureReason.DECLARATION_REFUSED
+
 
 class RegistryUnreachableError(RegistryError):
-    """A schema registry does not answer now. Asking again later may help, which is true of no other `RegistryError`."""
+    """A schema registry does not answer now. A later try may succeed, unlike after any other `RegistryError`."""
+
+    failure_reason = FailureReason.REGISTRY_UNREACHABLE
 
 
 class DeliveryError(SluiceError):
@@ -248,42 +214,58 @@ class DeliveryError(SluiceError):
 
 
 class UnpublishableError(DeliveryError):
-    """Nothing can be published into this table in this way; the message has the reason and the way out."""
+    """Nothing can be published into this table in this way; the message has the reason and the remedy."""
+
+    failure_reason = FailureReason.DECLARATION_REFUSED
 
 
 class StagingError(DeliveryError):
-    """A staging table is not as publication left it: somebody else wrote there, or removed what was staged."""
+    """A staging table was changed by another writer, or the staged rows were removed."""
+
+    failure_reason = FailureReason.TABLE_DIVERGED
 
 
 class MarkError(DeliveryError):
-    """The mark on the target is missing, cannot be read, or is not of the generation that is published."""
+    """The mark on the target is missing, cannot be read, or belongs to another generation."""
+
+    failure_reason = FailureReason.TABLE_DIVERGED
 
 
 class StaleTokenError(DeliveryError):
-    """A newer run has taken the stream over. This one must end; nothing that it does is admitted any more."""
+    """A newer run has taken the stream over. This one must end; its publications are refused."""
+
+    failure_reason = FailureReason.LEASE_LOST
 
 
 class DivergedError(DeliveryError):
-    """The table holds another batch under this number, or one after it: checkpoint and table tell two stories."""
+    """The table holds another batch under this number, or a later one: checkpoint and table are inconsistent."""
+
+    failure_reason = FailureReason.TABLE_DIVERGED
 
 
 class RolledBackError(DeliveryError):
-    """The target was set back, or replaced, behind the mark. Nothing is published until a person has resolved it."""
+    """The target was rolled back or replaced, so its mark is older than expected. A person must resolve it first."""
+
+    failure_reason = FailureReason.TABLE_DIVERGED
 
 
 class StarvedError(DeliveryError):
-    """Other writers of the table won every race, so nothing was published. Trying again later is safe."""
+    """Other writers of the table committed first every time, so nothing was published. A later try is safe."""
+
+    failure_reason = FailureReason.COMMIT_STARVED
 
 
 class UncertainError(DeliveryError):
-    """The catalog's answer to a commit was lost and it cannot be asked whether it landed. Trying again is safe."""
+    """The catalog's answer to a commit was lost, and the commit cannot be verified. Another try is safe."""
+
+    failure_reason = FailureReason.COMMIT_UNCERTAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnDifference:
-    """A column that rows and their table do not agree on.
+    """A column that differs between rows and their table.
 
-    column: its name; for a field inside a column, with the names of what it lies in.
+    column: its name; for a field inside a column, with the names of the enclosing columns.
     declared: the type in the table; empty when the table does not have it.
     got: the type in the rows; empty when the rows do not have it.
     """
@@ -297,13 +279,15 @@ class ColumnDifference:
 
 
 class SchemaError(DeliveryError):
-    """The rows of an output do not fit the table that they go into, so nothing is written.
+    """The rows of an output do not fit their target table, so nothing is written.
 
     Parameters
     ----------
     message: which output of which stream, and which table.
     differences: every column that differs, in the order of the table.
     """
+
+    failure_reason = FailureReason.SCHEMA_DIFFERS
 
     def __init__(self, message: str, *, differences: tuple[ColumnDifference, ...], next_step: str) -> None:
         listed = "; ".join(str(difference) for difference in differences)
@@ -312,7 +296,9 @@ class SchemaError(DeliveryError):
 
 
 class CheckpointError(SluiceError):
-    """A checkpoint is damaged, or is not the stream's."""
+    """A checkpoint is damaged, or belongs to another stream."""
+
+    fallback_reason = FailureReason.CHECKPOINT_DAMAGED
 
 
 class DemonstrationError(SluiceError):
@@ -320,8 +306,14 @@ class DemonstrationError(SluiceError):
 
 
 class VerificationError(SluiceError):
-    """What was counted does not add up."""
+    """Counted figures are inconsistent."""
 
 
 class UnhealthyError(SluiceError):
-    """The command did its work and its answer is bad news: something that was looked at is not healthy."""
+    """The command succeeded, and something that it checked is unhealthy."""
+
+
+ERROR_CLASSES: Mapping[str, type[SluiceError]] = {
+    name: kind for name, kind in list(globals().items()) if isinstance(kind, type) and issubclass(kind, SluiceError)
+}
+"""Every error of the tree by its name: the last line of a driver's log names a class without its package."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.architecture.source_modules import ROOT
 
-from sluice.errors import FailureClass
-from sluice.failures.guide import GUIDE
+from sluice.failure_reasons import FailureClass, FailureReason, next_step
 from sluice.supervision.restart_policy import POLICIES
 
 FILE = ROOT / "docs" / "guides" / "on-call.md"
@@ -80,10 +79,9 @@ def render() -> str:
     classes = [f"| `{one}` | {_policy(one)} |" for one in FailureClass]
     head = "\n".join(["", "| class | reason | it means that | what you do |", "|---|---|---|---|", ""])
     order = list(FailureClass)
-    reasons = sorted(GUIDE, key=lambda reason: order.index(GUIDE[reason].failure_class))
+    reasons = sorted(FailureReason, key=lambda reason: order.index(reason.failure_class))
     rows = [
-        f"| `{GUIDE[reason].failure_class}` | `{reason}` | {GUIDE[reason].means} | "
-        f"{GUIDE[reason].next_step.format(stream='STREAM')} |"
+        f"| `{reason.failure_class}` | `{reason}` | {reason.means} | {next_step(reason, stream='STREAM')} |"
         for reason in reasons
     ]
     return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n" + ENDING

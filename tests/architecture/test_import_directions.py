@@ -20,17 +20,18 @@ FORBIDDEN = {
 }
 """For each package what none of its modules imports, not even inside a function."""
 
-_VALUES = ("sluice.errors", "sluice.processes", "sluice.declarations", "sluice.ledger")
+_VALUES = ("sluice.errors", "sluice.failure_reasons", "sluice.processes", "sluice.declarations", "sluice.ledger")
 _SPARK = "sluice_spark"
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "sluice.errors": (),
+    "sluice.failure_reasons": (),
+    "sluice.errors": ("sluice.failure_reasons",),
     "sluice.processes": (),
     "sluice.settings": ("sluice.errors", "sluice.processes"),
     "sluice.declarations": ("sluice.errors",),
     "sluice.setup": ("sluice.errors",),
-    "sluice.ledger": ("sluice.errors", "sluice.processes", "sluice.settings"),
-    "sluice.failures": ("sluice.errors", "sluice.ledger"),
+    "sluice.ledger": ("sluice.errors", "sluice.failure_reasons", "sluice.processes", "sluice.settings"),
+    "sluice.failures": ("sluice.errors", "sluice.failure_reasons", "sluice.ledger"),
     "sluice.tables": ("sluice.settings", *_VALUES),
     "sluice.checkpoints": ("sluice.settings", *_VALUES),
     "sluice.record_values": ("sluice.errors", "sluice.settings", "sluice.declarations"),
@@ -100,7 +101,7 @@ NOT_FOR_OTHER_ROOMS = ("sluice.cli", "sluice.demo")
 
 USED_BY_THE_COMMAND_LINE = ("sluice.cli",)
 
-BOOTSTRAP = ("sluice.setup", "sluice.errors")
+BOOTSTRAP = ("sluice.setup", "sluice.errors", "sluice.failure_reasons")
 """What the system's own Python runs before a package is installed."""
 
 

@@ -22,8 +22,7 @@ from tests.fixtures.supervised_streams import (
     started,
 )
 
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of, next_step
+from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
@@ -126,7 +125,7 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
     task = airflow.await_task("given_up", TASK, "failed", run_id=dag_run)
     airflow.wait(lambda: airflow.is_paused("given_up"), within_seconds=DEADLINE_SECONDS)
     (run,) = recent_runs(airflow.ledger, "given_up", limit=9)  # another start would only have repeated it
-    assert (run.state, run.failure) == (RunState.FAILED, failure_of(FailureReason.CHECKPOINT_DAMAGED))
+    assert (run.state, run.failure) == (RunState.FAILED, Failure.of(FailureReason.CHECKPOINT_DAMAGED))
     log = airflow.log("given_up", TASK, dag_run, task["try_number"])
     told_to_airflow = airflow.get(f"dags/given_up/dagRuns/{dag_run}/taskInstances/{TASK}/state-store/{TOLD_KEY}")
     for word in (

@@ -20,7 +20,7 @@ from tests.unit.record_values.test_avro_values import framed, record
 from tests.unit.record_values.test_avro_values import written as avro
 from tests.unit.record_values.test_protobuf_values import written as protobuf
 
-from sluice.errors import FailureReason
+from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.settings import KafkaConnection

@@ -11,7 +11,7 @@ from tests.fixtures.workshop import Workshop
 from tests.spark.provocations import CHEAP
 from tests.spark.provoking import Place
 
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import newest_run
 from sluice_spark.run.job import failure_of_error
@@ -24,7 +24,7 @@ def test_a_provoked_failure_is_told_and_recorded(
     place = Place(workshop=workshop, folder=tmp_path, stream=f"s{workshop.namespace}")
     with pytest.raises(Exception) as raised:  # noqa: PT011  # of whatever class: that is what is judged
         provoke(place)
-    expected = failure_of(EXPECTED[provoke.__name__])
+    expected = Failure.of(EXPECTED[provoke.__name__])
     assert failure_of_error(raised.value) == expected
     run = newest_run(workshop.ledger, place.stream)
     assert run is None or (run.state, run.failure) == (RunState.FAILED, expected)

@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sluice.failure_reasons import Failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.failures.guide import GUIDE, next_step
 from sluice.ledger.records.batch import BatchObservation
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import RunObservation, RunState
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_status import StreamRow
@@ -105,7 +104,7 @@ def failure_json(failure: Failure, *, stream: str) -> dict[str, str]:
     return {
         "class": failure.failure_class,
         "reason": failure.reason,
-        "means": GUIDE[failure.reason].means,
+        "means": failure.reason.means,
         "next_step": next_step(failure.reason, stream=stream),
     }
 

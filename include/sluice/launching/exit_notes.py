@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.run import DriverExit, RunState
 
 
@@ -42,7 +41,7 @@ def read_exit_note(log_file: Path) -> DriverExit | None:
         state=RunState(note["state"]),
         exit_code=note["exit_code"],
         reason=note["reason"],
-        failure=failure_of(FailureReason(told)) if told in set(FailureReason) else None,
+        failure=Failure.of(FailureReason(told)) if told in set(FailureReason) else None,
     )
 
 

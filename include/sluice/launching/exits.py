@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from sluice.errors import FailureClass, FailureReason
+from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import classify, failure_of_exit
 from sluice.failures.error_chains import chain_in
-from sluice.failures.guide import failure_of
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import DriverExit, RunState
 
 FAILURE_MARK = "sluice: failed: "
@@ -56,7 +54,7 @@ def _failure_told(tail: list[str], exit_code: int, reason: str) -> Failure:
     """
     told = _last_words(tail, REASON_MARK)
     if told in set(FailureReason):
-        return failure_of(FailureReason(told))
+        return Failure.of(FailureReason(told))
     by_exit = failure_of_exit(exit_code, state=RunState.FAILED, reason=reason)
     if by_exit.failure_class is not FailureClass.UNKNOWN:
         return by_exit

@@ -13,12 +13,12 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from sluice.errors import FailureClass, FailureReason, LedgerError, RunAlreadyLiveError
+from sluice.errors import LedgerError, RunAlreadyLiveError
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import effective_desired_state
 from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity
 
@@ -323,10 +323,8 @@ def observation_of(row: Row[Any]) -> RunObservation:
 
 
 def _failure_of(row: Row[Any]) -> Failure | None:
-    """The recorded failure. Words of a newer program are not understood, and the end is then read from the rest."""
-    if row.failure_class not in set(FailureClass) or row.failure_reason not in set(FailureReason):
-        return None
-    return Failure(failure_class=FailureClass(row.failure_class), reason=FailureReason(row.failure_reason))
+    """The recorded failure; none when the row has no reason, or one that only a newer program knows."""
+    return Failure.of(FailureReason(row.failure_reason)) if row.failure_reason in set(FailureReason) else None
 
 
 def _runs(stream: str) -> Select[Any]:

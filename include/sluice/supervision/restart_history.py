@@ -8,14 +8,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sluice.declarations.supervision import SupervisionDeclaration
-from sluice.errors import FailureReason
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import failure_of_run
-from sluice.failures.guide import failure_of
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_policy import helps_to_restart, is_breaker_open, restart_wait, tries_of
 
-UNEXPLAINED = failure_of(FailureReason.UNEXPLAINED)
+UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 
 from sluice.declarations.supervision import BreakerDeclaration, RestartDeclaration
-from sluice.errors import FailureClass
+from sluice.failure_reasons import FailureClass
 
 LARGEST_SHARE_OFF = 0.25
 """By how much a wait is shortened at most. Never lengthened: what is declared as the longest wait stays that."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.failures.guide import next_step, told
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
@@ -128,7 +127,9 @@ def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHeal
         return StreamHealth(state=StreamState.FINISHED, is_healthy=True, explanation=text)
     failure = failure_of_run(run)
     step = next_step(failure.reason, stream=run.stream)
-    text = f"Its newest run ended: {reason}. That is {told(failure)}. {step} Then clear its task in Airflow."
+    text = (
+        f"Its newest run ended: {reason}. That is {describe_failure(failure)}. {step} Then clear its task in Airflow."
+    )
     return StreamHealth(state=StreamState.FAILED, is_healthy=False, explanation=text, failure=failure)
 
 

@@ -42,9 +42,8 @@ from enum import StrEnum
 
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.streams import StreamDeclaration
-from sluice.failures.guide import given_up_steps, told
+from sluice.failure_reasons import Failure, describe_failure, given_up_steps
 from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.restart_history import RestartHistory, RestartVerdict, judge_restart, wait_after
@@ -282,7 +281,8 @@ def _decide_about_restart(
 ) -> SupervisionDecision:
     failure = history.newest_failure
     failed = (
-        f"Run {run.run_id} ended: {history.newest_reason}. That is {told(failure)}, failure {history.failures} in a row"
+        f"Run {run.run_id} ended: {history.newest_reason}. That is {describe_failure(failure)}, "
+        f"failure {history.failures} in a row"
     )
     verdict = judge_restart(wanted.supervision, history)
     if verdict is not RestartVerdict.RESTART:

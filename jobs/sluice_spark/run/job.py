@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sluice.errors import LedgerError, SluiceError
+from sluice.failure_reasons import Failure
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.launching.exits import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.failure import Failure
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end
 from sluice_spark.delivery.batch_gate import TurnedAwayError

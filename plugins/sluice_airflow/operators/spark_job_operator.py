@@ -125,8 +125,7 @@ def job_failure(submission: str, *, subject: str) -> AirflowException:
     words = list(_FAILURE.finditer(submission))
     if not words:
         return AirflowException(submission)
-    from sluice.errors import FailureReason
-    from sluice.failures.guide import failure_of, next_step, told
+    from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
     from sluice.supervision.restart_policy import helps_to_restart
 
     message = words[-1]["message"]
@@ -134,7 +133,7 @@ def job_failure(submission: str, *, subject: str) -> AirflowException:
     is_lasting = issubclass(error, _LASTING)
     reasons = [found["reason"] for found in _REASON.finditer(submission)]
     if reasons and reasons[-1] in set(FailureReason):
-        failure = failure_of(FailureReason(reasons[-1]))
-        message = f"{message} That is {told(failure)}. {next_step(failure.reason, stream=subject)}"
+        failure = Failure.of(FailureReason(reasons[-1]))
+        message = f"{message} That is {describe_failure(failure)}. {next_step(failure.reason, stream=subject)}"
         is_lasting = is_lasting or not helps_to_restart(failure.failure_class)
     return AirflowFailException(message) if is_lasting else AirflowException(message)

@@ -40,7 +40,7 @@ class StreamGivenUpError(AirflowFailException):
 
 def words_of(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
     """A decision in the words that stand everywhere; those of a failure are empty without one."""
-    from sluice.failures.guide import next_step
+    from sluice.failure_reasons import next_step
 
     failure = decision.failure
     return {

@@ -18,8 +18,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 from tests.fixtures.drivers import await_condition, await_end, end_drivers, processes_of
 
-from sluice.errors import FailureReason, LaunchError
-from sluice.failures.guide import failure_of
+from sluice.errors import LaunchError
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.exit_notes import exit_note_path
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
@@ -204,7 +204,7 @@ def test_an_exit_that_the_absent_ledger_cannot_hear_is_noted_beside_the_log(
         os.kill(process.pid, signal.SIGKILL)
         await_condition(exit_note_path(log_file).exists)
         attendant.suspend()  # or the note goes as soon as the ledger hears again
-    killed = failure_of(FailureReason.DRIVER_KILLED)
+    killed = Failure.of(FailureReason.DRIVER_KILLED)
     expected = DriverExit(state=RunState.FAILED, exit_code=-9, reason="killed by SIGKILL", failure=killed)
     seen = observe_stream(ledger, launcher, run.stream)
     assert seen.left_exit == expected

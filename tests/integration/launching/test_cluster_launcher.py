@@ -11,7 +11,8 @@ from tests.fakes.cluster import IGNORES_ITS_LEASE, FakeCluster, fake_conf
 from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.loaded import LoadedStream
-from sluice.errors import FailureReason, LaunchError
+from sluice.errors import LaunchError
+from sluice.failure_reasons import FailureReason
 from sluice.launching.cluster import cluster_launcher as launcher_room
 from sluice.launching.cluster.application import ApplicationState, DriverTag
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher

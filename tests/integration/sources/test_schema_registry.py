@@ -15,7 +15,8 @@ from tests.fixtures.kinesis import free_port
 from tests.fixtures.registry import Registry
 
 from sluice.declarations.record_values import ValueDeclaration
-from sluice.errors import FailureClass, FailureReason, RegistryError, RegistryUnreachableError
+from sluice.errors import RegistryError, RegistryUnreachableError
+from sluice.failure_reasons import FailureClass, FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.record_values.registry import schema_of_id, schema_of_subject

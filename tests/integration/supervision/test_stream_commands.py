@@ -12,8 +12,7 @@ from tests.fixtures.drivers import await_condition, await_end, end_drivers
 from tests.fixtures.stream_commands import Sluice, document
 
 from sluice.declarations.loading import load_declarations
-from sluice.errors import FailureReason
-from sluice.failures.guide import GUIDE, failure_of, next_step
+from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
@@ -157,7 +156,7 @@ def test_a_failure_is_told_by_its_class_its_reason_and_the_next_step(
 ) -> None:
     digest = load_declarations(tmp_path / "pipelines").stream("flights").digest
     run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest=digest, launched_by="a test")
-    lost = failure_of(FailureReason.OFFSETS_LOST)
+    lost = Failure.of(FailureReason.OFFSETS_LOST)
     record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="DeliveryError: no", failure=lost)
     answer = sluice("stream", "status", "flights", "--json")
     assert answer[0] == 1
@@ -167,7 +166,7 @@ def test_a_failure_is_told_by_its_class_its_reason_and_the_next_step(
         {
             "class": "source_data_lost",
             "reason": "offsets_lost",
-            "means": GUIDE[FailureReason.OFFSETS_LOST].means,
+            "means": FailureReason.OFFSETS_LOST.means,
             "next_step": next_step(FailureReason.OFFSETS_LOST, stream="flights"),
         },
     )

@@ -14,8 +14,7 @@ from tests.fixtures.drivers import end_drivers, processes_of
 from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.loaded import LoadedStream
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of, next_step
+from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.launching.exit_notes import write_exit_note
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
@@ -284,7 +283,7 @@ def test_a_failure_that_another_start_would_repeat_is_not_repeated(
 ) -> None:
     first = supervise(supervisor, WANTED)
     assert first.run is not None
-    lost = failure_of(FailureReason.OFFSETS_LOST)
+    lost = Failure.of(FailureReason.OFFSETS_LOST)
     record_end(ledger, first.run.run_id, state=RunState.FAILED, exit_code=1, reason="DeliveryError: no", failure=lost)
     given_up = supervise(supervisor, WANTED)
     assert words(given_up) == (SupervisionAction.GIVE_UP, SupervisionReason.RESTART_WOULD_NOT_HELP)
@@ -299,9 +298,9 @@ def test_the_first_failure_that_is_recorded_stays(supervisor: Supervisor, ledger
     first = supervise(supervisor, WANTED)
     assert first.run is not None
     for reason in (FailureReason.KAFKA_UNREACHABLE, FailureReason.DRIVER_KILLED):
-        failure = failure_of(reason)
+        failure = Failure.of(reason)
         record_end(ledger, first.run.run_id, state=RunState.FAILED, exit_code=1, reason="no", failure=failure)
-    assert find_run(ledger, first.run.run_id).failure == failure_of(FailureReason.KAFKA_UNREACHABLE)
+    assert find_run(ledger, first.run.run_id).failure == Failure.of(FailureReason.KAFKA_UNREACHABLE)
 
 
 def test_an_open_breaker_stays_open_though_runs_stayed_up_and_a_person_closes_it(

@@ -15,8 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.fixtures.deployment import PLANTED_SECRET, deployment_environment
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of, next_step, told
+from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_command import RunIncrement
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator, job_failure
 
@@ -143,6 +142,6 @@ def test_a_failure_is_told_by_class_and_next_step_and_tried_again_only_where_tha
     reason: str, kind: type[AirflowException]
 ) -> None:
     raised = job_failure(f"sluice: reason: {reason}\nsluice: failed: DeliveryError: no.", subject="flights")
-    failure = failure_of(FailureReason(reason))
+    failure = Failure.of(FailureReason(reason))
     assert type(raised) is kind
-    assert str(raised) == f"no. That is {told(failure)}. {next_step(failure.reason, stream='flights')}"
+    assert str(raised) == f"no. That is {describe_failure(failure)}. {next_step(failure.reason, stream='flights')}"

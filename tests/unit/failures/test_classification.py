@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.failures import CORPUS, EXPECTED, recorded_chain
 
-from sluice import errors
-from sluice.errors import FailureClass, FailureReason
-from sluice.failures.classification import OWN, classify, failure_of_exit
+from sluice.errors import ERROR_CLASSES
+from sluice.failure_reasons import Failure, FailureClass, FailureReason, next_step
+from sluice.failures.classification import CONDITIONS, KINDS, TEXTS, classify, failure_of_exit
 from sluice.failures.error_chains import ErrorChain, ErrorLink
-from sluice.failures.guide import GUIDE, failure_of, next_step
-from sluice.failures.rules import CONDITIONS, KINDS, TEXTS, WRAPPERS
 from sluice.ledger.records.run import RunState
 
 Reason = FailureReason
@@ -22,7 +20,7 @@ Reason = FailureReason
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_provoked_failure_is_told_by_its_reason(name: str) -> None:
-    assert classify(recorded_chain(name)) == failure_of(EXPECTED[name])
+    assert classify(recorded_chain(name)) == Failure.of(EXPECTED[name])
 
 
 def test_every_recorded_failure_is_judged() -> None:
@@ -30,45 +28,74 @@ def test_every_recorded_failure_is_judged() -> None:
 
 
 def test_the_corpus_meets_every_class_but_unknown() -> None:
-    met = {GUIDE[reason].failure_class for reason in EXPECTED.values()}
+    met = {reason.failure_class for reason in EXPECTED.values()}
     assert met == set(FailureClass) - {FailureClass.UNKNOWN}
 
 
 def test_every_reason_has_a_class_a_meaning_and_a_next_step() -> None:
-    assert set(GUIDE) == set(FailureReason)
+    assert {reason.failure_class for reason in FailureReason} == set(FailureClass)
     for reason in FailureReason:
+        assert reason.means
         assert next_step(reason, stream="flights").endswith(".")
         assert "{" not in next_step(reason, stream="flights")
 
 
-@pytest.mark.parametrize("error", sorted(OWN))
-def test_errors_of_ours_that_are_named_exist(error: str) -> None:
-    assert issubclass(getattr(errors, error), errors.SluiceError)
+OWN_REASONS = {
+    "UsageError": Reason.DECLARATION_REFUSED,
+    "SettingsError": Reason.SETTINGS_REFUSED,
+    "PrerequisiteError": Reason.SETTINGS_REFUSED,
+    "LedgerUnreachableError": Reason.LEDGER_UNREACHABLE,
+    "RegistryUnreachableError": Reason.REGISTRY_UNREACHABLE,
+    "RunAlreadyLiveError": Reason.LEASE_LOST,
+    "LeaseLostError": Reason.LEASE_LOST,
+    "StaleTokenError": Reason.LEASE_LOST,
+    "LaunchError": Reason.LAUNCH_FAILED,
+    "UnpublishableError": Reason.DECLARATION_REFUSED,
+    "StagingError": Reason.TABLE_DIVERGED,
+    "MarkError": Reason.TABLE_DIVERGED,
+    "DivergedError": Reason.TABLE_DIVERGED,
+    "RolledBackError": Reason.TABLE_DIVERGED,
+    "SchemaError": Reason.SCHEMA_DIFFERS,
+    "StarvedError": Reason.COMMIT_STARVED,
+    "UncertainError": Reason.COMMIT_UNCERTAIN,
+}
+FALLBACK_REASONS = {
+    "CheckpointError": Reason.CHECKPOINT_DAMAGED,
+    "DeclarationError": Reason.DECLARATION_REFUSED,
+    "NotYetError": Reason.DECLARATION_REFUSED,
+    "LedgerError": Reason.SETTINGS_REFUSED,
+    "RegistryError": Reason.DECLARATION_REFUSED,
+    "LakehouseError": Reason.CATALOG_UNREACHABLE,
+    "StackError": Reason.NETWORK_UNREACHABLE,
+}
+OUT_OF_MEMORY = ErrorLink(kind="java.lang.OutOfMemoryError")
 
 
-@pytest.mark.parametrize("error", sorted(WRAPPERS))
-def test_a_wrapper_counts_only_when_its_cause_says_nothing(error: str) -> None:
-    wrapper = ErrorLink(kind=f"sluice.errors.{error}", message="it failed")
-    assert classify((wrapper,)) == failure_of(WRAPPERS[error])
-    assert classify((wrapper, ErrorLink(kind="java.lang.OutOfMemoryError"))) == failure_of(Reason.OUT_OF_MEMORY)
+@pytest.mark.parametrize("error", sorted(ERROR_CLASSES))
+def test_an_error_of_ours_has_its_own_reason_a_fallback_reason_or_none(error: str) -> None:
+    link = ErrorLink(kind=f"sluice.errors.{error}", message="it failed")
+    alone = OWN_REASONS.get(error) or FALLBACK_REASONS.get(error) or Reason.UNEXPLAINED
+    assert classify((link,)) == Failure.of(alone)
+    assert classify((ErrorLink(kind=error, message="as the last line of a log names it"),)) == Failure.of(alone)
+    assert classify((link, OUT_OF_MEMORY)) == Failure.of(OWN_REASONS.get(error, Reason.OUT_OF_MEMORY))
 
 
 def test_a_message_counts_last() -> None:
     """Whoever writes "timed out" into a message does not make a schema failure transient."""
     told = ErrorLink(kind="org.apache.spark.sql.AnalysisException", condition="UNRESOLVED_COLUMN", message="timed out")
-    assert classify((told,)) == failure_of(Reason.COLUMN_MISSING)
-    assert classify((replace(told, kind="Mystery", condition=""),)) == failure_of(Reason.TIMED_OUT)
+    assert classify((told,)) == Failure.of(Reason.COLUMN_MISSING)
+    assert classify((replace(told, kind="Mystery", condition=""),)) == Failure.of(Reason.TIMED_OUT)
 
 
 @given(st.lists(st.builds(ErrorLink, kind=st.text(), message=st.text(), condition=st.text()), max_size=30).map(tuple))
 def test_whatever_is_raised_has_a_class(chain: ErrorChain) -> None:
     failure = classify(chain)
-    assert failure == failure_of(failure.reason)
+    assert failure == Failure.of(failure.reason)
 
 
 def test_nothing_told_is_unexplained() -> None:
-    assert classify(()) == failure_of(Reason.UNEXPLAINED)
-    assert classify((ErrorLink(kind="Mystery", message="?"),)) == failure_of(Reason.UNEXPLAINED)
+    assert classify(()) == Failure.of(Reason.UNEXPLAINED)
+    assert classify((ErrorLink(kind="Mystery", message="?"),)) == Failure.of(Reason.UNEXPLAINED)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +115,7 @@ def test_nothing_told_is_unexplained() -> None:
 def test_a_driver_that_did_not_say_why_is_told_by_its_exit(
     exit_code: int | None, state: RunState, reason: str, expected: FailureReason
 ) -> None:
-    assert failure_of_exit(exit_code, state=state, reason=reason) == failure_of(expected)
+    assert failure_of_exit(exit_code, state=state, reason=reason) == Failure.of(expected)
 
 
 def test_no_rule_is_without_an_error() -> None:

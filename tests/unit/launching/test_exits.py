@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.exit_notes import exit_note_path, read_exit_note, remove_exit_note, write_exit_note
 from sluice.launching.exits import exit_of
 from sluice.ledger.records.run import DriverExit, RunState
@@ -63,7 +62,7 @@ def test_an_exit_has_a_state_and_a_reason(
 def test_an_exit_has_a_failure(tmp_path: Path, exit_code: int, log: str, reason: FailureReason) -> None:
     log_file = tmp_path / "run.log"
     log_file.write_text(log)
-    assert exit_of(exit_code, log_file).failure == failure_of(reason)
+    assert exit_of(exit_code, log_file).failure == Failure.of(reason)
 
 
 def test_a_long_log_is_read_from_its_end_and_a_long_reason_is_cut(tmp_path: Path) -> None:
@@ -80,7 +79,7 @@ def test_a_missing_log_does_not_hide_the_exit(tmp_path: Path) -> None:
 
 def test_a_note_is_left_read_and_taken_away(tmp_path: Path) -> None:
     log_file = tmp_path / "run.log"
-    failure = failure_of(FailureReason.DRIVER_KILLED)
+    failure = Failure.of(FailureReason.DRIVER_KILLED)
     ended = DriverExit(state=RunState.FAILED, exit_code=-9, reason="killed by SIGKILL", failure=failure)
     assert read_exit_note(log_file) is None
     write_exit_note(log_file, ended)

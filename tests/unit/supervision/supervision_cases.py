@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sluice.declarations.streams import StreamDeclaration
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.lease import LeaseObservation
 from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, RunState
@@ -129,7 +128,7 @@ def failures(number: int, *, ended: timedelta) -> RestartHistory:
 
 def failed_with(reason: FailureReason, *, ends: int = 1) -> RestartHistory:
     """One failure in a row, for a reason, and how many the breaker sees."""
-    return replace(failures(1, ended=SECOND), newest_failure=failure_of(reason), ends=(NOW - SECOND,) * ends)
+    return replace(failures(1, ended=SECOND), newest_failure=Failure.of(reason), ends=(NOW - SECOND,) * ends)
 
 
 NONE = RestartHistory()

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.errors import FailureReason
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_history import RestartHistory, restart_history
 
@@ -42,7 +41,7 @@ def ended_run(
         heartbeat_at=ended_at,
         ended_at=ended_at,
         reason=f"reason {ended_ago}",
-        failure=None if failure is None else failure_of(failure),
+        failure=None if failure is None else Failure.of(failure),
     )
 
 
@@ -106,7 +105,7 @@ def test_the_newest_failure_says_when_and_why() -> None:
         newest_run_id="ended-1",
         newest_ended_at=NOON - MINUTE,
         newest_reason="reason 1",
-        newest_failure=failure_of(FailureReason.UNEXPLAINED),
+        newest_failure=Failure.of(FailureReason.UNEXPLAINED),
         of_class=2,
         ends=(NOON - MINUTE, NOON - 2 * MINUTE),
     )
@@ -116,7 +115,7 @@ def test_failures_are_counted_by_the_class_of_the_newest() -> None:
     lost, poison = ended_run(1, state=RunState.LOST), ended_run(2, failure=FailureReason.MALFORMED_RECORD)
     counted = history([lost, poison, ended_run(3, state=RunState.LOST)])
     assert (counted.failures, counted.failures_of_class) == (3, 2)
-    assert counted.newest_failure == failure_of(FailureReason.DRIVER_LOST)
+    assert counted.newest_failure == Failure.of(FailureReason.DRIVER_LOST)
 
 
 def test_a_run_that_stayed_up_hides_no_failure_from_the_breaker() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declarations.supervision import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
-from sluice.errors import FailureClass, FailureReason
-from sluice.failures.guide import failure_of
+from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.supervision.restart_history import RestartHistory, RestartVerdict, judge_restart
 from sluice.supervision.restart_policy import (
     MOST_RUNS_LOOKED_AT,
@@ -135,7 +134,7 @@ def test_the_breaker_opens_with_enough_failures_and_never_with_less(failures: in
 
 def failed(reason: FailureReason, *, failures: int, ends: tuple[datetime, ...] = ()) -> RestartHistory:
     """So many failures in a row of one reason."""
-    return RestartHistory(failures=failures, newest_failure=failure_of(reason), of_class=failures, ends=ends)
+    return RestartHistory(failures=failures, newest_failure=Failure.of(reason), of_class=failures, ends=ends)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from sluice.ledger.records.failure import Failure
+from sluice.failure_reasons import Failure
 from sluice.processes.process_identity import ProcessIdentity
 
 
