@@ -23,9 +23,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from sluice.processes.living_processes import observe_processes
 from sluice.stack.folder import StackFolder
 from sluice.stack.membership import stack_members
-from sluice.stack.service_processes import observe_processes
 from sluice.stack.services import all_services
 
 GIB = 1024**3

@@ -1,4 +1,4 @@
-"""A process and no other: its identity, and whether it lives."""
+"""The recorded identity of a process, and whether the process lives."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """One process and no other: a process id is reused, its start time is not.
+    """One process, as the ledger records it. A process id is reused later, so the start time belongs to the identity.
 
+    Parameters
+    ----------
     host: the machine's name; for an application of a cluster the name of its Spark connection.
     pid: 0 for an application of a cluster.
-    started_at_seconds: seconds since the epoch as the kernel tells them (psutil's `create_time`); for an application
-        when it was about to be submitted.
-    application: for an application of a cluster the stream, token and run that it is found by; unset for a process.
+    started_at_seconds: seconds since the epoch as the kernel reports them (psutil's `create_time`); for an application
+        the moment before it was submitted.
+    application: for an application of a cluster the stream, token and run by which it is found; unset for a process.
     """
 
     host: str
@@ -24,8 +26,8 @@ class ProcessIdentity:
 
 
 class ProcessState(StrEnum):
-    """Whether a process lives. UNKNOWN: we could not tell; it is never treated as dead. QUEUED: a cluster has taken it
-    in and not given it a place yet."""
+    """Whether a process lives. QUEUED: a cluster has accepted the application and has not given it a place yet.
+    UNKNOWN: it could not be determined; an unknown process is never treated as dead."""
 
     ALIVE = "alive"
     QUEUED = "queued"

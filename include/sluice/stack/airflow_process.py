@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import HEALTHY, Command, Health
+from sluice.stack.stack_plan import HEALTHY, Command, Health, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 from sluice.errors import StackError
 from sluice.stack.airflow_settings import airflow_environment, database_url
 from sluice.stack.folder import StackFolder, write_private
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import Command
+from sluice.stack.stack_plan import Command, StackPlan
 
 STACK_MARK = "SLUICE_STACK"
 """In the environment of every process of a stack: the stack's data folder. It is inherited, so that drivers and workers

@@ -1,16 +1,21 @@
-"""Where everything of one local stack lies."""
+"""The data folder of a local stack, and how private files are written into it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.errors import StackError
 from sluice.settings import project_root
 
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
+_PRIVATE = 0o700
+
+MINIMUM_FREE_BYTES = 1024**3
+"""A stack's own files take about 150 MB, the demo's data and logs a few hundred more. With less than this a service
+would stop in the middle of its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class StackFolder:
 
     @property
     def ports(self) -> Path:
-        """The ports that were chosen."""
+        """The chosen ports."""
         return self.data / "ports.json"
 
     @property
@@ -51,7 +56,7 @@ class StackFolder:
 
     @property
     def lock(self) -> Path:
-        """Held by the one command that changes the stack."""
+        """The file that the command which changes the stack holds a lock on."""
         return self.data / "lock"
 
     def log(self, service: str) -> Path:
@@ -59,9 +64,9 @@ class StackFolder:
         return self.logs / f"{service}.log"
 
     def create(self) -> None:
-        """Make the folders; everything below belongs to its user alone."""
+        """Make the folders; only their user can read what lies in them."""
         for folder in (self.data, self.records, self.logs):
-            folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
 
 
 def stack_folder() -> StackFolder:
@@ -71,14 +76,14 @@ def stack_folder() -> StackFolder:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read; a reader sees the old content or the new, never a part.
+    """Write a file that only its owner can read. A reader sees the whole old content or the whole new one.
 
     Parameters
     ----------
     path: the file; its folder exists.
     text: the whole content.
     """
-    # mkstemp creates with mode 0600, so that a secret is never readable, not even for a moment.
+    # mkstemp creates the file with mode 0600, so that a secret is never readable by others, not even for a moment.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -87,3 +92,27 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_disk(data: Path, *, minimum_free_bytes: int = MINIMUM_FREE_BYTES) -> None:
+    """Refuse to start a stack on a disk that is nearly full.
+
+    Parameters
+    ----------
+    data: the stack's data folder; it need not exist.
+    minimum_free_bytes: how much space must be free.
+
+    Raises
+    ------
+    StackError: when there is less space, or when the data folder is a file or lies below one.
+    """
+    folder = next(path for path in (data, *data.parents) if path.exists())
+    if not folder.is_dir():
+        raise StackError(f"The stack's data folder cannot be {data}: {folder} is a file.")
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < minimum_free_bytes:
+        raise StackError(
+            f"The disk of {data} is full: {free_bytes / 1024**2:.0f} MiB are free, "
+            f"the stack needs at least {minimum_free_bytes / 1024**2:.0f} MiB.",
+            next_step="Free some space, or set SLUICE_DATA to a folder on another disk.",
+        )

@@ -17,21 +17,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.credentials import ensure_credentials
 from sluice.stack.display import Display
 from sluice.stack.environment import build_environment, write_environment
-from sluice.stack.folder import StackFolder, stack_folder, write_private
-from sluice.stack.interruption import interruptible, uninterruptible
-from sluice.stack.lock import exclusive
+from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
+from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
 from sluice.stack.membership import stack_members
-from sluice.stack.preflight import check_disk
 from sluice.stack.process_records import read_records, write_selection
-from sluice.stack.service_processes import observe_processes
 from sluice.stack.services import all_services, all_steps, select_steps
-from sluice.stack.stack_plan import StackPlan
+from sluice.stack.stack_plan import Service, StackPlan, Step
 from sluice.stack.starting import ServiceStart, StepRunner
-from sluice.stack.step import Service, Step
 from sluice.stack.stopping import end_stack, forget_service
 from sluice.stack.tcp_ports import (
     ChosenPorts,

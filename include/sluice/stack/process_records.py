@@ -1,4 +1,7 @@
-"""What was started: one private file for each service, so that a later command recognises its process."""
+"""The records of a stack: which process was started for each service, and which services were asked for.
+
+Later versions of Sluice read them: a stack that an earlier version started must be recognised.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from sluice.processes.living_processes import LivingProcess
 from sluice.stack.folder import StackFolder, write_private
-from sluice.stack.service_processes import ProcessIdentity, SeenProcess
-from sluice.stack.step import Command
+from sluice.stack.stack_plan import Command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class ProcessRecord:
     Parameters
     ----------
     service: the service's name.
-    pid, start_ticks: the process's identity.
+    pid, start_ticks: the process's key; see `LivingProcess.key`.
     started_at: when, ISO 8601 with time zone.
     fingerprint: a digest of the command line and settings it was started with.
     """
@@ -32,28 +35,26 @@ class ProcessRecord:
     fingerprint: str
 
     @property
-    def identity(self) -> ProcessIdentity:
-        """The process for ever."""
-        return ProcessIdentity(pid=self.pid, start_ticks=self.start_ticks)
-
-    @property
     def since(self) -> datetime:
-        """When it was started."""
+        """The time of its start."""
         return datetime.fromisoformat(self.started_at)
 
-    def is_alive(self, everything: Mapping[int, SeenProcess]) -> bool:
-        """Whether the recorded process is among the living."""
-        seen = everything.get(self.pid)
-        return seen is not None and seen.identity == self.identity
+    def is_alive(self, everything: Mapping[int, LivingProcess]) -> bool:
+        """Whether the recorded process is among the observed ones."""
+        return self.is_of(everything.get(self.pid))
+
+    def is_of(self, seen: LivingProcess | None) -> bool:
+        """Whether an observed process is the recorded one."""
+        return seen is not None and seen.key == (self.pid, self.start_ticks)
 
 
 def write_record(folder: StackFolder, record: ProcessRecord) -> None:
-    """Keep a record, in place of the service's last one."""
+    """Write a record in place of the service's previous one."""
     write_private(folder.records / f"{record.service}.json", json.dumps(asdict(record)) + "\n")
 
 
 def read_records(folder: StackFolder) -> dict[str, ProcessRecord]:
-    """Every record by service; a damaged one counts as none: its process is found by its marks."""
+    """Every record by service. A damaged one is left out: its process is still found by its marks."""
     records = {}
     for path in sorted(folder.records.glob("*.json")):
         try:
@@ -65,22 +66,22 @@ def read_records(folder: StackFolder) -> dict[str, ProcessRecord]:
 
 
 def remove_record(folder: StackFolder, service: str) -> None:
-    """Forget the process of a service."""
+    """Remove the record of a service."""
     (folder.records / f"{service}.json").unlink(missing_ok=True)
 
 
 def write_selection(folder: StackFolder, services: Sequence[str]) -> None:
-    """Keep which services the last `up` was asked for: those that must be healthy."""
+    """Write which services `up` was asked for: those that must be healthy."""
     write_private(folder.data / "services.json", json.dumps(list(services)) + "\n")
 
 
 def read_selection(folder: StackFolder) -> list[str]:
-    """Which services the last `up` was asked for; none when there was no `up`."""
+    """The services that `up` was asked for; empty before the first `up`."""
     path = folder.data / "services.json"
     return [str(name) for name in json.loads(path.read_text())] if path.exists() else []
 
 
 def fingerprint(command: Command) -> str:
-    """A digest of what a process is started with: when it differs, the process must be started anew."""
+    """A digest of what a process is started with. When it changes, the process must be restarted."""
     content = [command.argv, str(command.working_folder), sorted(command.environment.items())]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

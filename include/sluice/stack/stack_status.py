@@ -1,4 +1,4 @@
-"""`status`: what is really there, asked now."""
+"""`status`: the services as they are now."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
+from sluice.processes.deadline import wait_until
+from sluice.processes.living_processes import LivingProcess, observe_processes
 from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.membership import stack_members
 from sluice.stack.process_records import ProcessRecord, read_records, read_selection
-from sluice.stack.service_processes import SeenProcess, observe_processes
 from sluice.stack.services import all_services
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import Health, Service
+from sluice.stack.stack_plan import Health, Service, StackPlan
 from sluice.stack.tcp_ports import read_ports
 from sluice.stack.tools import tools_of
-from sluice.stack.waiting import wait_until
 
 _ANSWER_SECONDS = 5.0
-"""How long a process that lives may take to give a healthy answer: on a busy machine the first one may come late."""
+"""How long a living process may take to give a healthy answer. On a busy machine the first one may come late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class ServiceStatus:
     is_running: whether the process that `up` started lives.
     is_healthy: whether it also gives a real answer.
     pid: its process id while it runs.
-    port: what people connect to; None when it listens on nothing.
+    port: the port that people connect to; None when it listens on none.
     since: when it was started, while it runs.
     detail: why it is not healthy.
     """
@@ -50,19 +49,19 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackStatus:
-    """The stack as it is now: its wanted services, and how many processes it has, drivers and workers included."""
+    """The stack as it is now: the services that `up` was asked for, and the number of processes, drivers included."""
 
     services: tuple[ServiceStatus, ...]
     processes: int
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is a stack and all of it is healthy."""
+        """Whether there is a stack and all its services are healthy."""
         return bool(self.services) and all(service.is_healthy for service in self.services)
 
 
 def observe_stack() -> StackStatus:
-    """Look at every service that the last `up` was asked for, and ask it for a real answer, for some seconds.
+    """Ask every service that `up` was asked for, and wait a few seconds for a healthy answer.
 
     Raises
     ------
@@ -73,13 +72,13 @@ def observe_stack() -> StackStatus:
     everything = observe_processes()
     members = stack_members(folder, everything=everything, services=services.values())
     selection = read_selection(folder)
-    wanted = [service for name, service in services.items() if name in selection]
+    selected = [service for name, service in services.items() if name in selection]
     records = read_records(folder)
     if not records:
-        return StackStatus(services=tuple(_stopped(s, "was stopped") for s in wanted), processes=len(members))
+        return StackStatus(services=tuple(_stopped(s, "was stopped") for s in selected), processes=len(members))
     plan = _recorded_plan()
-    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
-        seen = pool.map(lambda s: _observe(s, records.get(s.name), plan=plan, everything=everything), wanted)
+    with ThreadPoolExecutor(max_workers=max(1, len(selected))) as pool:
+        seen = pool.map(lambda s: _observe(s, records.get(s.name), plan=plan, everything=everything), selected)
         return StackStatus(services=tuple(seen), processes=len(members))
 
 
@@ -103,7 +102,7 @@ def _stopped(service: Service, detail: str) -> ServiceStatus:
 
 
 def _observe(
-    service: Service, record: ProcessRecord | None, *, plan: StackPlan, everything: Mapping[int, SeenProcess]
+    service: Service, record: ProcessRecord | None, *, plan: StackPlan, everything: Mapping[int, LivingProcess]
 ) -> ServiceStatus:
     if record is None:
         return _stopped(service, "was never started")

@@ -1,29 +1,28 @@
-"""Doing the steps of one `up`: leave what is healthy, start what is not, and wait until it gives a real answer."""
+"""The steps of one `up`: leave a healthy service as it is, start the others, and wait until they give a real answer."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sluice.errors import StackError
+from sluice.processes.deadline import wait_until
+from sluice.processes.living_processes import find_process
 from sluice.stack.display import Display
 from sluice.stack.environment import process_environment
 from sluice.stack.logs import last_line
 from sluice.stack.process_records import ProcessRecord, fingerprint, read_records, write_record
-from sluice.stack.service_processes import exit_code, observe_process, observe_processes, start_process
+from sluice.stack.service_processes import exit_code, start_process
 from sluice.stack.services import needs_of
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import Command, Service, Step
+from sluice.stack.stack_plan import Command, Health, Service, StackPlan, Step
 from sluice.stack.stopping import end_service, forget_service
 from sluice.stack.tcp_ports import HeldPorts, holder_of, is_free
-from sluice.stack.waiting import wait_until
 
 _TOOL_SECONDS = 300.0
-"""Bounds a preparation's command; the longest, Airflow's first migration, takes about 10 seconds on two cores."""
+"""How long a preparation's command may take. The longest, Airflow's first migration, takes 10 seconds on two cores."""
 
 _RELEASE_SECONDS = 2.0
 
@@ -31,7 +30,7 @@ _POLL_SECONDS = 0.1
 
 
 class CancelledStepError(Exception):
-    """This step stops because the `up` stops."""
+    """The step stops because its `up` stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,19 @@ class ServiceStart:
 
 @dataclass(slots=True, kw_only=True)
 class StepRunner:
-    """One `up` at work."""
+    """Carries out the steps of one `up`, each in a thread of its own.
+
+    Parameters
+    ----------
+    plan: the stack.
+    held: the ports that are held until their service starts.
+    display: shows the progress.
+    start_id: which `up` this is; every process that it starts carries it.
+    done: for each step, set when the step is done.
+    cancelled: set when the `up` stops.
+    started: for each service that was started, when.
+    outcomes: for each service that is done, what was done about it.
+    """
 
     plan: StackPlan
     held: HeldPorts
@@ -57,7 +68,13 @@ class StepRunner:
     outcomes: dict[str, ServiceStart] = field(default_factory=dict)
 
     def step(self, step: Step) -> None:
-        """Do one step when the steps that it needs are done."""
+        """Wait for the steps that a step needs, then carry it out.
+
+        Raises
+        ------
+        StackError: when it fails.
+        CancelledStepError: when the `up` stops meanwhile.
+        """
         for need in step.needs:
             self._wait_for(self.done[need])
         self.display.begin(step.name, step.title)
@@ -82,10 +99,15 @@ class StepRunner:
         if self.cancelled.is_set():
             raise CancelledStepError
 
+    def _pause(self, seconds: float) -> None:
+        """Pause between two looks; ends the waiting when the `up` stops."""
+        self.cancelled.wait(seconds)
+        self._check_cancelled()
+
     def _ensure_service(self, service: Service) -> str:
-        """Leave a healthy service as it is; else end what is left of it and start it."""
+        """Leave a healthy service as it is, or end what is left of it and start it."""
         record = read_records(self.plan.folder).get(service.name)
-        if record is not None and self._is_as_wanted(service, record):
+        if record is not None and self._may_stay(service, record):
             self.outcomes[service.name] = ServiceStart(name=service.name, outcome="already running", pid=record.pid)
             return "already running"
         end_service(service, self.plan.folder, record)
@@ -95,18 +117,20 @@ class StepRunner:
         self.outcomes[service.name] = ServiceStart(name=service.name, outcome="started", pid=record.pid)
         return "started"
 
-    def _is_as_wanted(self, service: Service, record: ProcessRecord) -> bool:
-        """Whether the recorded process lives, was started with today's settings, and is healthy or gets so in time."""
-        if not record.is_alive(observe_processes()) or record.fingerprint != fingerprint(service.command(self.plan)):
+    def _may_stay(self, service: Service, record: ProcessRecord) -> bool:
+        """Whether the recorded process lives, has the plan's settings, and is healthy or becomes healthy in time."""
+        if record.fingerprint != fingerprint(service.command(self.plan)):
             return False
         since = max([record.since, *(self.started[need] for need in needs_of(service) if need in self.started)])
-        deadline = time.monotonic() + service.recovery_seconds
-        while not service.probe(self.plan, since).is_healthy:
-            self._check_cancelled()
-            if time.monotonic() > deadline or not record.is_alive(observe_processes()):
-                return False
-            self.cancelled.wait(_POLL_SECONDS)
-        return True
+
+        def look() -> Health | None:
+            """Its health; None when it does not live."""
+            return service.probe(self.plan, since) if record.is_of(find_process(record.pid)) else None
+
+        health = wait_until(
+            look, lambda seen: seen is None or seen.is_healthy, seconds=service.recovery_seconds, pause=self._pause
+        )
+        return health is not None and health.is_healthy
 
     def _start_service(self, service: Service) -> ProcessRecord:
         for port in service.ports:
@@ -117,16 +141,12 @@ class StepRunner:
         self._check_cancelled()
         now = datetime.now(UTC)
         self.started[service.name] = now
-        identity = start_process(
-            command.argv,
-            environment=self._environment(command),
-            working_folder=command.working_folder,
-            log=self.plan.folder.log(service.name),
-        )
+        pid = self._start(command, log_name=service.name)
+        seen = find_process(pid)
         record = ProcessRecord(
             service=service.name,
-            pid=identity.pid,
-            start_ticks=identity.start_ticks,
+            pid=pid,
+            start_ticks=seen.start_ticks if seen is not None else 0,  # 0: it has ended already
             started_at=now.isoformat(),
             fingerprint=fingerprint(command),
         )
@@ -135,49 +155,53 @@ class StepRunner:
 
     def _free_port(self, number: int, service: Service) -> None:
         self.held.release(number)
-        # A process that another thread is starting this very moment may hold a copy of the socket until it executes.
+        # A process that another thread is just starting may hold a copy of the socket until it executes its program.
         if not wait_until(lambda: is_free(number), bool, seconds=_RELEASE_SECONDS):
             raise StackError(
                 f"{service.title} cannot start: port {number} is taken by {holder_of(number)}.",
                 next_step="Stop that process and run `sluice stack up` again.",
             )
 
-    def _environment(self, command: Command) -> dict[str, str]:
-        return process_environment(command, folder=self.plan.folder, start_id=self.start_id, caller=os.environ)
+    def _start(self, command: Command, *, log_name: str) -> int:
+        environment = process_environment(command, folder=self.plan.folder, start_id=self.start_id, caller=os.environ)
+        return start_process(
+            command.argv,
+            environment=environment,
+            working_folder=command.working_folder,
+            log=self.plan.folder.log(log_name),
+        )
 
     def _await_healthy(self, service: Service, record: ProcessRecord) -> None:
-        deadline = time.monotonic() + service.start_seconds
         log = self.plan.folder.log(service.name)
-        while not (health := service.probe(self.plan, record.since)).is_healthy:
-            self._check_cancelled()
-            seen = observe_process(record.pid)
-            if seen is None or seen.identity != record.identity:
-                code = exit_code(record.pid)
+
+        def look() -> Health:
+            health = service.probe(self.plan, record.since)
+            if not health.is_healthy and not record.is_of(find_process(record.pid)):
                 raise StackError(
-                    f"{service.title} ended while it was starting (exit code {code}): {last_line(log)}",
+                    f"{service.title} ended while it was starting (exit code {exit_code(record.pid)}): "
+                    f"{last_line(log)}",
                     next_step=f"Look at {log}.",
                 )
-            if time.monotonic() > deadline:
-                raise StackError(
-                    f"{service.title} is not healthy after {service.start_seconds:.0f} seconds: {health.detail}.",
-                    next_step=f"Look at {log}.",
-                )
-            self.cancelled.wait(_POLL_SECONDS)
+            return health
+
+        health = wait_until(look, lambda seen: seen.is_healthy, seconds=service.start_seconds, pause=self._pause)
+        if not health.is_healthy:
+            raise StackError(
+                f"{service.title} is not healthy after {service.start_seconds:.0f} seconds: {health.detail}.",
+                next_step=f"Look at {log}.",
+            )
 
     def _run_tool(self, log_name: str, command: Command) -> None:
-        """See `sluice.stack.step.RunTool`."""
+        """See `sluice.stack.stack_plan.RunTool`."""
         log = self.plan.folder.log(log_name)
-        identity = start_process(
-            command.argv, environment=self._environment(command), working_folder=command.working_folder, log=log
+        pid = self._start(command, log_name=log_name)
+        code = wait_until(
+            lambda: exit_code(pid), lambda seen: seen is not None, seconds=_TOOL_SECONDS, pause=self._pause
         )
-        deadline = time.monotonic() + _TOOL_SECONDS
-        while (code := exit_code(identity.pid)) is None:
-            self._check_cancelled()
-            if time.monotonic() > deadline:
-                raise StackError(
-                    f"{command.argv[0]} did not end within {_TOOL_SECONDS:.0f} seconds.", next_step=f"Look at {log}."
-                )
-            self.cancelled.wait(_POLL_SECONDS)
+        if code is None:
+            raise StackError(
+                f"{command.argv[0]} did not end within {_TOOL_SECONDS:.0f} seconds.", next_step=f"Look at {log}."
+            )
         if code != 0:
             raise StackError(
                 f"{' '.join(command.argv[:3])} … failed (exit code {code}): {last_line(log)}",

@@ -1,4 +1,4 @@
-"""Ending a stack, or a part of it."""
+"""`down`: end a stack, or a part of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sluice.errors import StackError
-from sluice.stack.ending import StopRule, end_processes
+from sluice.processes.deadline import wait_until
+from sluice.processes.living_processes import LivingProcess, observe_processes, with_descendants
+from sluice.stack.environment import START_MARK
+from sluice.stack.exclusive_change import exclusive, interruptible
 from sluice.stack.folder import StackFolder, stack_folder
-from sluice.stack.interruption import interruptible
-from sluice.stack.lock import exclusive
 from sluice.stack.membership import service_members, stack_members
 from sluice.stack.process_records import ProcessRecord, read_records, remove_record
-from sluice.stack.service_processes import SeenProcess, observe_processes, with_descendants
+from sluice.stack.service_processes import StopRule, end_processes
 from sluice.stack.services import all_services
-from sluice.stack.step import Service
+from sluice.stack.stack_plan import Service
 from sluice.stack.tcp_ports import holder_of, is_free, listened_by, read_ports
-from sluice.stack.waiting import wait_until
 
 _OTHERS = StopRule(patience_seconds=10.0)
 """For drivers and workers: a driver may finish its batch."""
@@ -34,14 +34,14 @@ class DownReport:
 
 
 def down() -> DownReport:
-    """End every process of the stack, and see to it that its ports are free.
+    """End every process of the stack and check that its ports are free.
 
     Raises
     ------
     StackError: when a process cannot be ended or a port stays taken.
     """
     folder = stack_folder()
-    if not folder.data.is_dir():  # deleted while the stack ran, or never there: there may still be processes
+    if not folder.data.is_dir():  # deleted while the stack ran, or never made: there may still be processes
         return DownReport(ended_processes=end_stack(folder))
     folder.create()
     with interruptible(), exclusive(folder):
@@ -53,15 +53,15 @@ def down() -> DownReport:
     return DownReport(ended_processes=ended)
 
 
-def plan_down() -> tuple[SeenProcess, ...]:
-    """The processes that `down` would end now, in no order."""
+def plan_down() -> tuple[LivingProcess, ...]:
+    """The processes that `down` would end now, in no particular order."""
     folder = stack_folder()
     members = stack_members(folder, everything=observe_processes(), services=all_services().values())
     return tuple(members.values())
 
 
 def _check_ports(listened: Collection[int]) -> None:
-    """Refuse ports that are still taken, of those that the stack listened on: the others are not its business."""
+    """Raise when a port that the stack listened on is still taken. Other ports do not concern it."""
 
     def look() -> list[int]:
         return [port for port in sorted(listened) if not is_free(port)]
@@ -73,7 +73,7 @@ def _check_ports(listened: Collection[int]) -> None:
 
 
 def forget_service(service: Service, folder: StackFolder) -> None:
-    """Remove the record of a service that has ended, and what it left outside the stack's folder."""
+    """Remove the record of a service that has ended, and the files that it left outside the stack's folder."""
     remove_record(folder, service.name)
     ports = read_ports(folder.ports)
     if all(port.name in ports for port in service.ports):
@@ -82,12 +82,12 @@ def forget_service(service: Service, folder: StackFolder) -> None:
 
 
 def end_stack(folder: StackFolder, *, start: str = "") -> int:
-    """End the processes of a stack: first what uses the foundation (Airflow, drivers), then the foundation.
+    """End the processes of a stack: first those that use the foundation (Airflow, drivers), then the foundation.
 
     Parameters
     ----------
     folder: the stack.
-    start: only what the `up` of this id has started; everything when empty.
+    start: end only what the `up` with this id has started; everything when empty.
 
     Returns
     -------
@@ -96,11 +96,11 @@ def end_stack(folder: StackFolder, *, start: str = "") -> int:
     services = all_services()
     records = read_records(folder)
 
-    def members() -> dict[int, SeenProcess]:
+    def members() -> dict[int, LivingProcess]:
         found = stack_members(folder, everything=observe_processes(), services=services.values())
         return found if not start else _started_by(start, found)
 
-    def foundation(found: Mapping[int, SeenProcess]) -> set[int]:
+    def foundation(found: Mapping[int, LivingProcess]) -> set[int]:
         return {
             pid
             for service in services.values()
@@ -108,7 +108,7 @@ def end_stack(folder: StackFolder, *, start: str = "") -> int:
             for pid in service_members(service, records.get(service.name), folder=folder, members=found)
         }
 
-    def users() -> Collection[SeenProcess]:
+    def users() -> Collection[LivingProcess]:
         found = members()
         base = foundation(found)
         return [process for process in found.values() if process.pid not in base]
@@ -119,8 +119,8 @@ def end_stack(folder: StackFolder, *, start: str = "") -> int:
     return ended
 
 
-def _started_by(start: str, members: Mapping[int, SeenProcess]) -> dict[int, SeenProcess]:
-    return with_descendants([process for process in members.values() if process.start == start], members)
+def _started_by(start: str, members: Mapping[int, LivingProcess]) -> dict[int, LivingProcess]:
+    return with_descendants([process for process in members.values() if process.variable(START_MARK) == start], members)
 
 
 def _stop_rules(services: Mapping[str, Service], records: Mapping[str, ProcessRecord]) -> dict[int, StopRule]:
@@ -132,14 +132,20 @@ def _stop_rule(service: Service) -> StopRule:
 
 
 def end_service(service: Service, folder: StackFolder, record: ProcessRecord | None) -> int:
-    """End what is left of one service; the drivers that it started live on.
+    """End what is left of one service. The drivers that it started go on.
+
+    Parameters
+    ----------
+    service: the service.
+    folder: the stack.
+    record: the process that was started for it last.
 
     Returns
     -------
     How many processes were ended.
     """
 
-    def find() -> Collection[SeenProcess]:
+    def find() -> Collection[LivingProcess]:
         members = stack_members(folder, everything=observe_processes(), services=(service,))
         return service_members(service, record, folder=folder, members=members).values()
 

@@ -1,11 +1,13 @@
-"""One process and no other."""
+"""Recognising and ending the processes of drivers."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 from tests.fixtures.drivers import await_condition
 
@@ -42,6 +44,36 @@ def test_a_process_that_ended_and_waits_for_its_parent_is_gone() -> None:
         kill_group(child.pid)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert observe_process(known) is ProcessState.GONE
+
+
+_FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall({exit}, 0)  # ends this thread alone
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive_until_the_others_have() -> None:
+    number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+    marked = {**os.environ, RUN_ID_VARIABLE: "run-1"}
+    script = _FIRST_THREAD_ENDS.format(exit=number)
+    with subprocess.Popen([sys.executable, "-c", script], env=marked) as driver:  # noqa: S603  # our own script
+        try:
+            known = identity_of(driver.pid)
+            await_condition(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_ZOMBIE, within_seconds=10)
+            moved = replace(known, started_at_seconds=known.started_at_seconds - 3600)
+
+            assert observe_process(known) is ProcessState.ALIVE
+            assert observe_process(moved) is ProcessState.UNKNOWN  # the mark is read from the thread that is left
+        finally:
+            driver.kill()
+    assert observe_process(known) is ProcessState.GONE
+
+
+def test_the_identity_is_the_one_that_psutil_gives() -> None:
+    assert identity_of(os.getpid()).started_at_seconds == psutil.Process().create_time()
+    with pytest.raises(psutil.NoSuchProcess):
+        identity_of(2**22 + 1)
 
 
 @pytest.mark.parametrize("end", [ask_to_end, kill_group])

@@ -27,7 +27,7 @@ HIDE_JAVA = "mount -t tmpfs none /usr/lib/jvm && exec "
 def project(tmp_path: Path) -> Path:
     """What the bootstrap needs of the project, in a folder of its own: this one's environment is not played with."""
     root = tmp_path / "project"
-    for name in ("__init__.py", "errors.py", "prerequisites"):
+    for name in ("__init__.py", "errors.py", "setup"):
         source = ROOT / "include" / "sluice" / name
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         (root / "include" / "sluice" / "stack").mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sluice.stack.ending import TREE_SECONDS, StopRule, decide_signal, end_processes
+from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.service_processes import (
-    ProcessIdentity,
-    SeenProcess,
+    TREE_SECONDS,
+    StopRule,
+    decide_signal,
+    end_processes,
     exit_code,
-    observe_process,
-    observe_processes,
     start_process,
-    with_descendants,
 )
 
 RULE = StopRule(signal=signal.SIGINT, patience_seconds=10)
@@ -44,60 +43,60 @@ def test_what_a_process_has_to_be_sent(is_root: bool, waited_seconds: float, exp
     assert decide_signal(RULE, is_root=is_root, waited_seconds=waited_seconds) is expected
 
 
-def start(script: str, folder: Path) -> ProcessIdentity:
+def start(script: str, folder: Path) -> int:
     """Start a shell and wait until it has said that it is ready."""
     log = folder / "log"
-    identity = start_process(
+    pid = start_process(
         ["/bin/sh", "-c", script], environment={"PATH": os.environ["PATH"]}, working_folder=folder, log=log
     )
     deadline = time.monotonic() + 5
     while "ready" not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return identity
+    return pid
 
 
-def tree_of(identity: ProcessIdentity) -> Collection[SeenProcess]:
+def tree_of(pid: int) -> Collection[LivingProcess]:
     everything = observe_processes()
-    session = [process for process in everything.values() if process.session_id == identity.pid]
+    session = [process for process in everything.values() if process.session_id == pid]
     return with_descendants(session, everything).values()
 
 
 def test_a_process_that_obeys_ends_at_once(tmp_path: Path) -> None:
-    identity = start("echo ready; exec sleep 60", tmp_path)
+    pid = start("echo ready; exec sleep 60", tmp_path)
 
-    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+    ended = end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=5))
 
     assert ended == 1
-    assert observe_process(identity.pid) is None
+    assert find_process(pid) is None
 
 
 def test_its_own_signal_is_used(tmp_path: Path) -> None:
-    identity = start(
+    pid = start(
         "trap 'echo asked politely; exit 0' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path
     )
 
-    end_processes(lambda: tree_of(identity), rules={identity.pid: RULE}, otherwise=StopRule(patience_seconds=5))
+    end_processes(lambda: tree_of(pid), rules={pid: RULE}, otherwise=StopRule(patience_seconds=5))
 
     assert "asked politely" in (tmp_path / "log").read_text()
 
 
 def test_a_process_that_refuses_is_killed(tmp_path: Path) -> None:
-    identity = start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path)
+    pid = start("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path)
 
-    end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=0.3))
+    end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=0.3))
 
-    assert tree_of(identity) == [] or not list(tree_of(identity))
-    assert exit_code(identity.pid) in (None, -signal.SIGKILL)
+    assert tree_of(pid) == [] or not list(tree_of(pid))
+    assert exit_code(pid) in (None, -signal.SIGKILL)
 
 
 def test_children_that_outlive_their_parent_are_ended_too(tmp_path: Path) -> None:
-    identity = start("(trap '' HUP; echo ready; exec sleep 60) & wait", tmp_path)
+    pid = start("(trap '' HUP; echo ready; exec sleep 60) & wait", tmp_path)
 
-    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+    ended = end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=5))
 
     assert ended == 2
-    assert not tree_of(identity)
+    assert not tree_of(pid)
 
 
 _THREAD_OUTLIVES_ITS_FIRST = """
@@ -110,39 +109,39 @@ ctypes.CDLL(None).syscall({exit}, 0)  # ends this thread alone
 
 def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path: Path) -> None:
     number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
-    identity = start_process(
+    pid = start_process(
         [sys.executable, "-c", _THREAD_OUTLIVES_ITS_FIRST.format(exit=number)],
         environment={STACK_MARK: "/data"},
         working_folder=tmp_path,
         log=tmp_path / "log",
     )
     deadline = time.monotonic() + 10
-    while "\nState:\tZ" not in Path(f"/proc/{identity.pid}/status").read_text():
+    while "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
-    seen = observe_process(identity.pid)
-    ended = end_processes(lambda: tree_of(identity), rules={}, otherwise=StopRule(patience_seconds=5))
+    seen = find_process(pid)
+    ended = end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=5))
 
     assert seen is not None
-    assert (seen.identity, seen.stack) == (identity, "/data")
+    assert (seen.pid, seen.variable(STACK_MARK)) == (pid, "/data")
     assert ended == 1
 
 
 def test_the_exit_code_of_a_child_is_kept(tmp_path: Path) -> None:
     """Also when another thread looks at all processes between the child's end and the question."""
-    identity = start("echo ready; exit 3", tmp_path)
+    pid = start("echo ready; exit 3", tmp_path)
     deadline = time.monotonic() + 5
-    while identity.pid in observe_processes():
+    while pid in observe_processes():
         assert time.monotonic() < deadline
 
-    assert exit_code(identity.pid) == 3
+    assert exit_code(pid) == 3
 
 
 def test_a_finished_child_is_not_living(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"], cwd=tmp_path)
     deadline = time.monotonic() + 5
-    while observe_process(child.pid) is not None:  # it is a zombie until it is waited for
+    while find_process(child.pid) is not None:  # it is a zombie until it is waited for
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

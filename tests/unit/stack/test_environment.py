@@ -21,8 +21,7 @@ from sluice.stack.environment import (
 )
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import Command
+from sluice.stack.stack_plan import Command, StackPlan
 
 
 def test_every_setting_of_a_deployment_is_there(plan: StackPlan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,9 @@ from rich.console import Console
 
 from sluice.errors import StackError
 from sluice.stack.display import LiveDisplay, PlainDisplay
-from sluice.stack.folder import StackFolder, stack_folder, write_private
-from sluice.stack.lock import exclusive
+from sluice.stack.exclusive_change import exclusive
+from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
 from sluice.stack.logs import follow, last_line, last_lines
-from sluice.stack.preflight import check_disk
 from sluice.stack.process_records import (
     ProcessRecord,
     fingerprint,
@@ -27,7 +26,7 @@ from sluice.stack.process_records import (
     write_record,
     write_selection,
 )
-from sluice.stack.step import Command
+from sluice.stack.stack_plan import Command
 
 RECORD = ProcessRecord(
     service="kafka", pid=42, start_ticks=7, started_at="2026-01-02T03:04:05+00:00", fingerprint="abc"
@@ -66,6 +65,19 @@ def test_records_are_read_as_they_were_written(folder: StackFolder) -> None:
     remove_record(folder, "kafka")
     remove_record(folder, "kafka")
     assert read_records(folder) == {}
+
+
+def test_a_record_of_an_earlier_version_is_read(folder: StackFolder) -> None:
+    text = (
+        '{"service": "kafka", "pid": 42, "start_ticks": 7, "started_at": "2026-01-02T03:04:05+00:00",'
+        ' "fingerprint": "abc"}\n'
+    )
+    (folder.records / "kafka.json").write_text(text)
+
+    assert read_records(folder) == {"kafka": RECORD}
+
+    write_record(folder, RECORD)
+    assert (folder.records / "kafka.json").read_text() == text
 
 
 def test_the_selection_is_kept(folder: StackFolder) -> None:

@@ -7,36 +7,36 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from sluice.processes.living_processes import LivingProcess, with_descendants
+from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder
 from sluice.stack.membership import service_members, stack_members
 from sluice.stack.process_records import ProcessRecord
-from sluice.stack.service_processes import SeenProcess, with_descendants
 from sluice.stack.services import all_services
 
 FOLDER = StackFolder(Path("/data"))
 SERVICES = all_services()
-BYSTANDER = SeenProcess(
+BYSTANDER = LivingProcess(
     pid=10,
     parent_pid=1,
     session_id=10,
     start_ticks=1,
     name="python",
     working_folder="/",
-    stack="",
-    start="",
+    environment={},
 )
 
 
-def by_pid(processes: Iterable[SeenProcess]) -> dict[int, SeenProcess]:
+def by_pid(processes: Iterable[LivingProcess]) -> dict[int, LivingProcess]:
     return {process.pid: process for process in processes}
 
 
-def members(*processes: SeenProcess) -> set[int]:
+def members(*processes: LivingProcess) -> set[int]:
     return set(stack_members(FOLDER, everything=by_pid(processes), services=SERVICES.values()))
 
 
 def test_a_process_with_the_mark_is_a_member_and_so_is_what_it_started() -> None:
-    service = replace(BYSTANDER, pid=20, stack="/data")
+    service = replace(BYSTANDER, pid=20, environment={STACK_MARK: "/data"})
     child = replace(BYSTANDER, pid=21, parent_pid=20)  # for example one that cleared its environment
     grandchild = replace(BYSTANDER, pid=22, parent_pid=21)
 
@@ -44,7 +44,7 @@ def test_a_process_with_the_mark_is_a_member_and_so_is_what_it_started() -> None
 
 
 def test_another_stack_is_another_stack() -> None:
-    assert members(BYSTANDER, replace(BYSTANDER, pid=20, stack="/data2")) == set()
+    assert members(BYSTANDER, replace(BYSTANDER, pid=20, environment={STACK_MARK: "/data2"})) == set()
 
 
 def test_children_of_a_killed_postgres_are_found_by_their_folder() -> None:
@@ -56,17 +56,17 @@ def test_children_of_a_killed_postgres_are_found_by_their_folder() -> None:
 
 
 def test_whoever_asks_is_no_member_and_neither_are_its_ancestors() -> None:
-    me = replace(BYSTANDER, pid=os.getpid(), parent_pid=30, stack="/data")
-    parent = replace(BYSTANDER, pid=30, stack="/data")
-    sibling = replace(BYSTANDER, pid=31, parent_pid=30, stack="/data")
+    me = replace(BYSTANDER, pid=os.getpid(), parent_pid=30, environment={STACK_MARK: "/data"})
+    parent = replace(BYSTANDER, pid=30, environment={STACK_MARK: "/data"})
+    sibling = replace(BYSTANDER, pid=31, parent_pid=30, environment={STACK_MARK: "/data"})
 
     assert members(me, parent, sibling) == {31}
 
 
 def test_a_detached_driver_is_no_part_of_the_service_that_started_it() -> None:
-    scheduler = replace(BYSTANDER, pid=20, session_id=20, stack="/data")
-    worker = replace(BYSTANDER, pid=21, session_id=20, parent_pid=20, stack="/data")
-    driver = replace(BYSTANDER, pid=22, session_id=22, parent_pid=1, stack="/data")
+    scheduler = replace(BYSTANDER, pid=20, session_id=20, environment={STACK_MARK: "/data"})
+    worker = replace(BYSTANDER, pid=21, session_id=20, parent_pid=20, environment={STACK_MARK: "/data"})
+    driver = replace(BYSTANDER, pid=22, session_id=22, parent_pid=1, environment={STACK_MARK: "/data"})
     record = ProcessRecord(service="airflow-scheduler", pid=20, start_ticks=1, started_at="", fingerprint="")
 
     found = service_members(
@@ -77,7 +77,7 @@ def test_a_detached_driver_is_no_part_of_the_service_that_started_it() -> None:
 
 
 def test_workers_of_a_killed_service_are_still_its_own() -> None:
-    worker = replace(BYSTANDER, pid=21, session_id=20, parent_pid=1, stack="/data")
+    worker = replace(BYSTANDER, pid=21, session_id=20, parent_pid=1, environment={STACK_MARK: "/data"})
     record = ProcessRecord(service="airflow-scheduler", pid=20, start_ticks=1, started_at="", fingerprint="")
 
     assert set(service_members(SERVICES["airflow-scheduler"], record, folder=FOLDER, members=by_pid((worker,)))) == {21}

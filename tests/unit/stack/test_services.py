@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import UsageError
 from sluice.stack.services import all_services, all_steps, needs_of, select_steps
-from sluice.stack.step import Preparation, Service
+from sluice.stack.stack_plan import Preparation, Service
 
 
 def test_every_step_comes_after_what_it_needs() -> None:

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Collection
 
 from sluice.errors import UsageError
-from sluice.stack.step import Preparation, Service, Step
+from sluice.stack.stack_plan import Preparation, Service, Step
 
 
 def all_steps() -> dict[str, Step]:

@@ -12,8 +12,7 @@ from sluice.stack.airflow_process import RECOVERY_SECONDS, airflow_command, airf
 from sluice.stack.airflow_settings import SPARK_POOL, SPARK_POOL_SLOTS
 from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import PortRequest
 
 _ANSWER_SECONDS = 5.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sluice.stack.airflow_process import RECOVERY_SECONDS, airflow_command, probe_job
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import Command, Health, Service
+from sluice.stack.stack_plan import Command, Health, Service, StackPlan
 
 
 def _command(plan: StackPlan) -> Command:

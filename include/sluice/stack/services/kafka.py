@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
 
 TOPIC_SETTINGS: Mapping[str, str] = {

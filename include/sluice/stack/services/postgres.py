@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import StackError
 from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
 from sluice.stack.tools import package_folder
 from sluice.stack.unprivileged import UnprivilegedRun, unprivileged_run

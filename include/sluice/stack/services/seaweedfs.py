@@ -14,12 +14,11 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from sluice.errors import StackError
+from sluice.processes.deadline import wait_until
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
-from sluice.stack.stack_plan import StackPlan
-from sluice.stack.step import HEALTHY, Command, Health, Preparation, RunTool, Service
+from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import GRPC_OFFSET, LOOPBACK, PortRequest
 from sluice.stack.tools import program
-from sluice.stack.waiting import wait_until
 
 _INTERNAL_PORTS = ("seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer", "seaweedfs-admin")
 """Between its parts; `weed mini` always starts all of them, the admin server included, whose pages are switched off."""

@@ -1,0 +1,179 @@
+"""The processes of this host, and how they descend from each other. Linux only.
+
+`/proc` is read directly where psutil would read the same file several times: a stack that is stopped looks at every
+process of the machine up to twenty times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from sluice.processes.process_identity import ProcessIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivingProcess:
+    """One process as it was seen.
+
+    Parameters
+    ----------
+    pid: its process id.
+    parent_pid: the process id of its parent.
+    session_id: the process id of its session's leader.
+    start_ticks: clock ticks from the boot to its start. A correction of the clock does not change them.
+    name: the program's name.
+    working_folder: where it runs; empty when it cannot be read.
+    environment: what it was started with; None when it cannot be read, because the process is another user's.
+    """
+
+    pid: int
+    parent_pid: int
+    session_id: int
+    start_ticks: int
+    name: str
+    working_folder: str = ""
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What identifies the process until the next boot of this host: process ids are reused, the pair is not."""
+        return (self.pid, self.start_ticks)
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        """The identity to record. Its start time depends on the time of the boot, which follows the clock."""
+        started_at_seconds = self.start_ticks / os.sysconf("SC_CLK_TCK") + psutil.boot_time()
+        return ProcessIdentity(host=socket.gethostname(), pid=self.pid, started_at_seconds=started_at_seconds)
+
+    def variable(self, name: str) -> str:
+        """A variable of its environment; empty when it is not set or cannot be read."""
+        return (self.environment or {}).get(name, "")
+
+
+def find_process(pid: int) -> LivingProcess | None:
+    """Look at one process.
+
+    Parameters
+    ----------
+    pid: its process id.
+
+    Returns
+    -------
+    The process; None when there is none, or when it has ended and only waits for its parent to collect its exit.
+    """
+    folder = Path("/proc", str(pid))
+    stat = _read_stat(folder)
+    living = folder if stat is not None and stat.is_living else _living_thread(folder)
+    if stat is None or living is None:
+        return None
+    return LivingProcess(
+        pid=pid,
+        parent_pid=stat.parent_pid,
+        session_id=stat.session_id,
+        start_ticks=stat.start_ticks,
+        name=stat.name,
+        working_folder=_read_working_folder(living),
+        environment=_read_environment(living),
+    )
+
+
+def observe_processes() -> dict[int, LivingProcess]:
+    """Every living process of this host, by process id."""
+    return {pid: process for pid in psutil.pids() if (process := find_process(pid)) is not None}
+
+
+def with_descendants(
+    roots: Collection[LivingProcess], everything: Mapping[int, LivingProcess]
+) -> dict[int, LivingProcess]:
+    """Processes together with their children, the children of these, and so on.
+
+    Parameters
+    ----------
+    roots: the processes to begin with.
+    everything: the processes among which descendants are looked for, by process id.
+    """
+    found = {process.pid: process for process in roots}
+    grew = True
+    while grew:
+        children = {p.pid: p for p in everything.values() if p.parent_pid in found and p.pid not in found}
+        found.update(children)
+        grew = bool(children)
+    return found
+
+
+def own_lineage(everything: Mapping[int, LivingProcess]) -> set[int]:
+    """The process ids of this process and of its ancestors.
+
+    Parameters
+    ----------
+    everything: the processes of this host, by process id.
+    """
+    lineage: set[int] = set()
+    pid = os.getpid()
+    while pid and pid not in lineage:
+        lineage.add(pid)
+        pid = everything[pid].parent_pid if pid in everything else 0
+    return lineage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stat:
+    """A process or a thread, from its `/proc/…/stat`. Source: proc_pid_stat(5)."""
+
+    name: str
+    is_living: bool
+    parent_pid: int
+    session_id: int
+    start_ticks: int
+
+
+def _read_stat(folder: Path) -> _Stat | None:
+    try:
+        head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = tail.split()  # from the third on: the state
+    return _Stat(
+        name=head.partition("(")[2],
+        is_living=fields[0] not in "ZX",
+        parent_pid=int(fields[1]),
+        session_id=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def _living_thread(folder: Path) -> Path | None:
+    """A thread that has not ended, of a process whose first thread has.
+
+    A process of many threads that is killed may be a zombie in its first thread while others still hold its files and
+    ports. Its own environment and folder cannot be read then, but those of the threads can.
+    """
+    try:
+        threads = list((folder / "task").iterdir())
+    except OSError:  # the process does not exist any more
+        return None
+    return next((thread for thread in threads if (stat := _read_stat(thread)) is not None and stat.is_living), None)
+
+
+def _read_environment(folder: Path) -> dict[str, str] | None:
+    try:
+        content = (folder / "environ").read_bytes()
+    except PermissionError:  # another user's process
+        return None
+    except OSError:  # it has just ended, or is a thread of the kernel
+        return {}
+    pairs = (entry.partition("=") for entry in content.decode(errors="replace").split("\0"))
+    return {name: value for name, separator, value in pairs if separator}
+
+
+def _read_working_folder(folder: Path) -> str:
+    try:
+        return str((folder / "cwd").readlink())
+    except OSError:  # another user's process, or one that has just ended
+        return ""
