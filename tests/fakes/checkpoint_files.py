@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sluice.ledger.records.checkpoint_check import FileObservation
+from sluice.checkpoints.checkpoint_layout import FileObservation
 
 WRITTEN_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.checkpoints.check_checkpoints import check_checkpoints
+from sluice.checkpoints.check_checkpoints import check_checkpoints, observe_checkpoint
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.checkpoints.checkpoint_observer import observe_checkpoint
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.declarations.loading import load_declarations
 from sluice.ledger.batches import record_batch

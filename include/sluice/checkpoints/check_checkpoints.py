@@ -1,12 +1,12 @@
-"""Checks the checkpoints of streams: observe, judge, record. For the DAG `checkpoint_health` and the CLI."""
+"""Checks the checkpoints of streams: observes, judges and records them. For the DAG `checkpoint_health` and the CLI."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.checkpoints.checkpoint_observer import observe_checkpoint
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files, paths_to_read
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.declarations.loaded import Declarations
 from sluice.declarations.streams import StreamDeclaration
@@ -90,3 +90,23 @@ def longest_batch_seconds(stream: StreamDeclaration) -> float:
         return stream.supervision.stall_after.total_seconds()
     interval = stream.trigger.processing_time if stream.trigger is not None else None
     return max(STUCK_AFTER_TRIGGERS * interval.total_seconds() if interval else 0.0, SHORTEST_STUCK_SECONDS)
+
+
+def observe_checkpoint(checkpoint: CheckpointFiles) -> CheckpointContents:
+    """Look at a checkpoint that a driver may be writing meanwhile.
+
+    Three looks in this order: the offset log, the commit log, everything. A batch that is planned in the first and not
+    committed in the second really is not, and what is committed in the second has its offsets in the third.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    planned = log_files(checkpoint.list_files(OFFSETS), OFFSETS)
+    committed = checkpoint.list_files(COMMITS)
+    others = [seen for seen in checkpoint.list_files() if not seen.path.startswith(f"{COMMITS}/")]
+    files = tuple(sorted([*committed, *others], key=lambda seen: seen.path))
+    texts = {path: text for path in paths_to_read(files) if (text := checkpoint.read_text(path)) is not None}
+    return CheckpointContents(
+        location=checkpoint.location, files=files, newest_planned_batch=max(planned, default=None), texts=texts
+    )

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.checkpoints.local_checkpoint_files import LocalCheckpointFiles
+from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
 from sluice.errors import CheckpointError
-from sluice.ledger.records.checkpoint_check import FileObservation
 from sluice.settings import ObjectStoreSettings
 
 
@@ -56,9 +58,6 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
     ------
     CheckpointError: when the URI has another scheme.
     """
-    from sluice.checkpoints.local_checkpoint_files import LocalCheckpointFiles
-    from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
-
     scheme = urlsplit(location).scheme
     if scheme == "file":
         return LocalCheckpointFiles(location)

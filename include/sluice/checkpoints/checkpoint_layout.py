@@ -1,4 +1,4 @@
-"""How Spark lays a checkpoint out: which file is which, from its path alone.
+"""The files of a checkpoint as Spark lays them out: which file is which, from its path alone.
 
 Source: Spark 4.1's `CheckpointFileManager`, `HDFSMetadataLog`, `HDFSBackedStateStoreProvider` and `RocksDBFileManager`.
 """
@@ -8,18 +8,50 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from sluice.ledger.records.checkpoint_check import FileObservation
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileObservation:
+    """One file of a checkpoint.
+
+    path: below the checkpoint folder, with forward slashes.
+    """
+
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointContents:
+    """What lies in a checkpoint folder: every file's name, size and age, and the text of the few that are judged by it.
+
+    newest_planned_batch: the newest batch of the offset log *before* the commit log was listed. A live stream goes on
+        while it is looked at: only so is a batch that looks uncommitted really one.
+    texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums beside the newest
+        state files. A file that Spark removed in between has none.
+    """
+
+    location: str
+    files: tuple[FileObservation, ...]
+    newest_planned_batch: int | None
+    texts: Mapping[str, str]
+
 
 METADATA = "metadata"
+
 OFFSETS = "offsets"
+
 COMMITS = "commits"
 
 TEXTS_OF_A_LOG = 3
 """How many of the newest files of a log are read: a restart reads the last two, one more shows that they agree."""
 
 _STATE_FILE = re.compile(r"(?P<version>\d+)(_[0-9a-f-]+)?\.(?P<kind>delta|changelog|snapshot|zip)")
+
 _CHECKSUM_SUFFIX = ".crc"
+
 _FULL_KINDS = frozenset({"snapshot", "zip"})
 
 

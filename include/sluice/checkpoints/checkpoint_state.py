@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sluice.checkpoints.checkpoint_layout import StateFile, checksum_path, needed_state_files, state_stores
-from sluice.ledger.records.checkpoint_check import CheckpointContents, CheckpointFinding, CheckpointProperty
+from sluice.checkpoints.checkpoint_layout import (
+    CheckpointContents,
+    StateFile,
+    checksum_path,
+    needed_state_files,
+    state_stores,
+)
+from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointProperty
 
 SHOWN = 3
 """How many damaged stores a message lists; they are usually damaged together."""

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, is_hidden, log_files
-from sluice.checkpoints.checkpoint_state import judge_state
-from sluice.ledger.records.checkpoint_check import (
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
     CheckpointContents,
-    CheckpointFinding,
-    CheckpointObservation,
-    CheckpointProperty,
     FileObservation,
+    is_hidden,
+    log_files,
 )
+from sluice.checkpoints.checkpoint_state import judge_state
+from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation, CheckpointProperty
 
 KNOWN_LOG_VERSION = "v1"
 """The only version of the offset and the commit log that the pinned Spark reads and writes."""

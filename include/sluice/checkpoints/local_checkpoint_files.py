@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.errors import CheckpointError
-from sluice.ledger.records.checkpoint_check import FileObservation
 
 
 class LocalCheckpointFiles:

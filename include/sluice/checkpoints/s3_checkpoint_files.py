@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.errors import CheckpointError
-from sluice.ledger.records.checkpoint_check import FileObservation
 from sluice.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:

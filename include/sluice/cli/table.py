@@ -46,7 +46,7 @@ class TableOutcome:
 @table_app.command("list")
 def list_tables(as_json: AsJson = False) -> None:
     """Every declared table, the quarantines of streams included, and whether it is as declared."""
-    from sluice.tables.declared_tables import all_tables
+    from sluice.declarations.quarantine import all_tables
 
     declarations, catalog = _declarations(), _catalog()
     outcomes = [_outcome(catalog, declaration, is_applied=False) for declaration in all_tables(declarations).values()]
@@ -128,7 +128,7 @@ def _catalog() -> Catalog:
 
 def _declared(declarations: Declarations, names: list[str]) -> list[TableDeclaration]:
     """The declarations of the named tables, or all of them; raises what `Declarations.table` raises."""
-    from sluice.tables.declared_tables import all_tables
+    from sluice.declarations.quarantine import all_tables
 
     tables = all_tables(declarations)
     if not names:
@@ -139,8 +139,8 @@ def _declared(declarations: Declarations, names: list[str]) -> list[TableDeclara
 def _outcome(catalog: Catalog, declaration: TableDeclaration, *, is_applied: bool) -> TableOutcome:
     """Plan one table and, when asked, carry the plan out. A refusal is this table's alone: the others go on."""
     from sluice.errors import LakehouseError
+    from sluice.tables.change_plan import plan_table_changes
     from sluice.tables.declared_tables import apply_table_changes, load_table
-    from sluice.tables.table_changes import plan_table_changes
 
     table = load_table(catalog, declaration.table)
     exists = table is not None

@@ -112,16 +112,16 @@ def _plan(settings: Settings, name: str) -> MaintenancePlan:
     """The plan of a table's maintenance now, the very one that the job would carry out."""
     from sluice.declarations.loading import load_declarations
     from sluice.ledger.connection import database_time, open_ledger
-    from sluice.maintenance.maintained_tables import find_declaration, require_table
-    from sluice.maintenance.plan_tables import plan_table
+    from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
     from sluice.tables.catalog import open_catalog
+    from sluice.tables.declared_tables import require_table
 
     declarations = load_declarations(settings.pipelines)
     declaration = find_declaration(declarations, name)
     table = require_table(open_catalog(settings), name)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         now = database_time(ledger)
-        return plan_table(ledger, declarations, settings, declaration=declaration, table=table, now=now)
+        return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
 
 
 def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:

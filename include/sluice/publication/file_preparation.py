@@ -23,7 +23,7 @@ from pyiceberg.utils.bin_packing import ListPacker
 from sluice.errors import UnpublishableError
 from sluice.publication.staged_batch import StagedBatch
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.table_changes import is_wider
+from sluice.tables.change_plan import is_wider
 
 _FORMAT_VERSION: Literal[2] = 2
 

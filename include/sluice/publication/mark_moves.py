@@ -30,10 +30,10 @@ from sluice.publication.chain import (
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.iceberg_commit import PlannedCommit, appending
-from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, require_target
+from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs
 from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedBatch, StagedOutput
 from sluice.publication.staging_table import clear_staging, load_staging_table, staged_batches
-from sluice.tables.declared_tables import load_table
+from sluice.tables.declared_tables import load_table, require_table
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def settle_merges_of_table(
     DeliveryError: when a mark is not in order; then the table's history is evidence and must stay.
     LakehouseError: when the table does not exist or the catalog does not answer.
     """
-    outputs = marked_outputs(require_target(catalog, target))
+    outputs = marked_outputs(require_table(catalog, target))
     behind = tuple(output for output in outputs if load_target_state(catalog, output).merged is not None)
     for output in behind:
         _move(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)

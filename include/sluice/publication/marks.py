@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice.errors import DivergedError, LakehouseError, MarkError, RolledBackError, UnpublishableError
+from sluice.errors import DivergedError, MarkError, RolledBackError, UnpublishableError
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition
 from sluice.publication.staged_batch import (
     MARK_PROPERTY_PREFIX,
@@ -26,7 +26,7 @@ from sluice.publication.staged_batch import (
     offsets_digest,
     read_summary,
 )
-from sluice.tables.declared_tables import load_table
+from sluice.tables.declared_tables import require_table
 
 
 class Mark(BaseModel):
@@ -162,20 +162,7 @@ def load_target_state(catalog: Catalog, output: StagedOutput) -> TargetState:
     LakehouseError: when it does not exist or cannot be loaded.
     DeliveryError: as `read_target_state` does.
     """
-    return read_target_state(require_target(catalog, output.target), output)
-
-
-def require_target(catalog: Catalog, target: str) -> Table:
-    """Load a target.
-
-    Raises
-    ------
-    LakehouseError: when it does not exist or cannot be loaded.
-    """
-    table = load_table(catalog, target)
-    if table is None:
-        raise LakehouseError(f"The table {target} does not exist.", next_step=f"Run `sluice table create {target}`.")
-    return table
+    return read_target_state(require_table(catalog, output.target), output)
 
 
 def read_target_state(table: Table, output: StagedOutput) -> TargetState:

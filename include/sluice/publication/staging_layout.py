@@ -23,11 +23,11 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.types import NestedField, StringType
 
-from sluice.errors import LakehouseError, UnpublishableError
+from sluice.errors import UnpublishableError
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.staged_batch import StagedOutput
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.declared_tables import load_table
+from sluice.tables.declared_tables import load_table, require_table
 
 TARGET_UUID = "sluice.staging.target-uuid"
 """The property of a staging table that says which table its files are meant for, a name being given anew at times."""
@@ -71,9 +71,7 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
         are staged.
     """
     names = StagedOutput(stream=stream, output=output, target=target)
-    wanted = load_table(catalog, target)
-    if wanted is None:
-        raise LakehouseError(f"The table {target} does not exist.", next_step=f"Run `sluice table create {target}`.")
+    wanted = require_table(catalog, target)
     refuse_unpublishable(wanted)
     staging = load_table(catalog, names.staging) or _create(catalog, names, wanted)
     _refuse_anothers_batches(staging, wanted)

@@ -17,9 +17,10 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 
-from sluice.declarations.quarantine import all_tables, quarantine_declaration
 from sluice.declarations.tables import SortField, TableDeclaration
+from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.change_plan import plan_table_changes
 from sluice.tables.table_changes import (
     AddColumn,
     AddPartitionField,
@@ -34,7 +35,6 @@ from sluice.tables.table_changes import (
     SetSortOrder,
     TableChange,
     WidenColumn,
-    plan_table_changes,
 )
 from sluice.tables.table_schemas import (
     FORMAT_VERSION,
@@ -45,15 +45,6 @@ from sluice.tables.table_schemas import (
     sort_order_of,
     transform_of,
 )
-
-__all__ = [
-    "all_tables",
-    "apply_table_changes",
-    "create_or_evolve_table",
-    "load_table",
-    "plan_table",
-    "quarantine_declaration",
-]
 
 
 def load_table(catalog: Catalog, name: str) -> Table | None:
@@ -68,6 +59,19 @@ def load_table(catalog: Catalog, name: str) -> Table | None:
             return catalog.load_table(name)
         except NoSuchTableError:
             return None
+
+
+def require_table(catalog: Catalog, name: str) -> Table:
+    """The table of this name, freshly loaded.
+
+    Raises
+    ------
+    LakehouseError: when it does not exist, or the catalog cannot be asked.
+    """
+    table = load_table(catalog, name)
+    if table is None:
+        raise LakehouseError(f"The table {name} does not exist.", next_step=f"Run `sluice table create {name}`.")
+    return table
 
 
 def plan_table(catalog: Catalog, declaration: TableDeclaration) -> tuple[TableChange, ...]:

@@ -12,12 +12,12 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.maintenance_history import record_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.ledger.sole_maintainer import sole_maintainer
-from sluice.maintenance.maintained_tables import find_declaration, require_table
+from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_records import maintenance_record
-from sluice.maintenance.plan_tables import plan_table
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
 from sluice_spark.maintenance.maintenance_steps import TableMaintainer
 
 
@@ -44,7 +44,7 @@ def maintain_table(
         require_table(catalog, command.table)
         settle_merges_of_table(catalog, command.table)  # expiry removes the only other trace of a merged batch
         table = require_table(catalog, command.table)
-        plan = plan_table(
+        plan = plan_table_maintenance(
             ledger, declarations, settings, declaration=declaration, table=table, now=database_time(ledger)
         )
         maintainer = TableMaintainer(

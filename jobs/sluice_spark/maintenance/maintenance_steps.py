@@ -20,8 +20,8 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sluice.errors import LakehouseError
 from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.maintained_tables import apply_pins
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
-from sluice.maintenance.table_pins import apply_pins
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
 from sluice_spark.maintenance.table_content import HASHED_UP_TO_BYTES, changed_content, rewrites_since

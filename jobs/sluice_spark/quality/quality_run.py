@@ -11,10 +11,11 @@ from sluice.launching.job_command import CheckQuality
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_history import record_quality
 from sluice.ledger.records.quality import QualityObservation
-from sluice.maintenance.maintained_tables import find_declaration, require_table
+from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.quality_pages import QualityPages, write_pages
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
 from sluice_spark.quality.table_check import QualityCheck
 
 

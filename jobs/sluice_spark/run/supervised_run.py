@@ -21,11 +21,11 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.direct_history import DirectWriter, direct_batches, require_direct_start
-from sluice.publication.marks import require_target
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
 from sluice_spark.delivery.batch_gate import BatchGate
 from sluice_spark.delivery.batch_recording import HandOver, Recording
 from sluice_spark.delivery.batch_staging import BatchStaging
@@ -216,7 +216,7 @@ class SupervisedRun:
             token=self.run.token,
             query_id=found.query_id,
         )
-        table = require_target(open_catalog(self.settings), names.target)
+        table = require_table(open_catalog(self.settings), names.target)
         require_direct_start(table, writer, unfinished_since=found.unfinished_since)
         newest = newest_batch(self.ledger, self.stream.name)
         recorded = (newest.key.generation, newest.key.batch) if newest is not None else (0, -1)

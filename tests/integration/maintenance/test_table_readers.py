@@ -17,7 +17,7 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
 from sluice.ledger.records.batch import BatchObservation, PublicationKey
-from sluice.maintenance.reader_observation import BEGINNING, Knowledge, ReaderObservation
+from sluice.maintenance.pin_plan import BEGINNING, Knowledge, ReaderObservation
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import ObjectStoreSettings
 

@@ -7,8 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.maintenance.pin_plan import HoldReason, Pin, PinKind, PinPlan, plan_pins
-from sluice.maintenance.reader_observation import BEGINNING, Knowledge, ReaderObservation
+from sluice.maintenance.pin_plan import (
+    BEGINNING,
+    HoldReason,
+    Knowledge,
+    Pin,
+    PinKind,
+    PinPlan,
+    ReaderObservation,
+    plan_pins,
+)
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, SnapshotObservation, TableObservation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
 from sluice.declarations.tables import TableDeclaration
 from sluice.errors import LakehouseError
-from sluice.tables.table_changes import declared_before, plan_table_changes
+from sluice.tables.change_plan import declared_before, plan_table_changes
 from sluice.tables.table_schemas import DECLARED_PROPERTIES, partition_spec_of, properties_of, schema_of, sort_order_of
 
 COLUMNS: tuple[dict[str, Any], ...] = (

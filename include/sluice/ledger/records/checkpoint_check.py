@@ -1,8 +1,8 @@
-"""What was seen in a checkpoint folder, and what the ledger knows of a check of it."""
+"""What the ledger stores about the check of a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -21,34 +21,6 @@ class CheckpointProperty(StrEnum):
     STATE_COMPLETE = "state_complete"
     NO_LEFTOVERS = "no_leftovers"
     PROGRESS = "progress"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileObservation:
-    """One file of a checkpoint.
-
-    path: below the checkpoint folder, with forward slashes.
-    """
-
-    path: str
-    size_bytes: int
-    modified_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointContents:
-    """What lies in a checkpoint folder: every file's name, size and age, and the text of the few that are judged by it.
-
-    newest_planned_batch: the newest batch of the offset log *before* the commit log was listed. A live stream goes on
-        while it is looked at: only so is a batch that looks uncommitted really one.
-    texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums beside the newest
-        state files. A file that Spark removed in between has none.
-    """
-
-    location: str
-    files: tuple[FileObservation, ...]
-    newest_planned_batch: int | None
-    texts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

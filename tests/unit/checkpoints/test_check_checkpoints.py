@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from tests.fakes.checkpoint_files import WRITTEN_AT, FakeCheckpointFiles
 
-from sluice.checkpoints.checkpoint_observer import observe_checkpoint
+from sluice.checkpoints.check_checkpoints import observe_checkpoint
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
-from sluice.ledger.records.checkpoint_check import FileObservation
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":1}'
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'

@@ -1,0 +1,216 @@
+"""Compares a declaration with a table's metadata and plans the changes; refuses a change that would lose rows.
+
+A plan reads metadata and changes nothing. `sluice.tables.declared_tables` carries out the planned values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from pyiceberg import types as iceberg
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.transforms import VoidTransform
+
+from sluice.declarations.tables import TableDeclaration
+from sluice.errors import LakehouseError
+from sluice.tables.table_changes import (
+    AddColumn,
+    AddPartitionField,
+    ColumnPath,
+    CreateTable,
+    DescribeColumn,
+    LayoutChange,
+    MakeOptional,
+    OrderColumns,
+    PropertyChange,
+    RemovePartitionField,
+    RemoveProperty,
+    SchemaChange,
+    SetProperty,
+    SetSortOrder,
+    TableChange,
+    WidenColumn,
+)
+from sluice.tables.table_schemas import (
+    DECLARED_PROPERTIES,
+    partition_name,
+    properties_of,
+    schema_of,
+    sort_order_of,
+    transform_of,
+)
+
+
+def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | None) -> tuple[TableChange, ...]:
+    """Compare a declaration with the table that exists.
+
+    Parameters
+    ----------
+    declaration: what was asked.
+    existing: the table's newest metadata, or nothing when there is no such table.
+
+    Returns
+    -------
+    The changes in the order in which they are carried out; none when the table is as declared.
+
+    Raises
+    ------
+    LakehouseError: when rows would be lost or break a promise: a column would be dropped, become narrower, change its
+        type or become required. The message names every such column.
+    """
+    if existing is None:
+        return (CreateTable(table=declaration.table, columns=len(declaration.columns)),)
+    comparison = _SchemaComparison(declared=schema_of(declaration), existing=existing.schema())
+    schema_changes = comparison.changes()
+    if comparison.refusals:
+        raise LakehouseError(
+            f"The table {declaration.table} cannot become as it is declared: {'; '.join(comparison.refusals)}.",
+            next_step="Correct the declaration, or declare a table of another name.",
+        )
+    return (
+        *schema_changes,
+        *_partition_changes(declaration, existing),
+        *_sort_changes(declaration, existing),
+        *_property_changes(declaration, existing),
+    )
+
+
+class _SchemaComparison:
+    """One walk over two schemas; what may not be done is collected, so that a person reads all of it at once."""
+
+    def __init__(self, *, declared: Schema, existing: Schema) -> None:
+        self._declared = declared
+        self._existing = existing
+        self.refusals: list[str] = []
+
+    def changes(self) -> tuple[SchemaChange, ...]:
+        changes = tuple(self._structs((), self._declared.as_struct(), self._existing.as_struct()))
+        added = [change.path[0] for change in changes if isinstance(change, AddColumn) and len(change.path) == 1]
+        names = tuple(column.name for column in self._declared.fields)
+        if names != (*(column.name for column in self._existing.fields), *added) and not self.refusals:
+            return (*changes, OrderColumns(names=names))
+        return changes
+
+    def _structs(
+        self, path: ColumnPath, declared: iceberg.StructType, existing: iceberg.StructType
+    ) -> Iterator[SchemaChange]:
+        known = {column.name: column for column in existing.fields}
+        for column in declared.fields:
+            place = (*path, column.name)
+            before = known.pop(column.name, None)
+            if before is not None:
+                yield from self._columns(place, column, before)
+            elif column.required:
+                self._refuse(place, "is new and required, and rows written so far have no value for it")
+            else:
+                yield AddColumn(path=place, type=column.field_type, doc=column.doc or "")
+        for name in known:
+            self._refuse(
+                (*path, name), "is in the table and no longer in the declaration, and a column is never dropped"
+            )
+
+    def _columns(
+        self, path: ColumnPath, declared: iceberg.NestedField, existing: iceberg.NestedField
+    ) -> Iterator[SchemaChange]:
+        yield from self._types(path, declared.field_type, existing.field_type)
+        if declared.required and existing.optional:
+            self._refuse(path, "is optional and declared as required, and rows may lack a value")
+        if declared.optional and existing.required:
+            yield MakeOptional(path=path)
+        # The declaration has no docs inside structs, so it takes none away there.
+        if (declared.doc or "") != (existing.doc or "") and len(path) == 1:
+            yield DescribeColumn(path=path, doc=declared.doc or "")
+
+    def _types(
+        self, path: ColumnPath, declared: iceberg.IcebergType, existing: iceberg.IcebergType
+    ) -> Iterator[SchemaChange]:
+        match declared, existing:
+            case iceberg.StructType(), iceberg.StructType():
+                yield from self._structs(path, declared, existing)
+            case iceberg.ListType(), iceberg.ListType():
+                yield from self._columns((*path, "element"), declared.element_field, existing.element_field)
+            case iceberg.MapType(), iceberg.MapType():
+                if str(declared.key_type) != str(existing.key_type):
+                    self._refuse((*path, "key"), f"would change from {existing.key_type} to {declared.key_type}")
+                yield from self._columns((*path, "value"), declared.value_field, existing.value_field)
+            case iceberg.PrimitiveType(), iceberg.PrimitiveType() if declared == existing:
+                return
+            case iceberg.PrimitiveType(), iceberg.PrimitiveType() if is_wider(declared, than=existing):
+                yield WidenColumn(path=path, before=existing, type=declared)
+            case _:
+                self._refuse(path, f"would change from {existing} to {declared}, and not every value fits")
+
+    def _refuse(self, path: ColumnPath, reason: str) -> None:
+        self.refusals.append(f"the column {'.'.join(path)} {reason}")
+
+
+def is_wider(declared: iceberg.PrimitiveType, *, than: iceberg.PrimitiveType) -> bool:
+    """Whether every value of `than` is one of `declared`.
+
+    Not pyiceberg's own `promote`: in 0.12 it lets a decimal change its scale, and text become bytes.
+    Source: https://iceberg.apache.org/spec/#schema-evolution (format version 2)
+    """
+    match than, declared:
+        case iceberg.IntegerType(), iceberg.LongType():
+            return True
+        case iceberg.FloatType(), iceberg.DoubleType():
+            return True
+        case iceberg.DecimalType(), iceberg.DecimalType():
+            return declared.scale == than.scale and declared.precision > than.precision
+    return False
+
+
+def _partition_changes(declaration: TableDeclaration, existing: TableMetadata) -> Iterator[LayoutChange]:
+    schema = existing.schema()
+    before = {
+        (schema.find_column_name(field.source_id), str(field.transform)): field.name
+        for field in existing.spec().fields
+        if not isinstance(field.transform, VoidTransform)
+    }
+    wanted = {(field.column, str(transform_of(field))): field for field in declaration.partitioning}
+    yield from (RemovePartitionField(name=name) for key, name in before.items() if key not in wanted)
+    for key, partition_field in wanted.items():
+        if key not in before:
+            yield AddPartitionField(name=partition_name(partition_field, declaration), field=partition_field)
+
+
+def _sort_changes(declaration: TableDeclaration, existing: TableMetadata) -> Iterator[LayoutChange]:
+    schema = existing.schema()
+    names = {column.name for column in schema.fields}
+    newest = existing.sort_order_by_id(existing.default_sort_order_id)
+    before = _sort_terms(newest, schema) if newest is not None else []
+    # A column that is still to be added is in no sort order of the table, so the order differs without a comparison.
+    is_new = any(field.column not in names for field in declaration.sort_order)
+    if is_new or before != _sort_terms(sort_order_of(declaration, schema), schema):
+        yield SetSortOrder(fields=declaration.sort_order)
+
+
+def _sort_terms(order: SortOrder, schema: Schema) -> list[tuple[str | None, str, str, str]]:
+    return [
+        (schema.find_column_name(term.source_id), str(term.transform), term.direction.value, term.null_order.value)
+        for term in order.fields
+    ]
+
+
+def _property_changes(declaration: TableDeclaration, existing: TableMetadata) -> Iterator[PropertyChange]:
+    wanted = properties_of(declaration)
+    for name, value in wanted.items():
+        if existing.properties.get(name) != value:
+            yield SetProperty(name=name, value=value)
+    yield from (
+        RemoveProperty(name=name)
+        for name in declared_before(existing.properties)
+        if name not in wanted and name in existing.properties
+    )
+
+
+def declared_before(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the properties that the last declaration set; none when the table was made by someone else."""
+    try:
+        names = json.loads(properties.get(DECLARED_PROPERTIES, "[]"))
+    except ValueError:
+        return ()  # someone wrote over it: then nothing is known to be ours, and nothing is taken back
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
