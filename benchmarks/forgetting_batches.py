@@ -29,7 +29,7 @@ from tests.fixtures.ledger import running_postgres
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.retention import Retention, tidy
 
 STREAMS = 100

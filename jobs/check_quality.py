@@ -17,7 +17,7 @@ from sluice.errors import UnhealthyError
 from sluice.launching.job_command import CheckQuality, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.quality import BAD_NEWS
+from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import load_settings
 from sluice_spark.quality.quality_run import check_table
@@ -38,7 +38,7 @@ def _run(command: CheckQuality) -> None:
     sentence, page = quality_sentence(check), f"The page about it: {check.report}"
     sys.stdout.writelines(f"{line}\n" for line in (sentence, page, json_line(check)))
     sys.stdout.flush()
-    if check.verdict in BAD_NEWS:
+    if check.verdict in UNSUCCESSFUL_VERDICTS:
         raise UnhealthyError(sentence, next_step=f"See {check.report}.")
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sluice.ledger.connection import Ledger
-    from sluice.ledger.records.batch import BatchObservation
+    from sluice.ledger.records.stream_batch import BatchObservation
     from sluice.settings import Settings
 
 _KAFKA_COLUMNS = (

@@ -23,8 +23,8 @@ from sluice.errors import LedgerUnreachableError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, record_end
 
 BEHAVIOURS_VARIABLE = "FAKE_DRIVERS"

@@ -36,7 +36,7 @@ from tests.fixtures.faulty_drivers import PATIENCE_SECONDS, declare_lost, faulty
 from tests.fixtures.spark_jobs import wait_until
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import FIRST_BATCH, read_summary
 from sluice_spark.run.stop_request import StopReason, StopRequest

@@ -16,7 +16,7 @@ from tests.fixtures.supervised_streams import DEADLINE_SECONDS, started
 
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice_airflow.triggers.publication_trigger import PublicationTrigger, continuous_writers
 
 WATERMARK = datetime(2026, 11, 20, 11, 0, tzinfo=UTC)

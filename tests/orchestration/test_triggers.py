@@ -17,7 +17,7 @@ from sqlalchemy import Executable, Row
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.deployment import deployment_environment
 
-from sluice.ledger import watching
+from sluice.ledger import trigger_queries
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.records.desired_state import SuspensionCause
@@ -267,7 +267,7 @@ def test_two_hundred_streams_share_one_poll_however_many_they_are(
     lasted_seconds = asyncio.run(poll())
     assert sum(looks.values()) >= 600
     # A question to the ledger waits so long for others to join it, so this bounds the questions of each of both kinds.
-    assert len(questions) <= 2 * (lasted_seconds / watching._GATHER_SECONDS + 1)
+    assert len(questions) <= 2 * (lasted_seconds / trigger_queries.GATHER_SECONDS + 1)
     assert 2 * len(questions) < sum(looks.values())
 
 
@@ -275,13 +275,13 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], Counter[Bas
     """The questions that reach the ledger from now on, and how often each trigger has looked."""
     questions: list[object] = []
     looks: Counter[BaseTrigger] = Counter()
-    really_ask = watching._ask_once
+    really_ask = trigger_queries._query_once
 
     async def count_and_ask(engine: AsyncEngine, question: Executable) -> Sequence[Row[Any]]:
         questions.append(question)
         return await really_ask(engine, question)
 
-    monkeypatch.setattr(watching, "_ask_once", count_and_ask)
+    monkeypatch.setattr(trigger_queries, "_query_once", count_and_ask)
     for kind in (StreamTrigger, DesiredStateTrigger):
 
         async def count_and_look(

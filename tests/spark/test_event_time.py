@@ -15,7 +15,7 @@ from tests.fixtures.event_time import EPOCH, Event
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.batches import record_batch, totals
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 
 CONTINUOUS: dict[str, Any] = {"mode": "continuous", "trigger": {"processing_time": "500 milliseconds"}}
 DELAY = 10

@@ -23,7 +23,7 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
 from sluice.ledger.maintenance_history import newest_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
-from sluice.ledger.sole_maintainer import sole_maintainer
+from sluice.ledger.table_locks import maintenance_lock
 from sluice.tables.inspection import observe_table
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.maintenance.table_content import changed_content, rewrites_since
@@ -347,7 +347,7 @@ def test_a_table_has_one_maintenance_run_at_a_time(workshop: Workshop) -> None:
     table = declare(workshop, "rows")
 
     with (
-        sole_maintainer(workshop.ledger, table),
+        maintenance_lock(workshop.ledger, table),
         pytest.raises(LedgerError, match="is under maintenance already"),
     ):
         maintain(workshop, table)

@@ -14,7 +14,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import UsageError
 from sluice.launching.job_command import CheckQuality
 from sluice.ledger.quality_history import newest_quality
-from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 from sluice.quality.quality_pages import QualityPages
 from sluice_spark.quality.quality_run import check_table
 

@@ -21,7 +21,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.outputs import FilesOutput, KafkaOutput
 from sluice.errors import DeliveryError, LeaseLostError
 from sluice.ledger.batches import recent_batches, record_batch
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_gate import BatchGate

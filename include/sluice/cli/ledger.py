@@ -59,13 +59,12 @@ def tidy(
 ) -> None:
     """Forget batches and archive runs that are older than the settings say. The DAG ledger_upkeep does it daily."""
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.retention import retention_of
-    from sluice.ledger.retention import tidy as tidy_ledger
+    from sluice.ledger.retention import apply_retention, retention_of
     from sluice.settings import load_settings
 
     settings = load_settings()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        done = tidy_ledger(ledger, retention_of(settings), dry_run=dry_run)
+        done = apply_retention(ledger, retention_of(settings), dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({"dry_run": dry_run, "batches": done.batches, "runs": done.runs}, indent=2))
     else:

@@ -25,7 +25,7 @@ def report(
     from sluice.launching.job_output import json_value
     from sluice.ledger.connection import open_ledger
     from sluice.ledger.quality_history import newest_checks
-    from sluice.ledger.records.quality import BAD_NEWS
+    from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
     from sluice.quality.quality_pages import QualityPages, quality_sentence
     from sluice.settings import load_settings
 
@@ -44,5 +44,5 @@ def report(
             typer.echo(f"  {quality_sentence(check)}")
             typer.echo(f"  {check.report}")
         typer.echo(f"All tables: {pages.index}")
-    if any(check.verdict in BAD_NEWS for check in checks):
+    if any(check.verdict in UNSUCCESSFUL_VERDICTS for check in checks):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)

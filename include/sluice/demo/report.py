@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sluice.demo.comparison import CheckResult
     from sluice.demo.steps import StepDuration
     from sluice.ledger.records.maintenance import MaintenanceObservation
-    from sluice.ledger.records.quality import QualityObservation
+    from sluice.ledger.records.quality_check import QualityObservation
 
 STOP_COMMAND = "sluice stack down"
 YEAR_IS_OVER = "Every flight of 2013 has been sent. To begin again: stop the stack and delete its data folder."

@@ -15,7 +15,7 @@ from sluice.demo.replay_plan import RecordKind
 if TYPE_CHECKING:
     import duckdb
 
-    from sluice.ledger.records.batch import StreamTotals
+    from sluice.ledger.records.stream_batch import StreamTotals
 
     Database = duckdb.DuckDBPyConnection
 

@@ -1,16 +1,20 @@
 """The ledger: the database of runs, desired states, generations, batches, table maintenance and checkpoint checks.
 
-connection      `open_ledger`: the one way in
+connection      `open_ledger`
 models          the tables
-runs            admit, observe and end runs; at most one live run for each stream
+records         the frozen observations that the repositories take and return
+runs, leases    admit, observe and end runs; at most one live run for each stream, with a fencing token
 desired_states  what a person requested of a stream, and what suspends it
-batches         what every batch did
-generations     the checkpoint lineages
-maintenance, quality, checkpoints
-                what the upkeep of tables and checkpoints found
-watching        the light asynchronous read for triggers
+batches, generations, progress_samples
+                what streams did, and up to where
+maintenance_history, quality_history, checkpoint_history
+                the results of maintenance runs and checks
+announcements, trigger_queries
+                asynchronous queries for Airflow's triggerer
+table_locks     locks of maintenance runs and publications
+retention       what is removed, and when
 migrations      the schema's versions
 
-Every function takes the ledger first, opens one transaction and returns frozen observations. The database's clock is
-the only clock.
+Every function takes the ledger first, opens one transaction and returns frozen observations. All times are those of the
+database's clock.
 """

@@ -1,23 +1,43 @@
-"""Which publications were announced to Airflow, and which are news. Asynchronous, for the triggerer."""
+"""Publications that were not announced to Airflow as asset events yet. Asynchronous, for the triggerer."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import BigInteger, Integer, and_, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.models import Announcement, Batch
-from sluice.ledger.records.batch import PublicationKey
-from sluice.ledger.records.publication_news import PublicationNews
-from sluice.ledger.watching import ask
+from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.trigger_queries import query_row
 
 _BEFORE_ALL = -1
 """Less than every generation and every batch."""
 
 
-async def observe_news(ledger_url: str, *, table: str, stream: str, output: str) -> PublicationNews | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnannouncedPublications:
+    """The batches of one stream that became visible in one table since the last announcement.
+
+    newest: the newest of them. batches, rows: how many they are, and how many rows they brought together.
+    snapshot_id: of the newest. watermark: of the newest; unset without one.
+    """
+
+    table: str
+    newest: PublicationKey
+    batches: int
+    rows: int
+    snapshot_id: int
+    watermark: datetime | None = None
+
+
+async def observe_unannounced(
+    ledger_url: str, *, table: str, stream: str, output: str
+) -> UnannouncedPublications | None:
     """What a stream has published on a table since its last announcement; none when there is nothing.
 
-    Before the first announcement everything is news, so that nothing that was published while nobody watched is lost.
+    Before the first announcement everything is unannounced, so that no publication is lost while no triggerer runs.
 
     Parameters
     ----------
@@ -27,20 +47,20 @@ async def observe_news(ledger_url: str, *, table: str, stream: str, output: str)
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    told = (
+    announced = (
         select(Announcement.generation, Announcement.batch)
         .where(Announcement.table == table, Announcement.stream == stream)
         .subquery()
     )
-    generation = func.coalesce(select(told.c.generation).scalar_subquery(), cast(_BEFORE_ALL, Integer))
-    batch = func.coalesce(select(told.c.batch).scalar_subquery(), cast(_BEFORE_ALL, BigInteger))
-    is_news = and_(
+    generation = func.coalesce(select(announced.c.generation).scalar_subquery(), cast(_BEFORE_ALL, Integer))
+    batch = func.coalesce(select(announced.c.batch).scalar_subquery(), cast(_BEFORE_ALL, BigInteger))
+    is_unannounced = and_(
         Batch.stream == stream,
         Batch.snapshot_ids.has_key(output),
         or_(Batch.generation > generation, and_(Batch.generation == generation, Batch.batch > batch)),
     )
     rows = cast(func.coalesce(Batch.published_rows[output].astext, "0"), BigInteger)
-    question = (
+    query = (
         select(
             Batch.generation,
             Batch.batch,
@@ -49,14 +69,14 @@ async def observe_news(ledger_url: str, *, table: str, stream: str, output: str)
             func.count().over().label("batches"),
             cast(func.sum(rows).over(), BigInteger).label("rows"),
         )
-        .where(is_news)
+        .where(is_unannounced)
         .order_by(Batch.generation.desc(), Batch.batch.desc())
         .limit(1)
     )
-    row = await ask(ledger_url, question)
+    row = await query_row(ledger_url, query)
     if row is None:
         return None
-    return PublicationNews(
+    return UnannouncedPublications(
         table=table,
         newest=PublicationKey(stream=stream, generation=row.generation, batch=row.batch),
         batches=row.batches,
@@ -66,20 +86,20 @@ async def observe_news(ledger_url: str, *, table: str, stream: str, output: str)
     )
 
 
-async def record_announcement(ledger_url: str, news: PublicationNews) -> None:
-    """Remember that everything up to the newest of these publications was announced.
+async def record_announcement(ledger_url: str, publications: UnannouncedPublications) -> None:
+    """Record that everything up to the newest of these publications was announced.
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached; the same news are then told once more.
+    LedgerError: when the ledger cannot be reached; the same publications are then announced once more.
     """
-    told = {"generation": news.newest.generation, "batch": news.newest.batch}
-    await ask(
+    newest = {"generation": publications.newest.generation, "batch": publications.newest.batch}
+    await query_row(
         ledger_url,
         insert(Announcement)
-        .values(table=news.table, stream=news.newest.stream, **told)
+        .values(table=publications.table, stream=publications.newest.stream, **newest)
         .on_conflict_do_update(
-            index_elements=[Announcement.table, Announcement.stream], set_={**told, "announced_at": func.now()}
+            index_elements=[Announcement.table, Announcement.stream], set_={**newest, "announced_at": func.now()}
         )
         .returning(Announcement.table),
     )

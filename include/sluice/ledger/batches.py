@@ -1,4 +1,4 @@
-"""What every batch of every stream did."""
+"""The batches of the streams: rows, durations, offsets, snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger, values_of
 from sluice.ledger.models import Batch, ForgottenBatches
-from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
 
 _KEY_FIELDS = ("stream", "generation", "batch")
 _COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
@@ -68,7 +68,7 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
 
 
 def totals(ledger: Ledger, stream: str) -> StreamTotals:
-    """What all batches of a stream did together, over all generations, those that were forgotten included."""
+    """The sums over all batches of a stream and all generations, including batches that were removed."""
     of_stream = Batch.stream == stream
     published = func.jsonb_each_text(Batch.published_rows).table_valued("key", "value")
     with ledger.transaction() as connection:

@@ -1,4 +1,4 @@
-"""The one way into the ledger: a small pool of connections, and errors that read as a sentence."""
+"""Opens the ledger: a small pool of connections, and database errors turned into `LedgerError`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTICES_A_DEAD_NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Seconds, and milliseconds for the last: without these a connection whose other end fell silent hangs for hours."""
+"""Seconds, and milliseconds for the last: without these a connection to a host that is gone hangs for hours."""
 
 _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 """The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
@@ -51,7 +51,7 @@ class Ledger:
         ------
         LedgerError: when the ledger cannot be reached, or its tables are missing or too old.
         """
-        with sentences_of(self.engine.url), self.engine.begin() as connection:
+        with ledger_errors(self.engine.url), self.engine.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Ledger:
 
 
 def open_ledger(ledger_url: str) -> Ledger:
-    """Open the ledger. Nothing is connected before the first question.
+    """Open the ledger. It connects with the first query.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ def engine_options() -> dict[str, Any]:
 
 
 @contextmanager
-def sentences_of(url: URL) -> Iterator[None]:
-    """Turn what the driver raises about the ledger into a `LedgerError`.
+def ledger_errors(url: URL) -> Iterator[None]:
+    """Turn the errors of the database driver into a `LedgerError`.
 
     Parameters
     ----------
@@ -139,8 +139,8 @@ def sentences_of(url: URL) -> Iterator[None]:
     ------
     LedgerUnreachableError: when the ledger does not answer.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
-        keep their traceback.
-    KeyboardInterrupt: when a Ctrl-C came while the driver was asked whether its connection is alive.
+        stay as they are.
+    KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
     """
     try:
         yield
@@ -163,7 +163,7 @@ def sentences_of(url: URL) -> Iterator[None]:
 
 
 def _json_of(value: Any) -> str:
-    """JSON that PostgreSQL takes: what JSON has no word for becomes text, NaN becomes null, and no record is lost."""
+    """JSON that PostgreSQL accepts: values that JSON cannot express become text, NaN becomes null."""
     return to_json(value, inf_nan_mode="null", fallback=_plain).decode()
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint lineages. A checkpoint lies where stream and generation say, never where a person says."""
+"""The checkpoint generations. The path of a checkpoint follows from stream and generation; it cannot be chosen."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def open_next_generation(
 
     Parameters
     ----------
-    leaving: the generation that is left. When it is not the newest any more, somebody else has done it.
+    leaving: the generation that is left. When it is not the newest any more, another reset was quicker.
     checkpoints_root: the URI below which checkpoints lie.
     opened_by: who asks, for a person.
 
@@ -126,8 +126,8 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
     raise CheckpointError(
         f"The checkpoint of stream {stream}, generation {generation}, belongs to query {known}, got {query_id}: "
-        "it was replaced or lost, and going on would read the source anew.",
-        next_step=f"Restore the checkpoint, or read the source anew knowingly: `sluice stream reset {stream}`.",
+        "it was replaced or lost, and going on would read the source again from its start.",
+        next_step=f"Restore the checkpoint, or reread the source from its start: `sluice stream reset {stream}`.",
     )
 
 
@@ -175,7 +175,7 @@ def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageEr
     return UsageError(
         f"Stream {stream} is at generation {newest.generation}, opened {newest.opened_at:%Y-%m-%d %H:%M:%S %Z} by "
         f"{newest.opened_by or 'its first run'}; generation {leaving} is not the newest.",
-        next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, ask for a plan anew.",
+        next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, make another plan.",
     )
 
 

@@ -1,11 +1,11 @@
 """The leases: one holder for each stream, and a fencing token that rises with every admitted run.
 
     admit_run ──► acquire        in one transaction: no run without a token, no token without a run
-    beat      ──► renew          in one transaction: a run that is heard holds its lease
+    beat      ──► renew          in one transaction: a run that reports holds its lease
     record_end ─► release        in one transaction: an ended run holds nothing
 
-A lease that is neither renewed nor released runs out by the database's clock; `runs.take_over` then ends its run,
-whatever became of the driver, and the next admission acquires it with a higher token. The row of a stream is never
+A lease that is neither renewed nor released expires by the database's clock; `runs.take_over` then ends its run,
+whether or not the driver lives, and the next admission acquires it with a higher token. The row of a stream is never
 deleted, so its token never falls. These functions work inside the transaction of their caller; a driver that must not
 ask the ledger before each publication asks its `sluice.supervision.held_lease.HeldLease` instead.
 """
@@ -33,7 +33,7 @@ def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
 
     Raises
     ------
-    LedgerError: when another run holds a lease that has not run out.
+    LedgerError: when another run holds a lease that has not expired.
     """
     held_until = _from_now(LEASE_SECONDS)
     token = connection.execute(
@@ -55,7 +55,7 @@ def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
 
 
 def renew(connection: Connection, *, run_id: str) -> bool:
-    """Renew the lease that a run holds, also when it has run out and nobody took it.
+    """Renew the lease that a run holds, also when it has expired and no other run took it.
 
     Returns
     -------

@@ -33,7 +33,7 @@ SCHEMA = "sluice"
 
 
 def _is_one_of(column: str, words: Iterable[str]) -> str:
-    """SQL that is true when the column holds one of these words of an enum of ours."""
+    """SQL that is true when the column holds a value of an enum."""
     allowed = ", ".join(f"'{word}'" for word in sorted(words))
     return f"{column} IN ({allowed})"
 
@@ -175,8 +175,8 @@ class Batch(LedgerTable):
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class LookAtSources(LedgerTable):
-    """One look at the sources of a running stream; kept for a day."""
+class SourceSample(LedgerTable):
+    """A sample of the progress of a running stream; kept for a day."""
 
     __tablename__ = "progress_samples"
 
@@ -190,7 +190,7 @@ class LookAtSources(LedgerTable):
 
 
 class ForgottenBatches(LedgerTable):
-    """What the batches did together that the ledger no longer keeps, so that totals stay true."""
+    """The sums of the batches that the ledger no longer keeps, so that totals stay right."""
 
     __tablename__ = "forgotten_batches"
 

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from sluice.ledger.connection import Ledger, values_of
 from sluice.ledger.models import QualityResult
-from sluice.ledger.records.quality import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
 
 _DETAILS = TypeAdapter(tuple[ExpectationObservation, ...])
 _COLUMNS = [column for column in QualityResult.__table__.columns if column.name != "number"]

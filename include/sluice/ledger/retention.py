@@ -1,7 +1,7 @@
-"""Keeps the ledger small: old batches are forgotten, their sums are not; runs that ended long ago go into an archive.
+"""Removes old batches, of which it keeps the sums, and moves runs that ended long ago into an archive.
 
-What a stream still needs stays whatever its age: the newest batch of every generation, whose offsets a rebuilt
-checkpoint starts at, and the newest runs of every stream, by which restarts and the breaker are decided.
+Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
+checkpoint starts, and the newest runs of every stream, from which restarts and the breaker are decided.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from sluice.ledger.records.run import LIVE_STATES
 from sluice.settings import Settings
 
 RUNS_KEPT_OF_A_STREAM = 200
-"""As many of the newest as restarts are ever judged by (`decisions.restart_policy.MOST_RUNS_LOOKED_AT`)."""
+"""As many of the newest as a restart decision reads at most (`supervision.restart_policy.MOST_RUNS_LOOKED_AT`)."""
 
 _AT_ONCE = 2_000
-"""Rows in one transaction: milliseconds, so that no driver's record waits."""
+"""Rows in one transaction: it takes milliseconds, so no driver waits to record a batch."""
 
 _SUMS = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long the ledger keeps what."""
+    """How long the ledger keeps batches and ended runs."""
 
     batches: timedelta
     runs: timedelta
 
 
 def retention_of(settings: Settings) -> Retention:
-    """As the deployment's settings say."""
+    """The retention in the deployment's settings."""
     return Retention(batches=timedelta(days=settings.batches_kept_days), runs=timedelta(days=settings.runs_kept_days))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tidied:
-    """How many batches were forgotten, and how many runs were archived; in a dry run, would be."""
+class RetentionResult:
+    """How many batches were removed and runs archived; in a dry run, how many would be."""
 
     batches: int
     runs: int
 
 
-def tidy(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> Tidied:
-    """Forget and archive what is older than it is kept. Safe at any time, beside drivers, and when it is broken off.
+def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> RetentionResult:
+    """Remove old batches and archive old runs. Safe at any time: beside drivers, and when it is interrupted.
 
     Parameters
     ----------
@@ -70,20 +70,22 @@ def tidy(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> Tidi
             runs = connection.execute(
                 select(func.count()).select_from(Run).where(_has_ended(retention.runs))
             ).scalar_one()
-        return Tidied(batches=batches, runs=runs)
-    return Tidied(batches=_forget_batches(ledger, retention.batches), runs=_archive_runs(ledger, retention.runs))
+        return RetentionResult(batches=batches, runs=runs)
+    return RetentionResult(
+        batches=_remove_batches(ledger, retention.batches), runs=_archive_runs(ledger, retention.runs)
+    )
 
 
-def _forget_batches(ledger: Ledger, kept_for: timedelta) -> int:
-    forgotten = 0
+def _remove_batches(ledger: Ledger, kept_for: timedelta) -> int:
+    removed = 0
     while True:
         with ledger.transaction() as connection:
             gone = _some_old_batches(connection, kept_for)
             if gone:
-                _add_up(connection, gone)
-        forgotten += len(gone)
+                _add_to_sums(connection, gone)
+        removed += len(gone)
         if len(gone) < _AT_ONCE:
-            return forgotten
+            return removed
 
 
 def _some_old_batches(connection: Connection, kept_for: timedelta) -> Sequence[Row[Any]]:
@@ -97,10 +99,10 @@ def _some_old_batches(connection: Connection, kept_for: timedelta) -> Sequence[R
     ).all()
 
 
-def _add_up(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Add batches to what is remembered of the forgotten ones: three statements, of however many generations they are.
+def _add_to_sums(connection: Connection, gone: Sequence[Row[Any]]) -> None:
+    """Add removed batches to the sums of their generations, in three statements for any number of generations.
 
-    The rows are locked before they are read, in one order for everybody: two that tidy at once wait for each other.
+    The rows are locked before they are read, always in the same order: concurrent calls wait for each other.
     """
     of_generation: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)
     for row in gone:
@@ -125,7 +127,7 @@ def _add_up(connection: Connection, gone: Sequence[Row[Any]]) -> None:
 
 
 def _sum(known: Row[Any], gone: Sequence[Row[Any]]) -> dict[str, Any]:
-    """What is remembered of a generation together with more of its batches."""
+    """The sums of a generation with more of its batches added."""
     published: Counter[str] = Counter(known.published_rows)
     for row in gone:
         published.update(row.published_rows)
@@ -153,7 +155,7 @@ def _whole_row() -> Any:
 
 
 def _is_old(kept_for: timedelta) -> Any:
-    """Batches that are older than they are kept and not the newest of their generation."""
+    """Batches older than the retention and not the newest of their generation."""
     later = aliased(Batch)
     has_later = exists().where(
         later.stream == Batch.stream, later.generation == Batch.generation, later.batch > Batch.batch
@@ -162,7 +164,7 @@ def _is_old(kept_for: timedelta) -> Any:
 
 
 def _has_ended(kept_for: timedelta) -> Any:
-    """Runs that ended before they are kept and are not among the newest of their stream."""
+    """Runs that ended before the retention and are not among the newest of their stream."""
     later = aliased(Run)
     later_runs = (
         select(func.count())

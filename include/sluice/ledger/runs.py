@@ -1,4 +1,4 @@
-"""The runs of the streams. The database admits one live run for each stream, whoever asks and however often.
+"""The runs of the streams. The database admits one live run for each stream, however many callers ask.
 
 A live run holds the stream's lease: it is acquired, renewed and released in the transactions of this module.
 """
@@ -35,7 +35,7 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
     stream: the stream's name.
     mode: `continuous` or `incremental`.
     declaration_digest: what the run is to carry out, as `LoadedStream.digest`.
-    launched_by: who asked, for a person: an Airflow task, a command.
+    launched_by: the Airflow task or command that asked, for messages.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
             admitted = _admitted(connection, str(uuid4()), admission)
             live = None if admitted else live_run(connection, stream)
         if admitted is not None:
-            return observation_of(admitted)
+            return run_of(admitted)
         if live is not None:
             raise already_live(live)
     raise LedgerError(f"Stream {stream} was refused {_ADMISSION_TRIES} times by runs that ended in between.")
@@ -93,7 +93,7 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
     Parameters
     ----------
     identity: the process, which has not begun its work yet.
-    log_file: where it writes what it says; unset when another one keeps it, as Airflow does for its tasks.
+    log_file: its log; unset when another program keeps it, as Airflow does for its tasks.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
             .returning(*Run.__table__.columns)
         ).one_or_none()
         if bound is not None:
-            return observation_of(bound)
+            return run_of(bound)
         run = _run(connection, run_id)
     if not run.is_live:
         raise LedgerError(f"Run {run_id} of stream {run.stream} has ended ({run.state}: {run.reason}); nothing begins.")
@@ -127,9 +127,9 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
 
 
 def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
-    """Say that the driver of a run works, renew its lease, and hear what is wanted of it.
+    """Record a heartbeat of a run's driver, renew its lease, and return its desired state.
 
-    A run that the ledger counts as ended has lost its lease, and its driver must go.
+    A run that the ledger counts as ended has lost its lease, and its driver must end.
 
     Raises
     ------
@@ -167,9 +167,9 @@ def record_end(
     Parameters
     ----------
     state: FINISHED, FAILED or LOST.
-    exit_code: the process's; unset when nobody saw it end.
+    exit_code: the process's; unset when its end was not observed.
     reason: one line for a person.
-    failure: its class and reason, where they are known better than by this line.
+    failure: its class and reason, where they are known better than from this line.
 
     Returns
     -------
@@ -198,11 +198,11 @@ def record_end(
         leases.release(connection, run_id=run_id)
     if ended is None:
         raise _unknown(run_id)
-    return observation_of(ended)
+    return run_of(ended)
 
 
 def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
-    """End a live run whose lease has run out by the database's clock, whatever became of its driver.
+    """End a live run whose lease has run out by the database's clock, whether or not its driver lives.
 
     The next run of the stream is admitted with a higher token, so what the old driver may still publish is refused.
     Nothing happens to a run whose lease was renewed meanwhile, or that has ended.
@@ -230,7 +230,7 @@ def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
 
 
 def ask_to_end(ledger: Ledger, run_id: str, *, because: str) -> RunObservation:
-    """Ask a live run to end between two batches, for its own sake: the stream stays wanted and a next run may follow.
+    """Ask one live run to end between two batches. The desired state of its stream stays, so another run may follow.
 
     Idempotent: the first reason stays. Nothing happens to a run that has ended. Its end is no failure.
 
@@ -265,7 +265,7 @@ def find_run(ledger: Ledger, run_id: str) -> RunObservation:
 def live_run(connection: Connection, stream: str) -> RunObservation | None:
     """The live run of a stream, inside the transaction of the caller; none when none lives."""
     row = connection.execute(_runs(stream).where(_IS_LIVE)).one_or_none()
-    return None if row is None else observation_of(row)
+    return None if row is None else run_of(row)
 
 
 def newest_run(ledger: Ledger, stream: str) -> RunObservation | None:
@@ -277,7 +277,7 @@ def recent_runs(ledger: Ledger, stream: str, limit: int) -> tuple[RunObservation
     """The newest runs of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:
         rows = connection.execute(_runs(stream).order_by(Run.number.desc()).limit(limit)).all()
-    return tuple(observation_of(row) for row in rows)
+    return tuple(run_of(row) for row in rows)
 
 
 def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
@@ -286,10 +286,10 @@ def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
         rows = connection.execute(
             select(*Run.__table__.columns).ext(distinct_on(Run.stream)).order_by(Run.stream, Run.number.desc())
         ).all()
-    return tuple(observation_of(row) for row in rows)
+    return tuple(run_of(row) for row in rows)
 
 
-def observation_of(row: Row[Any]) -> RunObservation:
+def run_of(row: Row[Any]) -> RunObservation:
     """The run that a row of the table `runs` holds."""
     process = None
     if row.pid is not None:
@@ -335,11 +335,11 @@ def _run(connection: Connection, run_id: str) -> RunObservation:
     row = connection.execute(select(*Run.__table__.columns).where(Run.run_id == run_id)).one_or_none()
     if row is None:
         raise _unknown(run_id)
-    return observation_of(row)
+    return run_of(row)
 
 
 def _unknown(run_id: str) -> LedgerError:
-    return LedgerError(f"The ledger knows no run {run_id}.", next_step="See the runs with `sluice stream list`.")
+    return LedgerError(f"The ledger has no run {run_id}.", next_step="See the runs with `sluice stream list`.")
 
 
 def _current_generation(stream: str) -> ColumnElement[int]:

@@ -17,7 +17,7 @@ from sluice.errors import CheckpointError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.maintenance.pin_plan import BEGINNING, Knowledge, ReaderObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import first_offsets, snapshot_of

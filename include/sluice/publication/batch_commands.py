@@ -18,8 +18,8 @@ from sluice.declarations.streams import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError, UsageError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.run import LIVE_STATES
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import already_live, newest_run
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MARK_MOVE, MarkMove, reject_batch

@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.declarations.values import is_name, is_table_name
 from sluice.errors import DeliveryError
-from sluice.ledger.records.batch import PUBLICATION_KEY, PublicationKey
+from sluice.ledger.records.stream_batch import PUBLICATION_KEY, PublicationKey
 
 
 def canonical_offsets(offsets: Mapping[str, Any]) -> str:

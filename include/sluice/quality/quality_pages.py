@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_history import newest_checks, recent_quality
-from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment

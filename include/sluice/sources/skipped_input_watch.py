@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from sluice.declarations.sources import IcebergSource, KafkaSource
 from sluice.errors import LakehouseError, SettingsError
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import history_of
 from sluice.sources.kafka_topics import open_admin, partitions_of, read_firsts

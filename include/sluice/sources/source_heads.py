@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sluice.declarations.sources import InputDeclaration
     from sluice.declarations.streams import StreamDeclaration
-    from sluice.ledger.records.batch import BatchObservation
+    from sluice.ledger.records.stream_batch import BatchObservation
 
 RETRY_AFTER_SECONDS = 15.0
 """A service that did not answer is not asked again before: of ten streams that read it, one waits for a timeout."""

@@ -28,9 +28,9 @@ from enum import StrEnum
 from itertools import pairwise
 
 from sluice.declarations.streams import StreamDeclaration
-from sluice.ledger.records.batch import BatchObservation
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import RunObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 
 SHORTEST_WINDOW = timedelta(minutes=5)
 """No stream is called stalled earlier by itself: a full machine, a long collection of garbage are shorter."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from sluice.declarations.loaded import Declarations, LoadedStream
 from sluice.ledger.batches import newest_batch, recent_batches
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
-from sluice.ledger.source_looks import recent_looks, record_look
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import ProgressJudgement, judge_progress
 from sluice.supervision.stream_observation import StreamObservation
@@ -52,7 +52,7 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
         return None
     newest = newest_batch(ledger, wanted.name, generation=run.generation)
     lag = heads.observe_lag(wanted.declaration, newest)
-    record_look(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
+    record_progress_sample(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
     judged = judge_run(ledger, wanted, run)
     was_healthy = judge_run(ledger, wanted, run, looks_back=1).is_healthy
     tell = _log.info if judged.is_healthy else _log.warning
@@ -74,7 +74,7 @@ def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, look
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    looks = recent_looks(ledger, wanted.name)[looks_back:]
+    looks = recent_progress_samples(ledger, wanted.name)[looks_back:]
     now = looks[0].observed_at if looks_back and looks else database_time(ledger)
     before = [one for one in recent_runs(ledger, wanted.name, limit=2) if one.run_id != run.run_id]
     return judge_progress(

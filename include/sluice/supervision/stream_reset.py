@@ -19,8 +19,8 @@ from sluice.errors import CheckpointError, SluiceError, UsageError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation, open_next_generation, require_at_rest
-from sluice.ledger.records.batch import BatchObservation
 from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.reset_effects import tell_inputs, tell_outputs

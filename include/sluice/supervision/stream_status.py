@@ -10,8 +10,8 @@ from sluice.declarations.loaded import LoadedStream
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import batches_since, totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.batch import StreamTotals
-from sluice.ledger.records.lag import UNTOLD, LagObservation
+from sluice.ledger.records.lag import LAG_UNKNOWN, LagObservation
+from sluice.ledger.records.stream_batch import StreamTotals
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_watch import judge_seen
 from sluice.supervision.stream_health import StreamHealth, health_of_continuous, health_of_increment
@@ -74,5 +74,5 @@ def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, hea
         seen=seen,
         totals=totals(ledger, wanted.name),
         rows_per_second=sum(batch.input_rows for batch in recent) / RATE_SECONDS,
-        lag=UNTOLD if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch),
+        lag=LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch),
     )

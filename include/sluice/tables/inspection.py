@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from sluice.ledger.records.batch import PUBLICATION_KEY
+from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.table_observation import (
     PartitionObservation,

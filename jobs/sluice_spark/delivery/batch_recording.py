@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
 HandOver = Callable[[BatchObservation, Callable[[], None]], None]

@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 
 from sluice.declarations.streams import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches

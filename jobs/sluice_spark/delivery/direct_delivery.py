@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.declarations.promises import DIRECT_PROMISE
 from sluice.errors import DivergedError
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.direct_history import ENTRIES, DirectBatch, DirectWriter, read_direct_batch, stale
 from sluice_spark.delivery.batch_recording import Recording

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, UnpublishableError
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import MarkPosition, whole_batches
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
 from sluice.errors import DeliveryError
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_gate import BatchGate
 from sluice_spark.delivery.staged_delivery import DeliveredBatch

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from sluice.declarations.streams import QUARANTINE_OUTPUT
 from sluice.errors import StaleTokenError
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staged_batch import BatchSummary, StagedBatch
 from sluice_spark.delivery.batch_gate import BatchGate

@@ -11,7 +11,7 @@ from sluice.launching.job_command import MaintainTable
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.maintenance_history import record_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation
-from sluice.ledger.sole_maintainer import sole_maintainer
+from sluice.ledger.table_locks import maintenance_lock
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_records import maintenance_record
 from sluice.publication.mark_moves import settle_merges_of_table
@@ -39,7 +39,7 @@ def maintain_table(
     """
     declarations = load_declarations(settings.pipelines)
     declaration = find_declaration(declarations, command.table)
-    with sole_maintainer(ledger, command.table):
+    with maintenance_lock(ledger, command.table):
         catalog = open_catalog(settings)
         require_table(catalog, command.table)
         settle_merges_of_table(catalog, command.table)  # expiry removes the only other trace of a merged batch

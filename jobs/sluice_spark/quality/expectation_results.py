@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sluice.declarations.tables import ExpectationDeclaration
-from sluice.ledger.records.quality import ExpectationObservation
+from sluice.ledger.records.quality_check import ExpectationObservation
 
 SAMPLES = 10
 """How many unexpected values a page and the ledger show of an expectation: enough to recognise a pattern."""

@@ -10,7 +10,7 @@ from sluice.declarations.loading import load_declarations
 from sluice.launching.job_command import CheckQuality
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_history import record_quality
-from sluice.ledger.records.quality import QualityObservation
+from sluice.ledger.records.quality_check import QualityObservation
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.quality_pages import QualityPages, write_pages
 from sluice.settings import Settings

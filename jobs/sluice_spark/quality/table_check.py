@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.tables import TableDeclaration
 from sluice.errors import UsageError
-from sluice.ledger.records.quality import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice_spark.quality.expectation_results import evaluate, import_great_expectations
 from sluice_spark.session.identifiers import quoted_table
 

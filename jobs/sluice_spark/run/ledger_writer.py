@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_e
 from sluice.errors import LedgerError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 
 _log = logging.getLogger(__name__)
 

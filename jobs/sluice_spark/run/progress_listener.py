@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from sluice.declarations.streams import QUARANTINE_OUTPUT
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice_spark.delivery.staged_delivery import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_plan import INPUT_METRIC

@@ -16,9 +16,9 @@ from sluice.errors import CheckpointError, LeaseLostError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation, record_fingerprint, record_query_id
-from sluice.ledger.publishing_turn import PublishingTurns
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
+from sluice.ledger.table_locks import PublicationLocks
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.direct_history import DirectWriter, direct_batches, require_direct_start
 from sluice.settings import Settings
@@ -268,7 +268,7 @@ class SupervisedRun:
                     spark=spark,
                     catalog=catalog,
                     token=token,
-                    turn=PublishingTurns(ledger=self.ledger).at,
+                    turn=PublicationLocks(ledger=self.ledger).acquire,
                     reached=self.reached,
                 ),
                 lease=lease,

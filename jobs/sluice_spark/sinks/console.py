@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sluice.declarations.outputs import ConsoleOutput
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 
 _log = logging.getLogger(__name__)
 

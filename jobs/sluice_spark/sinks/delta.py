@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from sluice.declarations.outputs import DeltaOutput
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from sluice.declarations.outputs import FilesOutput
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
 from sluice_spark.session.jvm import jvm_of
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluice.declarations.outputs import PythonOutput
 from sluice.errors import DeliveryError, SluiceError
-from sluice.ledger.records.batch import PublicationKey
+from sluice.ledger.records.stream_batch import PublicationKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

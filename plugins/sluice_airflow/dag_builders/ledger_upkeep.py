@@ -46,13 +46,12 @@ def ledger_upkeep_dag() -> DAG:
         @task(task_id=TIDY_TASK, retries=2, retry_delay=timedelta(minutes=5))
         def tidy() -> None:
             """Forget and archive what is older than it is kept."""
-            from sluice.ledger.retention import retention_of
-            from sluice.ledger.retention import tidy as tidy_ledger
+            from sluice.ledger.retention import apply_retention, retention_of
             from sluice_airflow.composition import load_deployment
 
             deployment = load_deployment()
             with deployment.open_ledger() as ledger:
-                done = tidy_ledger(ledger, retention_of(deployment.settings))
+                done = apply_retention(ledger, retention_of(deployment.settings))
             _log.info("%d batches forgotten, %d runs archived", done.batches, done.runs)
 
         tidy()

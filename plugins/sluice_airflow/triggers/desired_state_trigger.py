@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sluice.ledger.watching import observe_desired_state
+from sluice.ledger.trigger_queries import observe_desired_state
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 2

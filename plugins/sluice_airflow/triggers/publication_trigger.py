@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 if TYPE_CHECKING:
-    from sluice.ledger.records.publication_news import PublicationNews
+    from sluice.ledger.announcements import UnannouncedPublications
 
 VERSION = 1
 POLL_SECONDS = 10.0
@@ -57,7 +57,7 @@ class PublicationTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look again and again; an absent ledger is waited for."""
         from sluice.errors import LedgerError
-        from sluice.ledger.announcements import observe_news, record_announcement
+        from sluice.ledger.announcements import observe_unannounced, record_announcement
         from sluice_airflow.composition import load_deployment
 
         ledger_url = load_deployment().ledger_url
@@ -71,10 +71,10 @@ class PublicationTrigger(BaseEventTrigger):
                 known_until = loop.time() + _WRITERS_SECONDS
             try:
                 for stream, output in writers.items():
-                    news = await observe_news(ledger_url, table=self.table, stream=stream, output=output)
-                    if news is not None:
-                        yield TriggerEvent(payload_of(news))  # type: ignore[no-untyped-call]  # Airflow's own
-                        await record_announcement(ledger_url, news)
+                    publications = await observe_unannounced(ledger_url, table=self.table, stream=stream, output=output)
+                    if publications is not None:
+                        yield TriggerEvent(payload_of(publications))  # type: ignore[no-untyped-call]  # Airflow's own
+                        await record_announcement(ledger_url, publications)
                 is_away = False
             except LedgerError as error:
                 if not is_away:
@@ -83,15 +83,15 @@ class PublicationTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_seconds)
 
 
-def payload_of(news: PublicationNews) -> dict[str, Any]:
+def payload_of(publications: UnannouncedPublications) -> dict[str, Any]:
     """What stands in the asset event's `extra`, under `payload`. A snapshot's id is text: it exceeds JSON's numbers."""
     return {
-        "stream": news.newest.stream,
-        "publication_key": str(news.newest),
-        "batches": news.batches,
-        "rows": news.rows,
-        "snapshot_id": str(news.snapshot_id),
-        "watermark": None if news.watermark is None else news.watermark.isoformat(),
+        "stream": publications.newest.stream,
+        "publication_key": str(publications.newest),
+        "batches": publications.batches,
+        "rows": publications.rows,
+        "snapshot_id": str(publications.snapshot_id),
+        "watermark": None if publications.watermark is None else publications.watermark.isoformat(),
     }
 
 

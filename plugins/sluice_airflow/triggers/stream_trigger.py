@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.ledger.watching import observe_run
+from sluice.ledger.trigger_queries import observe_run
 from sluice.supervision.supervision_decision import calls_for_supervisor
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 

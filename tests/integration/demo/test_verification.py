@@ -18,7 +18,7 @@ from sluice.demo.lakehouse_copy import create_schema_of, open_database
 from sluice.demo.oracle import load_oracle
 from sluice.demo.replay_plan import RecordKind, ReplayPlan, plan_replay
 from sluice.errors import VerificationError
-from sluice.ledger.records.batch import StreamTotals
+from sluice.ledger.records.stream_batch import StreamTotals
 
 _PARTITIONS = 3
 

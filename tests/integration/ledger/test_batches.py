@@ -13,7 +13,7 @@ from sluice.errors import CheckpointError
 from sluice.ledger.batches import batches_since, newest_batch, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

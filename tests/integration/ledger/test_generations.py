@@ -14,10 +14,10 @@ from sluice.ledger.batches import newest_batch, recent_batches, record_batch, to
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import resume, set_desired_state, suspend
 from sluice.ledger.generations import current_generation, find_generation, open_next_generation, record_query_id
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import admit_run, newest_run, record_end
 
 ROOT = "file:///checkpoints"

@@ -12,12 +12,12 @@ from sluice.ledger import retention
 from sluice.ledger.batches import recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.progress_samples import record_progress_sample
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import RunState
-from sluice.ledger.retention import Retention, Tidied, tidy
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.retention import Retention, RetentionResult, apply_retention
 from sluice.ledger.runs import admit_run, recent_runs, record_end
-from sluice.ledger.source_looks import record_look
 
 KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90))
 
@@ -61,11 +61,11 @@ def old_batches(ledger: Ledger) -> None:
 
 
 def test_old_batches_are_forgotten_but_for_the_newest_of_every_generation(ledger: Ledger, old_batches: None) -> None:
-    assert tidy(ledger, KEPT, dry_run=True) == Tidied(batches=3, runs=0)
+    assert apply_retention(ledger, KEPT, dry_run=True) == RetentionResult(batches=3, runs=0)
     assert len(keys(ledger)) == 6
-    assert tidy(ledger, KEPT) == Tidied(batches=3, runs=0)
+    assert apply_retention(ledger, KEPT) == RetentionResult(batches=3, runs=0)
     assert keys(ledger) == ["flights:2:2", "flights:2:1", "flights:1:2"]
-    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=0)
+    assert apply_retention(ledger, KEPT) == RetentionResult(batches=0, runs=0)
 
 
 def test_the_sums_stay_true_however_often_it_is_tidied(
@@ -75,12 +75,16 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
     record(ledger, 0, stream="others", days_ago=99)
     before = totals(ledger, "flights")
     newest = recent_batches(ledger, "flights", limit=1)[0]
-    read_before = record_look(ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest).read_rows
+    read_before = record_progress_sample(
+        ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest
+    ).read_rows
     for days in (60, 30, 1):
-        tidy(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs))
+        apply_retention(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs))
         assert totals(ledger, "flights") == before
     assert keys(ledger) == ["flights:2:2", "flights:1:2"]
-    read_after = record_look(ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest).read_rows
+    read_after = record_progress_sample(
+        ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest
+    ).read_rows
     assert (read_before, read_after) == (30, 30)
     assert (before.batches, before.input_rows, before.published_rows) == (6, 60, {"main": 42, "other": 6})
 
@@ -88,7 +92,7 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
 def test_two_that_tidy_at_once_add_nothing_twice(ledger: Ledger, old_batches: None) -> None:
     before = totals(ledger, "flights")
     with ThreadPoolExecutor(max_workers=2) as pool:
-        tidied = list(pool.map(lambda _: tidy(ledger, KEPT), range(2)))
+        tidied = list(pool.map(lambda _: apply_retention(ledger, KEPT), range(2)))
     assert sum(one.batches for one in tidied) == 3
     assert totals(ledger, "flights") == before
 
@@ -103,8 +107,8 @@ def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
     live = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.runs SET ended_at = ended_at - interval '100 days'"))
-    assert tidy(ledger, KEPT, dry_run=True) == Tidied(batches=0, runs=4)
-    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=4)
+    assert apply_retention(ledger, KEPT, dry_run=True) == RetentionResult(batches=0, runs=4)
+    assert apply_retention(ledger, KEPT) == RetentionResult(batches=0, runs=4)
     kept = recent_runs(ledger, "flights", limit=9)
     assert [run.reason for run in kept] == [None, "reason 4"]
     assert kept[0] == live
@@ -114,4 +118,4 @@ def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
     lease = find_lease(ledger, "flights")
     assert lease is not None
     assert (lease.token, lease.run_id) == (6, live.run_id)
-    assert tidy(ledger, KEPT) == Tidied(batches=0, runs=0)
+    assert apply_retention(ledger, KEPT) == RetentionResult(batches=0, runs=0)

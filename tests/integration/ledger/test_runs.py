@@ -149,7 +149,7 @@ def test_an_unknown_run_is_an_error(ledger: Ledger) -> None:
         lambda: record_end(ledger, "nobody", state=RunState.LOST, exit_code=None, reason=""),
         lambda: record_process(ledger, "nobody", PROCESS, LOG),
     ):
-        with pytest.raises(LedgerError, match="knows no run nobody"):
+        with pytest.raises(LedgerError, match="has no run nobody"):
             ask()
 
 

@@ -17,7 +17,7 @@ from sluice.ledger.records.maintenance import (
     StepObservation,
     StepOutcome,
 )
-from sluice.ledger.records.quality import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MAINTENANCE = MaintenanceObservation(

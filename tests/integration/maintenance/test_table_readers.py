@@ -16,7 +16,7 @@ from sluice.declarations.loading import load_declarations
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.maintenance.pin_plan import BEGINNING, Knowledge, ReaderObservation
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import ObjectStoreSettings

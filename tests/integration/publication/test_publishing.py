@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.publication import Workbench, offsets
 
 from sluice.errors import DeliveryError, DivergedError, MarkError, StagingError, StaleTokenError, UnpublishableError
-from sluice.ledger.records.batch import PUBLICATION_KEY
+from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.publication.mark_moves import open_generation, reject_batch, take_over
 from sluice.publication.publish_batches import publish_append
 from sluice.publication.staged_batch import StagedOutput

@@ -21,8 +21,8 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.loaded import LoadedStream
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.tables.catalog import open_catalog

@@ -21,10 +21,10 @@ from sluice.declarations.loaded import Declarations, LoadedStream
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
+from sluice.ledger.progress_samples import recent_progress_samples
 from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run
-from sluice.ledger.source_looks import recent_looks
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import ProgressState
@@ -126,7 +126,7 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     run = started(supervisor, wanted, topic)
     first = reconcile(supervisor, wanted, is_paused=False)
     assert (first.supervised.decision.reason, first.acted) == (SupervisionReason.HEARTBEAT_FRESH, False)
-    (sample,) = recent_looks(ledger, "flights")
+    (sample,) = recent_progress_samples(ledger, "flights")
     assert (sample.generation, sample.batch, sample.read_rows, sample.unread_rows) == (1, 0, 10, 20)
 
     let_time_pass(ledger, STALLED_FOR)
@@ -180,7 +180,7 @@ def test_looks_older_than_a_day_are_forgotten(supervisor: Supervisor, ledger: Le
     reconcile(supervisor, wanted, is_paused=False)
     let_time_pass(ledger, timedelta(days=2))
     reconcile(supervisor, wanted, is_paused=False)
-    assert len(recent_looks(ledger, "flights")) == 1
+    assert len(recent_progress_samples(ledger, "flights")) == 1
 
 
 @pytest.mark.parametrize("action", ["defer_maintenance", "alert"])

@@ -24,9 +24,9 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, suspend
 from sluice.ledger.generations import current_generation, record_fingerprint
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run, recent_runs
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

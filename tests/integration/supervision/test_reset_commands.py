@@ -15,8 +15,8 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import current_generation, find_generation
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import admit_run, record_end
 
 

@@ -17,9 +17,9 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
 from sluice.ledger.migrations import observe_version
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import admit_run, find_run, newest_run, recent_runs, record_end
 
 

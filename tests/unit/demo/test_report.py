@@ -13,7 +13,7 @@ from sluice.demo.comparison import compare_number
 from sluice.demo.report import DemoReport, RowBalance, TableReport, WhereToLook, print_report
 from sluice.demo.steps import StepDuration, StepLog
 from sluice.ledger.records.maintenance import MaintenanceObservation
-from sluice.ledger.records.quality import QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

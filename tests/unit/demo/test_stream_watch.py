@@ -11,10 +11,10 @@ from rich.console import Console
 
 from sluice.demo.live_table import LiveTable, stream_line
 from sluice.demo.stream_watch import BRONZE, SILVER, are_under_way, has_passed, have_read_everything
-from sluice.ledger.records.batch import BatchObservation, PublicationKey, StreamTotals
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_status import StreamRow

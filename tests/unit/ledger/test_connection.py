@@ -8,7 +8,7 @@ import sqlalchemy.exc
 from sqlalchemy import make_url
 
 from sluice.errors import LedgerUnreachableError, SettingsError
-from sluice.ledger.connection import database_time, open_ledger, sentences_of
+from sluice.ledger.connection import database_time, ledger_errors, open_ledger
 
 
 def test_an_absent_ledger_is_one_sentence_without_its_password() -> None:
@@ -31,7 +31,7 @@ def test_another_url_is_refused_without_repeating_it(url: str) -> None:
 
 @pytest.mark.parametrize("told", [sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.OperationalError])
 def test_a_ctrl_c_that_the_driver_hides_is_still_one(told: type[sqlalchemy.exc.DBAPIError]) -> None:
-    with pytest.raises(KeyboardInterrupt), sentences_of(make_url("postgresql+psycopg://u@127.0.0.1/l")):
+    with pytest.raises(KeyboardInterrupt), ledger_errors(make_url("postgresql+psycopg://u@127.0.0.1/l")):
         _ping_that_is_interrupted(told)
 
 
@@ -50,6 +50,6 @@ def test_a_defect_of_the_caller_keeps_its_own_error() -> None:
     defect = sqlalchemy.exc.ProgrammingError("SELECT", None, psycopg.ProgrammingError("syntax error"))
     with (
         pytest.raises(sqlalchemy.exc.ProgrammingError),
-        sentences_of(make_url("postgresql+psycopg://u@127.0.0.1/l")),
+        ledger_errors(make_url("postgresql+psycopg://u@127.0.0.1/l")),
     ):
         raise defect

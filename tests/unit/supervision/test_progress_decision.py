@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.streams import continuous_stream
 
-from sluice.ledger.records.batch import BatchObservation, PublicationKey
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.supervision.progress_decision import (
     LOOKED_AT_WITHIN,
     SHORTEST_WINDOW,

@@ -1,4 +1,4 @@
-"""What the ledger knows of a generation: one checkpoint lineage of a stream."""
+"""A generation in the ledger: one checkpoint lineage of a stream."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class LagObservation:
     """The rows that lie in the sources of a stream and that no recorded batch has read.
 
-    rows: unset when it cannot be told; `problem` then says why. Files that were not opened yet tell no rows.
+    rows: unset when unknown; `problem` then says why. The rows of files that were not opened yet are unknown.
     files: the files that lie in its folders and that no planned batch has read; unset without such a source.
     """
 
@@ -25,5 +25,5 @@ class LagObservation:
         return " + ".join(parts) if not self.problem and parts else "?"
 
 
-UNTOLD = LagObservation(rows=None, problem="it was not looked at")
-"""The lag of a stream whose sources nobody looked at."""
+LAG_UNKNOWN = LagObservation(rows=None, problem="it was not looked at")
+"""The lag of a stream whose sources were not observed."""

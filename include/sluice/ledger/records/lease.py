@@ -1,4 +1,4 @@
-"""What the ledger knows of a lease: the right to run a stream, with a fencing token that only rises."""
+"""A lease in the ledger: the right to run a stream, with a fencing token that only rises."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ how long a driver works without the ledger and how long it may then take to stop
 class LeaseObservation:
     """The lease of a stream. All times are the database's.
 
-    token: of the newest run that was ever admitted. It is never given twice and never falls, whatever becomes of the
-        runs in the ledger.
+    token: of the newest run that was ever admitted. It is never given twice and never falls, even when
+        runs are archived.
     run_id: that run.
-    expires_at: until when nobody else may run the stream; unset when the run has ended and the lease is free.
+    expires_at: until then no other run may run the stream; unset when the run has ended and the lease is free.
     """
 
     stream: str
@@ -28,5 +28,5 @@ class LeaseObservation:
     expires_at: datetime | None = None
 
     def is_held(self, *, at: datetime) -> bool:
-        """Whether nobody but its holder may run the stream at that time of the database."""
+        """Whether only its holder may run the stream at that time of the database."""
         return self.expires_at is not None and at < self.expires_at

@@ -1,4 +1,4 @@
-"""What the ledger knows of a maintenance run: one pass over one table, step by step."""
+"""A maintenance run in the ledger: one pass over one table, step by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MaintenanceStep(StrEnum):
 
 
 class StepOutcome(StrEnum):
-    """What became of a step.
+    """The result of a step.
 
     SKIPPED: there was nothing to do. YIELDED: writers committed in between each time, so the step gave way.
     REFUSED: doing it could have harmed a reader, so it was not done.

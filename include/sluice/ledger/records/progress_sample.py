@@ -1,4 +1,4 @@
-"""What was seen of a stream's progress: one look at its sources, beside what the ledger knew at that moment."""
+"""A sample of a stream's progress: what its batches have read, and what lies unread in its sources."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSample:
-    """One look.
+    """One sample.
 
     observed_at: the database's time.
-    generation: that of the run that reads; unset in looks of long ago.
+    generation: that of the run that reads; unset in samples of earlier versions.
     batch: the newest recorded batch of that generation; unset before its first.
     read_rows: what the batches of that generation have read together.
     unread_rows: what lies in the sources and no recorded batch has read, asked of the sources themselves; unset when
-        it could not be told, and `problem` says why.
+        it is unknown, and `problem` says why.
     """
 
     stream: str

@@ -1,4 +1,4 @@
-"""What the ledger knows of a run: one driver of a stream."""
+"""A run in the ledger: one driver of a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.processes.process_identity import ProcessIdentity
 
 
 class RunState(StrEnum):
-    """Where a run stands. LOST is said of a run whose driver vanished without a word."""
+    """The state of a run. LOST: its driver exited without reporting a status."""
 
     LAUNCHING = "launching"
     RUNNING = "running"
@@ -22,11 +22,11 @@ class RunState(StrEnum):
 
 
 LIVE_STATES = frozenset({RunState.LAUNCHING, RunState.RUNNING})
-"""The ledger admits one run of a stream in these states; a task adopts it instead of launching another."""
+"""The ledger admits one run of a stream in these states; a task adopts it instead of launching another one."""
 
 
 class DesiredState(StrEnum):
-    """What the platform wants of a run; the driver asks for it and obeys."""
+    """The state that a stream or a run is to have; a driver reads it with each heartbeat."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -38,7 +38,7 @@ class DriverExit:
 
     state: FINISHED or FAILED.
     exit_code: the process's; negative is the signal that killed it, as in Python's subprocess.
-    failure: as the driver told it itself; unset when it did not come to that, or did not fail.
+    failure: as the driver reported it; unset when the driver did not fail or did not report.
     """
 
     state: RunState
@@ -49,10 +49,10 @@ class DriverExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """What the ledger answers to a driver's heartbeat.
+    """The ledger's answer to a driver's heartbeat.
 
     desired_state: STOPPED when that was requested, and also when the run no longer holds its lease.
-    holds_lease: whether the run is live and its lease was renewed; else its driver must publish nothing more.
+    holds_lease: whether the run is live and its lease was renewed; else its driver must not publish any more.
     """
 
     desired_state: DesiredState
@@ -61,12 +61,12 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
-    """A run as the ledger holds it. All times are the database's, with time zone.
+    """A run as the ledger has it. All times are the database's, with time zone.
 
-    token: the fencing token of the run's lease, 1 or more; every later run of the stream has a higher one, for ever.
+    token: the fencing token of the run's lease, 1 or more; every later run of the stream has a higher one.
         It goes with everything that the run publishes, so that a table can refuse an older run's publication.
-    end_asked_at, end_asked_because: when and why this run was asked to end, while its stream stays wanted.
-    failure: its class and reason as the driver told them; `decisions.failures.failure_of_run` reads the other ends.
+    end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to go on.
+    failure: as the driver reported it; `failures.classification.failure_of_run` derives it for other ends.
     """
 
     run_id: str
@@ -91,13 +91,13 @@ class RunObservation:
 
     @property
     def is_live(self) -> bool:
-        """Whether the ledger still counts on a driver."""
+        """Whether the run has not ended in the ledger."""
         return self.state in LIVE_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRun:
-    """A run, and the database's time at which it was read: what a trigger sees in one poll."""
+    """A run, and the database's time at which it was read: one poll of a trigger."""
 
     run: RunObservation
     observed_at: datetime

@@ -1,4 +1,4 @@
-"""What the ledger knows of a batch: one micro-batch of a run, after it was delivered."""
+"""A batch in the ledger: one micro-batch of a run, after it was delivered."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class PublicationKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchObservation:
-    """One batch: what went in, what came out, how long it took, and where the source stood.
+    """One batch: its input and output rows, its duration, and its offsets.
 
     The rows add up for a stream that keeps or refuses rows: input = published + refused + late + duplicate.
 
     started_at: when Spark triggered the batch.
-    duration_ms: from trigger to commit; `durations_ms` are its parts in Spark's own words.
+    duration_ms: from trigger to commit; `durations_ms` are its parts under Spark's names.
     published_rows: rows handed to each output, by output name; the quarantine is `refused_rows`.
     late_rows: rows that came behind the watermark and were dropped by a stateful operator.
     duplicate_rows: rows that a de-duplication dropped.

@@ -1,4 +1,4 @@
-"""What the ledger knows of a quality check: the declared expectations of a table against one committed snapshot."""
+"""A quality check in the ledger: the declared expectations of a table against one committed snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class QualityVerdict(StrEnum):
-    """What a check found. Bad data and a check that could not be made are different news.
+    """The result of a check. Bad data and a check that could not be made are different results.
 
     UNDECIDED: an expectation could not be evaluated, for example because its column does not exist.
     NOTHING_TO_CHECK: the table has no snapshot yet.
@@ -22,7 +22,7 @@ class QualityVerdict(StrEnum):
     NOTHING_TO_CHECK = "nothing_to_check"
 
 
-BAD_NEWS = frozenset({QualityVerdict.FAILED, QualityVerdict.UNDECIDED})
+UNSUCCESSFUL_VERDICTS = frozenset({QualityVerdict.FAILED, QualityVerdict.UNDECIDED})
 """A check with one of these verdicts ends with exit code 1."""
 
 
@@ -72,5 +72,5 @@ class QualityObservation:
 
     @property
     def success(self) -> bool:
-        """Whether expectations were checked and all of them held."""
+        """Whether expectations were checked and all of them were met."""
         return self.verdict is QualityVerdict.PASSED

@@ -1,4 +1,4 @@
-"""The looks at the sources of running streams, kept for a day."""
+"""How much of their sources running streams have read: one sample each minute, kept for a day."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 from sqlalchemy import BigInteger, Row, cast, delete, func, insert, select
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Batch, ForgottenBatches, LookAtSources
-from sluice.ledger.records.batch import BatchObservation
+from sluice.ledger.models import Batch, ForgottenBatches, SourceSample
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.progress_sample import ProgressSample
+from sluice.ledger.records.stream_batch import BatchObservation
 
 KEPT_FOR = timedelta(days=1)
-"""How far back looks are kept: longer than any sensible bound of a lag, and 1,440 small rows for each stream."""
+"""How long samples are kept: longer than any sensible limit of a lag, and 1,440 small rows for each stream."""
 
 
-def record_look(
+def record_progress_sample(
     ledger: Ledger, stream: str, lag: LagObservation, *, generation: int, newest_batch: BatchObservation | None
 ) -> ProgressSample:
-    """Record a look at the sources of a stream, under the database's time, and forget what is older than a day.
+    """Record how far a stream is behind its sources, at the database's time, and remove samples older than a day.
 
     Parameters
     ----------
-    lag: what was seen.
+    lag: the rows that no batch has read.
     generation: that of the run that reads.
     newest_batch: its newest recorded batch, up to whose end offsets the sources were read; none before its first.
 
@@ -40,12 +40,10 @@ def record_look(
     )
     with ledger.transaction() as connection:
         connection.execute(
-            delete(LookAtSources).where(
-                LookAtSources.stream == stream, LookAtSources.observed_at < func.now() - KEPT_FOR
-            )
+            delete(SourceSample).where(SourceSample.stream == stream, SourceSample.observed_at < func.now() - KEPT_FOR)
         )
         row = connection.execute(
-            insert(LookAtSources)
+            insert(SourceSample)
             .values(
                 stream=stream,
                 generation=generation,
@@ -54,13 +52,13 @@ def record_look(
                 unread_rows=lag.rows,
                 problem=lag.problem,
             )
-            .returning(*LookAtSources.__table__.columns)
+            .returning(*SourceSample.__table__.columns)
         ).one()
     return _sample_of(row)
 
 
-def recent_looks(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
-    """The looks that are kept, newest first.
+def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
+    """The kept samples of a stream, newest first.
 
     Raises
     ------
@@ -68,9 +66,9 @@ def recent_looks(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
     """
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*LookAtSources.__table__.columns)
-            .where(LookAtSources.stream == stream)
-            .order_by(LookAtSources.observed_at.desc())
+            select(*SourceSample.__table__.columns)
+            .where(SourceSample.stream == stream)
+            .order_by(SourceSample.observed_at.desc())
         ).all()
     return tuple(_sample_of(row) for row in rows)
 

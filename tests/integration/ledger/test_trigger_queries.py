@@ -11,12 +11,12 @@ from sqlalchemy import Executable, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sluice.errors import LedgerError, LedgerUnreachableError
-from sluice.ledger import watching
+from sluice.ledger import trigger_queries
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
 from sluice.ledger.runs import admit_run, beat, find_run
-from sluice.ledger.watching import observe_desired_state, observe_run
+from sluice.ledger.trigger_queries import observe_desired_state, observe_run
 
 _SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
@@ -39,13 +39,13 @@ def sessions(ledger: Ledger) -> int:
 def counted_questions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every question that reaches the ledger from now on."""
     questions: list[object] = []
-    really_ask = watching._ask_once
+    really_ask = trigger_queries._query_once
 
     async def count_and_ask(engine: AsyncEngine, question: Executable) -> Sequence[Row[Any]]:
         questions.append(question)
         return await really_ask(engine, question)
 
-    monkeypatch.setattr(watching, "_ask_once", count_and_ask)
+    monkeypatch.setattr(trigger_queries, "_query_once", count_and_ask)
     return questions
 
 
@@ -71,7 +71,7 @@ def test_two_hundred_watchers_share_two_connections(ledger: Ledger, ledger_url: 
     assert asyncio.run(watch()) in (1, 2)
 
 
-def test_two_hundred_watchers_of_fifty_runs_ask_once_and_each_hears_of_its_own(
+def test_two_hundred_watchers_of_fifty_runs_query_once_and_each_hears_of_its_own(
     ledger: Ledger, ledger_url: str, run: RunObservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [
@@ -93,7 +93,7 @@ def test_two_hundred_watchers_of_fifty_runs_ask_once_and_each_hears_of_its_own(
     assert len(questions) == 1
 
 
-def test_two_hundred_watchers_of_fifty_desired_states_ask_once_and_each_gets_its_own(
+def test_two_hundred_watchers_of_fifty_desired_states_query_once_and_each_gets_its_own(
     ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [
@@ -133,7 +133,7 @@ def test_a_restarted_database_costs_no_answer(ledger: Ledger, ledger_url: str, r
 
 
 def test_an_unknown_run_and_an_absent_ledger_are_errors(ledger_url: str, run: RunObservation) -> None:
-    with pytest.raises(LedgerError, match="knows no run nobody"):
+    with pytest.raises(LedgerError, match="has no run nobody"):
         asyncio.run(observe_run(ledger_url, "nobody"))
     with pytest.raises(LedgerUnreachableError, match=r"127\.0\.0\.1:1/d does not answer"):
         asyncio.run(observe_run("postgresql+psycopg://u:p@127.0.0.1:1/d", run.run_id))
