@@ -244,7 +244,7 @@ def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settin
 def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session as a driver opens it, with two cores of this machine."""
     from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-    from sluice.launching.engine import launch_conf
+    from sluice.launching.launch_settings import launch_conf
     from sluice_spark.session.session import open_session
 
     conf = launch_conf(

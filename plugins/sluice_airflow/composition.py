@@ -53,9 +53,9 @@ class Deployment:
         ----------
         launched_by: who supervises, for a person.
         """
-        from sluice.launching.driver_request import driver_request
         from sluice.launching.launcher_by_connection import LauncherByConnection
         from sluice.launching.local_launcher import LocalLauncher
+        from sluice.launching.spark_submit import driver_request
         from sluice.sources.source_heads import SourceHeads
         from sluice.supervision.supervisor import Supervisor
 
@@ -70,7 +70,7 @@ class Deployment:
         )
 
     def _cluster(self, ledger: Ledger, name: str) -> ClusterLauncher:
-        from sluice.launching.cluster.choosing import cluster_launcher
+        from sluice.launching.launcher_by_connection import cluster_launcher
         from sluice_airflow.adapters.spark_submission import submit_by_provider
 
         connection = self.spark_connection(name)

@@ -19,7 +19,7 @@ IGNORES_ITS_LEASE = "ignores-its-lease"
 
 def fake_conf(tag: DriverTag, environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of an application of this cluster."""
-    tags = {f"fake.tag.{key}": value for key, value in tag.words().items()}
+    tags = {f"fake.tag.{key}": value for key, value in tag.labels().items()}
     return tags | {f"fake.environment.{name}": value for name, value in environment.items()}
 
 

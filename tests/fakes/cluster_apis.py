@@ -108,7 +108,7 @@ class KubernetesApi:
                     "name": name,
                     "namespace": "streams",
                     "creationTimestamp": f"2026-11-21T19:00:{len(self.pods):02d}Z",
-                    "labels": {**tag.words(), "spark-role": "driver", "spark-app-selector": "spark-1"},
+                    "labels": {**tag.labels(), "spark-role": "driver", "spark-app-selector": "spark-1"},
                 },
                 "status": {
                     "phase": phases[state],

@@ -23,7 +23,7 @@ from tests.faults.guards import Guard, without
 
 from sluice.declarations.loading import load_declarations
 from sluice.declarations.streams import EngineDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import admit_run, record_process
 from sluice.processes.driver_processes import identity_of

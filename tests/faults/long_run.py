@@ -25,7 +25,7 @@ from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings
 from sluice_spark.session.session import open_session

@@ -30,7 +30,7 @@ from tests.matrix.services import Services, services_in
 
 from sluice.declarations.combinations import Combination
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice_spark.session.session import open_session
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.settings import Settings
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
 from sluice.declarations.streams import EngineDeclaration, StateDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.session import catalog_conf, deployment_conf, engine_conf

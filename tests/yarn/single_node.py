@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.cluster_http import ask_json
+from sluice.launching.cluster.cluster_http import request_json
 from sluice.launching.cluster.yarn import YarnCluster
 from sluice.settings import project_root
 from sluice.setup.jars import ivy_jar, proxy_options
@@ -48,7 +48,7 @@ class SingleNodeYarn:
     def running(self) -> list[str]:
         """The ids of the applications that have not ended."""
         states = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
-        told = ask_json("GET", f"{self.webapp}/ws/v1/cluster/apps?states={states}", within_seconds=30)
+        told = request_json("GET", f"{self.webapp}/ws/v1/cluster/apps?states={states}", timeout_seconds=30)
         return [app["id"] for app in (told.get("apps") or {}).get("app", [])]
 
     def end_applications(self) -> None:
@@ -208,9 +208,9 @@ def _await_node(yarn: SingleNodeYarn, daemons: list[subprocess.Popen[bytes]], fo
         dead = [daemon.args for daemon in daemons if daemon.poll() is not None]
         assert not dead, f"a daemon ended, see the logs in {folder}"
         try:
-            told = ask_json("GET", f"{yarn.webapp}/ws/v1/cluster/metrics", within_seconds=30)
+            told = request_json("GET", f"{yarn.webapp}/ws/v1/cluster/metrics", timeout_seconds=30)
             if told["clusterMetrics"]["activeNodes"] == 1:
-                info = ask_json("GET", f"{yarn.webapp}/ws/v1/cluster/info", within_seconds=30)
+                info = request_json("GET", f"{yarn.webapp}/ws/v1/cluster/info", timeout_seconds=30)
                 return int(info["clusterInfo"]["startedOn"])
         except ClusterError:
             pass  # the ResourceManager does not listen yet

@@ -12,13 +12,11 @@ from functools import partial
 
 from sluice.declarations.loaded import Declarations
 from sluice.declarations.loading import load_declarations
-from sluice.launching.cluster.choosing import cluster_launcher
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import submit_by_program
-from sluice.launching.driver_request import driver_request
-from sluice.launching.launcher_by_connection import LauncherByConnection
+from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
 from sluice.launching.local_launcher import LocalLauncher
-from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in
+from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads

@@ -70,7 +70,7 @@ def _record_process(arguments: argparse.Namespace, pid: int) -> int:
     from dataclasses import asdict
 
     from sluice.errors import SluiceError
-    from sluice.launching.exit_recording import record_driver_process
+    from sluice.launching.driver_records import record_driver_process
 
     with open(arguments.report_fd, "w", closefd=False) as report:
         try:
@@ -108,9 +108,7 @@ def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
 def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
     """Leave the note, tell the ledger, take the note away."""
     from sluice.errors import LedgerError
-    from sluice.launching.exit_notes import remove_exit_note, write_exit_note
-    from sluice.launching.exit_recording import record_driver_exit
-    from sluice.launching.exits import exit_of
+    from sluice.launching.driver_records import exit_of, record_driver_exit, remove_exit_note, write_exit_note
 
     ended = exit_of(exit_code, arguments.log_file)
     try:

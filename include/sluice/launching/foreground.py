@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.launching.engine import launch_conf
 from sluice.launching.job_command import JobCommand
+from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import SparkConnection, spark_submit_command
 from sluice.settings import Settings
 

@@ -1,7 +1,7 @@
 """Run one small Spark application whose JVM writes the classes it has loaded into an archive when it ends.
 
 The bootstrap runs it in the project's environment. The application starts as every other one does, with the settings
-of `sluice.launching.engine`, because an archive serves only applications with the same class path.
+of `sluice.launching.launch_settings`, because an archive serves only applications with the same class path.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from sluice.declarations.streams import EngineDeclaration
-from sluice.launching.engine import launch_conf
+from sluice.launching.launch_settings import launch_conf
 from sluice.settings import project_root
 
 

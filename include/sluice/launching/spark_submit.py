@@ -1,35 +1,41 @@
-"""The command line of `spark-submit`: how a Spark connection, launch settings and a job's arguments become an argv."""
+"""How a job is submitted with `spark-submit`: the Spark connection, the argv, and the request for a stream's driver."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sluice.declarations.loaded import LoadedStream
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.job_command import JobCommand
+from sluice.launching.job_command import JobCommand, RunStream
+from sluice.launching.launch_settings import launch_conf
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.records.run import RunObservation
+from sluice.settings import Settings
 
 SPARK_BINARY = "spark-submit"
 
 DEFAULT_CONNECTION = "spark_default"
-"""The Spark connection of streams and jobs that name none."""
+"""The Spark connection of streams and jobs that do not name one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConnection:
-    """Where Spark applications run; in Airflow the Spark connection says it.
+    """Where Spark applications run: the content of Airflow's Spark connection.
 
     master: as Spark's `--master`.
     deploy_mode: `client` or `cluster`; unset leaves it to Spark.
     spark_binary: the program, a name on the PATH or a path.
     queue: the YARN queue; unset leaves it to YARN.
-    resource_managers: where the web applications of YARN's ResourceManagers are.
-    user: in whose name applications of YARN are ended.
+    resource_managers: the addresses of the web applications of YARN's ResourceManagers.
+    user: the user who kills applications of YARN.
     """
 
     master: str = "local[*]"
@@ -41,21 +47,21 @@ class SparkConnection:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether drivers run on the cluster's own machines, away from whoever launches them."""
+        """Whether drivers run on the cluster's machines instead of the launching host."""
         return self.deploy_mode == "cluster"
 
 
 def variable_of(connection: str) -> str:
-    """Where a deployment, and the local stack, write an Airflow connection."""
+    """Return the environment variable in which a deployment, or the local stack, sets an Airflow connection."""
     return f"AIRFLOW_CONN_{connection.upper()}"
 
 
 def connection_in(environ: Mapping[str, str], name: str) -> SparkConnection:
-    """The Spark connection of a name, as a command finds it: so its drivers run where those of Airflow run.
+    """Return the Spark connection of a name from the environment, so a command's drivers run where Airflow's run.
 
     Raises
     ------
-    SettingsError: when it is not set, not JSON, or names no host. The connection itself stays out of the message.
+    SettingsError: when it is not set, not JSON, or has no host. The connection itself stays out of the message.
     """
     variable = variable_of(name)
     if variable in environ:
@@ -63,7 +69,7 @@ def connection_in(environ: Mapping[str, str], name: str) -> SparkConnection:
     if name == DEFAULT_CONNECTION:
         return SparkConnection()
     raise SettingsError(
-        f"{variable} is not set, so a command cannot know where the Spark connection {name} leads.",
+        f"{variable} is not set, so the Spark connection {name} is unknown to this command.",
         next_step="Set it, or start the stream by its DAG.",
     )
 
@@ -73,7 +79,7 @@ def connection_of(written: str, *, variable: str) -> SparkConnection:
 
     Raises
     ------
-    SettingsError: when it is not JSON, or names no host. The connection itself stays out of the message.
+    SettingsError: when it is not JSON, or has no host. The connection itself stays out of the message.
     """
     try:
         connection = json.loads(written)
@@ -83,7 +89,7 @@ def connection_of(written: str, *, variable: str) -> SparkConnection:
     except (ValueError, KeyError, AttributeError):
         # `from None`: the cause would repeat the connection, and with it a password.
         raise SettingsError(
-            f"{variable} is not a Spark connection as a command reads it: a JSON object with a host.",
+            f"{variable} is not a Spark connection that a command can read: a JSON object with a host.",
             next_step='Write it like {"conn_type": "spark", "host": "local[2]"}, or start the stream by its DAG.',
         ) from None
     return SparkConnection(
@@ -97,20 +103,54 @@ def connection_of(written: str, *, variable: str) -> SparkConnection:
 
 
 def resource_managers_of(extra: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where YARN's REST API is, by the provider's own word for it; of a pair both, comma separated."""
-    told = str(extra.get("yarn_resourcemanager_webapp_address") or "")
-    return tuple(address.strip() for address in told.split(",") if address.strip())
+    """Return the addresses of YARN's REST API, under the Spark provider's key; of a pair both, comma separated."""
+    addresses = str(extra.get("yarn_resourcemanager_webapp_address") or "")
+    return tuple(address.strip() for address in addresses.split(",") if address.strip())
+
+
+def driver_request(
+    wanted: LoadedStream, run: RunObservation, *, settings: Settings, connections: Callable[[str], SparkConnection]
+) -> LaunchRequest:
+    """Return the request that starts the driver of a continuous stream's run.
+
+    The log is named after the time of the launch, so that a folder lists the runs of a stream in order.
+
+    Parameters
+    ----------
+    connections: returns the Spark connection of a name.
+
+    Raises
+    ------
+    LaunchError: when `spark-submit` is not found.
+    SettingsError: when the stream's Spark connection is missing or wrong.
+    """
+    engine, home = wanted.declaration.engine, settings.home
+    name = engine.connection or DEFAULT_CONNECTION
+    connection = connections(name)
+    conf = launch_conf(home=home, jars=settings.jars, engine=engine, is_bounded=False, master=connection.master)
+    job = RunStream(stream=run.stream, run_id=run.run_id)
+    request = LaunchRequest(
+        run_id=run.run_id,
+        stream=run.stream,
+        command=(str(home / job.application), *job.arguments()),
+        environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        log_file=settings.logs / run.stream / f"{run.launched_at:%Y%m%dT%H%M%SZ}-{run.run_id[:8]}.log",
+    )
+    if connection.is_cluster:
+        return replace(request, connection=name, conf=conf)
+    command = spark_submit_command(connection, job, home=home, conf=conf, name=f"sluice {run.stream}")
+    return replace(request, command=command)
 
 
 def spark_submit_command(
     connection: SparkConnection, command: JobCommand, *, home: Path, conf: Mapping[str, str], name: str
 ) -> tuple[str, ...]:
-    """The argv that submits a job. Everybody on the machine may read it, so nothing secret is in it.
+    """Return the argv that submits a job. Every user of the machine can read it, so it contains no secret.
 
     Parameters
     ----------
     home: the project's root, below which the job's application lies.
-    conf: settings that must be known before the JVM starts (`sluice.launching.engine.launch_conf`).
+    conf: settings that must be known before the JVM starts (`sluice.launching.launch_settings.launch_conf`).
     name: the application's name in Spark's listings.
 
     Raises
@@ -128,11 +168,11 @@ def spark_submit_command(
 
 
 def find_spark_submit(binary: str) -> str:
-    """The full path of `spark-submit`: on the PATH, below SPARK_HOME, or inside the installed pyspark.
+    """Return the full path of `spark-submit`: on the PATH, below SPARK_HOME, or inside the installed pyspark.
 
     Raises
     ------
-    LaunchError: when it is in none of them.
+    LaunchError: when none of them has it.
     """
     places = [Path(os.environ["SPARK_HOME"]) / "bin"] if "SPARK_HOME" in os.environ else []
     pyspark = find_spec("pyspark")  # finds the package without importing it

@@ -16,7 +16,7 @@ from sluice.setup.java_runtime import JavaRuntime
 from sluice.setup.setup_progress import Progress
 
 ARCHIVE_NAME = "spark-classes.jsa"
-"""The archive's name below the environment's folder (`sys.prefix`), where `sluice.launching.engine` looks for it."""
+"""The archive's name in the environment's folder (`sys.prefix`), where `sluice.launching.launch_settings` finds it."""
 
 _RECORDING_SECONDS = 180.0
 """Recording takes half a minute on 2 cores; a machine that needs longer is better off with a slower start of Spark."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.launching.exit_notes import read_exit_note
+from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time

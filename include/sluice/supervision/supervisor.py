@@ -65,7 +65,7 @@ class Supervisor:
     """What supervision works with, put together by whoever composes: `sluice_airflow.composition`, `sluice.cli`.
 
     request_for: turns an admitted run of the wanted stream into the request that starts its driver, for example
-        `functools.partial(driver_request, settings=…, connections=…)` (`sluice.launching.driver_request`).
+        `functools.partial(driver_request, settings=…, connections=…)` (`sluice.launching.spark_submit`).
     launched_by: who supervises, for a person: the Airflow task, the command.
     heads: looks at the sources of streams; without it nobody judges their progress.
     """

@@ -1,7 +1,7 @@
 """Opens the Spark session of a job from the deployment's settings.
 
-What must be known before the JVM starts is in `sluice.launching.engine.launch_conf` and not secret. Everything here is
-set by the driver itself, from its own environment: so no secret is ever an argument of a process.
+The settings that must be known before the JVM starts are in `sluice.launching.launch_settings.launch_conf`; none is
+secret. The driver itself sets everything else from its own environment, so no secret is ever an argument of a process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from sluice.declarations.streams import StateDeclaration
-from sluice.launching.engine import is_local
+from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session.jvm import remember_names
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf

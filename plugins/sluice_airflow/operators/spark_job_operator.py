@@ -79,7 +79,7 @@ class SparkJobOperator(SparkSubmitOperator):
         AirflowException: with the job's own reason; Airflow tries again as often as the task allows.
         AirflowFailException: when another try could only repeat the failure.
         """
-        from sluice.launching.engine import launch_conf
+        from sluice.launching.launch_settings import launch_conf
         from sluice_airflow.composition import load_deployment
 
         try:

@@ -20,7 +20,7 @@ from tests.fixtures.drivers import await_condition, await_end, end_drivers, proc
 
 from sluice.errors import LaunchError
 from sluice.failure_reasons import Failure, FailureReason
-from sluice.launching.exit_notes import exit_note_path
+from sluice.launching.driver_records import exit_note_path
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger

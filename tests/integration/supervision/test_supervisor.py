@@ -15,7 +15,7 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.loaded import LoadedStream
 from sluice.failure_reasons import Failure, FailureReason, next_step
-from sluice.launching.exit_notes import write_exit_note
+from sluice.launching.driver_records import write_exit_note
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger

@@ -11,11 +11,10 @@ import pytest
 
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.cluster.application import DriverTag
-from sluice.launching.cluster.choosing import cluster_launcher
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission, driver_environment, private_properties, submit_by_program
-from sluice.launching.cluster.yarn_conf import yarn_conf
-from sluice.launching.launcher_by_connection import LauncherByConnection
+from sluice.launching.cluster.yarn import yarn_conf
+from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, connection_in
 from sluice.ledger.connection import Ledger, open_ledger
@@ -91,8 +90,8 @@ def test_a_driver_whose_connection_is_gone_is_unknown_and_none_is_launched() -> 
 @pytest.mark.parametrize(
     ("connection", "problem"),
     [
-        (replace(YARN, resource_managers=()), "does not say where YARN's ResourceManager is asked"),
-        (replace(YARN, resource_managers=("rm:8088",)), "names the ResourceManager rm:8088, which is no http"),
+        (replace(YARN, resource_managers=()), "does not have the address of YARN's ResourceManager"),
+        (replace(YARN, resource_managers=("rm:8088",)), "names the ResourceManager rm:8088, which is not an http"),
         (replace(YARN, deploy_mode="client"), "has the master yarn and the deploy-mode client"),
         (replace(YARN, master="spark://host:7077"), "has the master spark://host:7077"),
         (

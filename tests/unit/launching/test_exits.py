@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.failure_reasons import Failure, FailureReason
-from sluice.launching.exit_notes import exit_note_path, read_exit_note, remove_exit_note, write_exit_note
-from sluice.launching.exits import exit_of
+from sluice.launching.driver_records import exit_note_path, exit_of, read_exit_note, remove_exit_note, write_exit_note
 from sluice.ledger.records.run import DriverExit, RunState
 
 FAILED = "sluice: failed: DeliveryError: bronze.flights refuses"

@@ -13,11 +13,10 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.streams import EngineDeclaration
 from sluice.errors import LaunchError
-from sluice.launching.driver_request import driver_request
-from sluice.launching.engine import launch_conf
 from sluice.launching.job_command import MaintainTable, RunStream
+from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.spark_submit import SparkConnection, find_spark_submit, spark_submit_command
+from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 

@@ -1,4 +1,4 @@
-"""What was seen of a driver as an application of a cluster."""
+"""A driver as an application of a cluster: its tag, and its observed state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ApplicationState(StrEnum):
-    """Where an application stands, in one word for all clusters. QUEUED: taken in, and not given a place yet."""
+    """The state of an application, in the same words for all clusters. QUEUED: accepted, without resources yet."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -16,9 +16,13 @@ class ApplicationState(StrEnum):
     KILLED = "killed"
 
 
+LIVE_APPLICATIONS = frozenset({ApplicationState.QUEUED, ApplicationState.RUNNING})
+"""An application in one of these states has a driver, or will have one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverTag:
-    """What the one application of a run is found by. It is known before the application exists.
+    """The tag by which the one application of a run is found. It is known before the application exists.
 
     token: the fencing token of the run's lease.
     launched_at_ms: when the run was bound to this tag, in milliseconds since the epoch.
@@ -31,11 +35,11 @@ class DriverTag:
 
     @property
     def text(self) -> str:
-        """Stream, token and run as the ledger keeps them."""
+        """Stream, token and run as the ledger stores them."""
         return f"{self.stream}:{self.token}:{self.run_id}"
 
-    def words(self) -> dict[str, str]:
-        """The tag in parts that every cluster takes as tags or labels: small letters, digits, `-` and `_`."""
+    def labels(self) -> dict[str, str]:
+        """Return the tag in parts that every cluster allows as tags or labels: small letters, digits, `-` and `_`."""
         return {
             "sluice-stream": self.stream,
             "sluice-token": str(self.token),
@@ -44,17 +48,13 @@ class DriverTag:
         }
 
 
-LIVE_APPLICATIONS = frozenset({ApplicationState.QUEUED, ApplicationState.RUNNING})
-"""An application in one of these states has a driver, or will have one."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationObservation:
-    """An application as the cluster tells of it.
+    """An application as its cluster reports it.
 
-    application_id: the cluster's own name for it.
-    explanation: what the cluster says of its end; often empty.
-    exit_code: the driver's, where the cluster tells it.
+    application_id: the cluster's name for it.
+    explanation: the cluster's diagnostics about its end; often empty.
+    exit_code: the driver's exit code, where the cluster reports it.
     """
 
     application_id: str

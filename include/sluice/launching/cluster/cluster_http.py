@@ -1,82 +1,73 @@
-"""One question to the HTTP API of a cluster: JSON there, JSON back, and never without a bound in time."""
+"""A request to the HTTP API of a cluster: JSON in both directions, always with a timeout."""
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Mapping
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from sluice.errors import ClusterError
 
-ANSWERED_WITHIN_SECONDS = 10.0
-"""Bounds each step of a question. The supervision of other streams waits meanwhile; an API that is this slow tells
-nothing, and nothing is done on its silence."""
+if TYPE_CHECKING:
+    import httpx
 
-_LONGEST_TOLD = 300
+REQUEST_TIMEOUT_SECONDS = 10.0
+"""The limit of each step of a request. The supervision of other streams waits meanwhile, and the state of an
+application is unknown while its API is slower than this."""
 
-
-class _NoRedirect(HTTPRedirectHandler):
-    """A ResourceManager that stands by points at the active one; the caller knows both and asks the other itself."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        """Follow nothing, so that the answer counts as an error."""
-        del req, fp, code, msg, headers, newurl
+_ERROR_CHARACTERS = 300
 
 
-def ask_json(
+def request_json(
     method: str,
     url: str,
     *,
     body: object = None,
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
-    within_seconds: float = ANSWERED_WITHIN_SECONDS,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
-    """Ask, and return the JSON object of the answer.
+    """Send a request, and return the JSON object of the response.
+
+    Redirects are not followed: a standby ResourceManager redirects to the active one, and the caller knows both.
 
     Parameters
     ----------
-    headers: further headers; a token travels here and stays out of every message.
-    tls: which certificates are trusted; unset: the machine's own.
+    headers: additional headers; a token is sent here and stays out of every message.
+    tls: which certificates are trusted; unset: those of the machine.
 
     Raises
     ------
-    ClusterError: when there is no answer, it is a refusal, or no JSON object; it knows the HTTP status.
+    ClusterError: when there is no response, or it is an error or no JSON object; it knows the HTTP status.
     """
-    sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data=data, headers=sent, method=method)  # noqa: S310  # the address of the deployment
-    opener = build_opener(_NoRedirect(), HTTPSHandler(context=tls))
+    import httpx  # takes longer to import than the rest of a command, which mostly has no cluster
+
     place = _place(url)
+    verify = (tls or ssl.create_default_context()) if url.startswith("https:") else False
+    sent = {"Accept": "application/json", **(headers or {})}
     try:
-        with opener.open(request, timeout=within_seconds) as answer:
-            told = json.load(answer)
-    except HTTPError as error:
-        with error:
-            raise ClusterError(f"{place} answers {error.code}: {_told(error)}", status=error.code) from None
-    except (OSError, HTTPException) as error:
-        raise ClusterError(f"{place} does not answer: {error}.") from error
+        response = httpx.request(
+            method, url, json=body, headers=sent, timeout=timeout_seconds, verify=verify, follow_redirects=False
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise ClusterError(f"{place} does not answer: {str(error) or type(error).__name__}.") from error
+    if not response.is_success:
+        problem = response.text[:_ERROR_CHARACTERS].strip() or response.reason_phrase
+        raise ClusterError(f"{place} answers {response.status_code}: {problem}", status=response.status_code)
+    return _json_object(response, place)
+
+
+def _json_object(response: httpx.Response, place: str) -> dict[str, Any]:
+    try:
+        answer = response.json()
     except ValueError as error:
-        raise ClusterError(f"{place} answers with something else than JSON.") from error
-    if not isinstance(told, dict):
-        raise ClusterError(f"{place} answers with something else than a JSON object.")
-    return told
+        raise ClusterError(f"The response of {place} is not JSON.") from error
+    if not isinstance(answer, dict):
+        raise ClusterError(f"The response of {place} is not a JSON object.")
+    return answer
 
 
 def _place(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port}{parts.path}" if parts.port else f"{parts.hostname}"
-
-
-def _told(error: HTTPError) -> str:
-    try:
-        return error.read(_LONGEST_TOLD).decode(errors="replace").strip() or str(error.reason)
-    except OSError:
-        return str(error.reason)

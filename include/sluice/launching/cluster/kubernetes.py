@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from sluice.errors import ClusterError
 from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
-from sluice.launching.cluster.cluster_http import ask_json
+from sluice.launching.cluster.cluster_http import request_json
 
 _DRIVER_CONTAINER = "spark-kubernetes-driver"
 """How Spark names the driver's container in its pod."""
@@ -51,7 +51,7 @@ class KubernetesCluster:
         ------
         ClusterError: when the API does not answer, or nobody hears from the pod's node.
         """
-        labels = {**tag.words(), "spark-role": "driver"}
+        labels = {**tag.labels(), "spark-role": "driver"}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         pods = self._ask("GET", f"pods?{urlencode({'labelSelector': selector})}").get("items") or []
         if not pods:
@@ -78,7 +78,7 @@ class KubernetesCluster:
         except OSError as error:
             raise ClusterError(f"The token or the certificates of {self.server} cannot be read: {error}.") from error
         url = f"{self.server.rstrip('/')}/api/v1/namespaces/{quote(self.namespace)}/{path}"
-        return ask_json(method, url, headers=headers, tls=tls)
+        return request_json(method, url, headers=headers, tls=tls)
 
 
 def _observation_of(pod: Mapping[str, Any]) -> ApplicationObservation:

@@ -1,6 +1,7 @@
-"""YARN, by the REST API of its ResourceManager.
+"""YARN: applications through the REST API of its ResourceManager, and the settings that tag one.
 
-Source: https://hadoop.apache.org/docs/r3.4.2/hadoop-yarn/hadoop-yarn-site/ResourceManagerRest.html
+Sources: https://hadoop.apache.org/docs/r3.4.2/hadoop-yarn/hadoop-yarn-site/ResourceManagerRest.html and
+https://spark.apache.org/docs/4.1.0/running-on-yarn.html#spark-properties
 """
 
 from __future__ import annotations
@@ -8,24 +9,60 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from sluice.errors import ClusterError
 from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
-from sluice.launching.cluster.cluster_http import ask_json
+from sluice.launching.cluster.cluster_http import request_json
 
 _QUEUED = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)|[Ee]xit code:? (\d+)")
-"""How diagnostics tell of the application master's process, which runs the driver."""
+"""The exit code of the application master's process, which runs the driver, in an application's diagnostics."""
 
-_LONGEST_EXPLANATION = 600
+_EXPLANATION_CHARACTERS = 600
+
+_SHELL = str.maketrans({character: f"\\{character}" for character in '\\"$`'})
+"""The node writes each variable between double quotes into a shell script, without escaping it."""
 
 
 def yarn_tags(tag: DriverTag) -> tuple[str, ...]:
-    """The tag as an application's tags. YARN takes at most ten, of at most 100 small letters each."""
-    return tuple(f"{key}:{value}" for key, value in tag.words().items())
+    """Return the tag as an application's tags. YARN allows at most ten, of at most 100 small letters each."""
+    return tuple(f"{key}:{value}" for key, value in tag.labels().items())
+
+
+def yarn_conf(tag: DriverTag, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the application that is the driver of one run.
+
+    The settings contain secrets, so they go into a private file.
+
+    Parameters
+    ----------
+    tag: the tag by which the application is found.
+    environment: the driver's variables; executors get only those of Python.
+    """
+    python = {name: value for name, value in environment.items() if name.startswith("PYSPARK_")}
+    return {
+        **_spark_of_the_nodes(),
+        "spark.yarn.tags": ",".join(yarn_tags(tag)),
+        # YARN would restart the same run whatever ended it; restarts are decided by the supervision.
+        "spark.yarn.maxAppAttempts": "1",
+        "spark.yarn.submit.waitAppCompletion": "false",
+        **{f"spark.yarn.appMasterEnv.{name}": value.translate(_SHELL) for name, value in environment.items()},
+        **{f"spark.executorEnv.{name}": value.translate(_SHELL) for name, value in python.items()},
+    }
+
+
+def _spark_of_the_nodes() -> dict[str, str]:
+    """Use the Spark of the nodes, which has the same path on each, as the jars and the project do. Without this setting
+    `spark-submit` uploads Spark for every application."""
+    found = find_spec("pyspark")  # finds the package without importing it
+    if found is None or not found.submodule_search_locations:
+        return {}
+    return {"spark.yarn.jars": f"local:{Path(found.submodule_search_locations[0]) / 'jars'}/*"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +70,14 @@ class YarnCluster:
     """A YARN cluster.
 
     addresses: of the ResourceManager's web application, such as http://host:8088; of a pair both, in any order.
-    user: in whose name applications are ended. YARN believes it unless the cluster is secured.
+    user: the user who kills applications. YARN does not authenticate the user unless the cluster is secured.
     """
 
     addresses: tuple[str, ...]
     user: str
 
     def find(self, tag: DriverTag) -> ApplicationObservation | None:
-        """The newest application with all of the tags.
+        """Return the newest application with all of the tags.
 
         Raises
         ------
@@ -48,10 +85,9 @@ class YarnCluster:
         """
         tags = yarn_tags(tag)
         run_tag = next(one for one in tags if one.endswith(tag.run_id))
-        told = self._ask(
-            "GET", f"apps?{urlencode({'applicationTags': run_tag})}"
-        )  # more than one tag means any of them
-        apps = [app for app in (told.get("apps") or {}).get("app", []) if _has_all(app, tags)]
+        # Only one tag: YARN returns the applications with any of the tags in a request.
+        answer = self._request("GET", f"apps?{urlencode({'applicationTags': run_tag})}")
+        apps = [app for app in (answer.get("apps") or {}).get("app", []) if _has_all(app, tags)]
         if not apps:
             return None
         return _observation_of(max(apps, key=lambda app: int(app.get("startedTime", 0))))
@@ -65,17 +101,17 @@ class YarnCluster:
         """
         path = f"apps/{application_id}/state?{urlencode({'user.name': self.user})}"
         try:
-            self._ask("PUT", path, body={"state": "KILLED"})
+            self._request("PUT", path, body={"state": "KILLED"})
         except ClusterError as error:
-            if error.status != 404:  # the ResourceManager has forgotten it, as it does with what ended long ago
+            if error.status != 404:  # the ResourceManager drops applications that ended long ago
                 raise
 
-    def _ask(self, method: str, path: str, *, body: object = None) -> dict[str, Any]:
-        """Ask the active ResourceManager. One that stands by redirects, which is no answer here."""
+    def _request(self, method: str, path: str, *, body: object = None) -> dict[str, Any]:
+        """Send a request to the active ResourceManager. A standby one redirects, which counts as an error."""
         problems = []
         for address in self.addresses:
             try:
-                return ask_json(method, f"{address.rstrip('/')}/ws/v1/cluster/{path}", body=body)
+                return request_json(method, f"{address.rstrip('/')}/ws/v1/cluster/{path}", body=body)
             except ClusterError as error:
                 problems.append(error)
         refusal = next((error for error in problems if error.status not in (None, 307)), problems[-1])
@@ -96,13 +132,13 @@ def _observation_of(app: Mapping[str, Any]) -> ApplicationObservation:
     return ApplicationObservation(
         application_id=app["id"],
         state=_state_of(app),
-        explanation=diagnostics[:_LONGEST_EXPLANATION],
+        explanation=diagnostics[:_EXPLANATION_CHARACTERS],
         exit_code=int(code[1] or code[2]) if code is not None else None,
     )
 
 
 def _state_of(app: Mapping[str, Any]) -> ApplicationState:
-    """A driver that failed on its last attempt leaves the state FINISHED, and says FAILED in its final status."""
+    """An application whose driver failed on its last attempt has the state FINISHED and the final status FAILED."""
     state = app["state"]
     if state in _QUEUED:
         return ApplicationState.QUEUED
