@@ -1,0 +1,122 @@
+"""User-facing text uses plain words: messages, help, docstrings and comments of the code, README and docs."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.architecture.committed_files import committed_files
+from tests.architecture.source_modules import ROOT
+
+WORDS_NOT_TO_USE = {
+    r"tells?|told|telling|untold": "report, record, log, show; unknown",
+    r"wish(?:es|ed|ing)?": "desired state, request",
+    r"nobody": "there is no …, without …",
+    r"anew": "again, restart, recreate",
+    r"ails|ailing": "is unhealthy, fails, stalls",
+    r"vanish(?:es|ed|ing)?": "disappear, exit, is gone",
+    r"forg(?:ive|ives|iven|iving|ave)": "reset the count; allowed lateness",
+    r"bears": "waits, continues for at most …",
+    r"without a word": "without a message, silently, without reporting a status",
+    r"sound": "valid, consistent",
+    r"of before": "previous, earlier",
+    r"upkeep": "maintenance",
+    r"(?:pass|passes|passed|passing) over": "skip",
+}
+"""Words of a private dialect, as whole words, with those to write instead. Names with underscores are no words."""
+
+WORDS = re.compile(r"\b(?:" + "|".join(WORDS_NOT_TO_USE) + r")\b", re.IGNORECASE)
+
+FOLDERS = ("dags", "docs", "include", "jobs", "plugins")
+
+SINGLE_FILES = ("README.md", "Makefile", "Dockerfile", "docker-compose.yaml", "pyproject.toml")
+
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    "docs/decisions/0031-group-the-code-into-rooms-by-domain.md": ("upkeep",),  # names the earlier packages
+}
+"""For each file the words that stay there; the reason is a comment beside them."""
+
+NOT_CLEAN_YET: tuple[str, ...] = (
+    "Makefile",
+    "README.md",
+    "dags/broken_declarations.py",
+    "docs/declarations.md",
+    "docs/guides/cluster.md",
+    "docs/guides/inputs.md",
+    "docs/guides/on-call.md",
+    "docs/guides/outputs.md",
+    "docs/settings.md",
+    "include/pipelines/flights/",
+    "include/pipelines/flights/bronze.flights.table.yaml",
+    "include/pipelines/flights/bronze_flights.stream.yaml",
+    "include/sluice/checkpoints/",
+    "include/sluice/cli/",
+    "include/sluice/declarations/",
+    "include/sluice/demo/",
+    "include/sluice/failures/",
+    "include/sluice/launching/",
+    "include/sluice/ledger/",
+    "include/sluice/maintenance/",
+    "include/sluice/publication/",
+    "include/sluice/record_values/",
+    "include/sluice/settings.py",
+    "include/sluice/setup/",
+    "include/sluice/sources/",
+    "include/sluice/stack/",
+    "include/sluice/supervision/",
+    "include/sluice/tables/",
+    "jobs/load_classes.py",
+    "jobs/log4j2.properties",
+    "jobs/sluice_spark/delivery/",
+    "jobs/sluice_spark/maintenance/",
+    "jobs/sluice_spark/quality/",
+    "jobs/sluice_spark/query/",
+    "jobs/sluice_spark/run/",
+    "jobs/sluice_spark/session/",
+    "jobs/sluice_spark/sinks/",
+    "jobs/sluice_spark/sources/",
+    "jobs/sluice_spark/testing.py",
+    "plugins/sluice_airflow/dag_builders/",
+    "plugins/sluice_airflow/executors/",
+    "plugins/sluice_airflow/operators/",
+    "plugins/sluice_airflow/triggers/",
+)
+"""Rooms whose texts still have such words."""
+
+
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Every text that a person reads, with the place of its first line."""
+    return tuple(
+        (path.relative_to(ROOT).as_posix(), text)
+        for path in committed_files()
+        if path.relative_to(ROOT).parts[0] in (*FOLDERS, *SINGLE_FILES)
+        for text in _texts_of(path)
+    )
+
+
+def _texts_of(path: Path) -> Iterator[str]:
+    if path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            if token.type in (tokenize.STRING, tokenize.COMMENT) or "FSTRING" in tokenize.tok_name[token.type]:
+                yield token.string
+    else:
+        yield path.read_text()
+
+
+def bad_words() -> Iterator[tuple[str, str]]:
+    """Every word that is not to be used, with its file."""
+    for place, text in texts():
+        for found in WORDS.finditer(" ".join(text.split())):
+            if found[0].lower() not in EXCEPTIONS.get(place, ()):
+                yield place, found[0].lower()
+
+
+def test_texts_use_plain_words() -> None:
+    wrong = [f"{place}: {word}" for place, word in bad_words() if not place.startswith(NOT_CLEAN_YET)]
+
+    assert wrong == []
