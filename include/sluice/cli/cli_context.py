@@ -1,4 +1,4 @@
-"""What the commands over streams work with, put together from the settings: the command line's composition."""
+"""What commands work with, composed from the settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.supervision.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class CliContext:
     """The settings, the declarations, the ledger and the launcher of this deployment."""
 
     settings: Settings
@@ -33,15 +33,15 @@ class Workplace:
     launcher: LauncherByConnection
 
     def heads(self) -> SourceHeads:
-        """What looks at the sources."""
+        """The observer of the sources' newest positions."""
         return SourceHeads(self.settings)
 
     def supervisor(self) -> Supervisor:
-        """What supervises streams in the name of this person.
+        """The supervisor; it records the person who runs the command as the one who launched a run.
 
         Raises
         ------
-        SettingsError: when the Spark connection cannot be read; nothing is begun then.
+        SettingsError: when the Spark connection cannot be read.
         """
         connections = partial(connection_in, os.environ)
         connections(DEFAULT_CONNECTION)
@@ -54,8 +54,8 @@ class Workplace:
 
 
 @contextmanager
-def open_workplace() -> Iterator[Workplace]:
-    """Open what this deployment has; closed when the block ends.
+def open_cli_context() -> Iterator[CliContext]:
+    """Open the context of this deployment, and close the ledger when the block ends.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def open_workplace() -> Iterator[Workplace]:
     settings = load_settings()
     url = settings.ledger_url.get_secret_value()
     with open_ledger(url) as ledger:
-        yield Workplace(
+        yield CliContext(
             settings=settings,
             declarations=load_declarations(settings.pipelines),
             ledger=ledger,
@@ -81,7 +81,7 @@ def _cluster(name: str, *, ledger: Ledger, ledger_url: str) -> ClusterLauncher:
 
 
 def person() -> str:
-    """Who types, in the words of the ledger."""
+    """The person who runs the command, as the ledger records it: `command line: <user>@<host>`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as containers have

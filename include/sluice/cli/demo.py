@@ -7,11 +7,22 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from sluice.cli.command_options import DryRun
+from sluice.cli.stream_rendering import rows_table
+from sluice.cli.terminal import print_dry_run_note
+from sluice.demo.demonstration import DemoOptions, demonstrate
+from sluice.demo.preparation import plan_demo
+from sluice.demo.report import print_report
+
+app = typer.Typer(add_completion=False)
 
 _PLAIN_WIDTH = 140
-"""In a log there is no terminal to tell its width: wide enough for every line of the report."""
+"""The width when the output is no terminal: wide enough for every line of the report."""
 
 
+@app.command()
 def demo(
     days: Annotated[
         int, typer.Option(min=2, max=365, help="How many days of flights to replay; a repeat goes on with the next.")
@@ -20,7 +31,7 @@ def demo(
         float, typer.Option(min=0, help="Hours of flights replayed in one second; 0 is as fast as possible.")
     ] = 12,
     seed: Annotated[int, typer.Option(help="Decides which records are late, repeated or malformed.")] = 2013,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as one JSON object, and nothing else.")
     ] = False,
@@ -32,11 +43,6 @@ def demo(
     if dry_run:
         _print_plan(days=days, seed=seed, as_json=as_json)
         return
-    from rich.console import Console
-
-    from sluice.cli.stream_tables import rows_table
-    from sluice.demo.demonstration import DemoOptions, demonstrate
-    from sluice.demo.report import print_report
 
     console = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
     options = DemoOptions(days=days, hours_per_second=pace or None, seed=seed)
@@ -52,10 +58,9 @@ def demo(
 
 
 def _print_plan(*, days: int, seed: int, as_json: bool) -> None:
-    from sluice.demo.preparation import plan_demo
-
     plan = plan_demo(days=days, seed=seed)
     if as_json:
         typer.echo(json.dumps(plan.as_json()))
     else:
-        typer.echo("\n".join([*plan.sentences(), "Nothing was changed: this was a dry run."]))
+        typer.echo("\n".join(plan.sentences()))
+        print_dry_run_note()

@@ -1,35 +1,37 @@
-"""`sluice preview`: what a stream's transformation makes of a few rows, before anything is started."""
+"""`sluice preview`: the outputs of a stream's transformation for a few rows, before the stream is started."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from sluice.cli.command_options import AsJson
+from sluice.declarations.loading import load_declarations
+from sluice.declarations.preview_report import PreviewedOutput, PreviewObservation
+from sluice.launching.foreground import run_in_foreground
+from sluice.launching.job_command import PreviewStream
+from sluice.settings import load_settings
 
-    from sluice.declarations.preview_report import PreviewedOutput, PreviewObservation
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def preview(
     stream: Annotated[str, typer.Argument(help="The stream.")],
     rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows of each output are shown.")] = 10,
     sample: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many rows of each input are read.")] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Apply a stream's transformation to a few rows of its inputs. Nothing is written, no checkpoint is made."""
-    from pydantic import TypeAdapter
-
-    from sluice.declarations.loading import load_declarations
-    from sluice.declarations.preview_report import PreviewObservation
-    from sluice.launching.foreground import run_in_foreground
-    from sluice.launching.job_command import PreviewStream
-    from sluice.settings import load_settings
 
     settings = load_settings()
-    load_declarations(settings.pipelines).stream(stream)  # a broken declaration is told before Spark is started
+    load_declarations(settings.pipelines).stream(stream)  # a broken declaration is reported before Spark is started
     folder = str(settings.pipelines.resolve())
     command = PreviewStream(folder=folder, stream=stream, sample=str(sample), rows=str(rows))
     ended = run_in_foreground(command, settings, keeps_output=True)
@@ -45,8 +47,6 @@ def preview(
 
 
 def _print(seen: PreviewObservation) -> None:
-    from rich.console import Console
-
     console = Console(highlight=False)
     for given in seen.inputs:
         typer.echo(f"{given.name}: {given.kind}, {'static' if given.rows is None else f'{given.rows} rows read'}")
@@ -66,9 +66,6 @@ def _print(seen: PreviewObservation) -> None:
 
 
 def _table(output: PreviewedOutput) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False)
     for name in output.columns:
         table.add_column(escape(name), overflow="fold")

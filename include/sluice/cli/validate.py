@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from sluice.declarations.loading import Declarations
-    from sluice.declarations.plan_report import PlanObservation
-    from sluice.declarations.promises import WeakerPromise
-    from sluice.errors import DeclarationError
+from sluice.cli.command_options import AsJson
+from sluice.cli.spark_plans import plan_streams, print_plans
+from sluice.cli.terminal import print_json
+from sluice.declarations.connections import unknown_connections
+from sluice.declarations.expectations import unknown_types
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.loading import load_declarations
+from sluice.declarations.plan_report import PlanObservation
+from sluice.declarations.promises import WeakerPromise, weaker_promises
+from sluice.errors import DeclarationError, SettingsError
+from sluice.launching.job_output import json_value
+from sluice.settings import load_settings, pipelines_folder
+
+app = typer.Typer(add_completion=False)
 
 INVALID_EXIT_CODE = 2
 
 
+@app.command()
 def validate(
     path: Annotated[
         Path | None, typer.Argument(help="A folder of declarations, or one file; the deployment's when not given.")
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Let Spark analyse the sound streams too, and show what it plans.")
+        bool, typer.Option("--plan", help="Let Spark analyse the valid streams too, and show its plans.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check declarations: every problem with its file and line, in well under two seconds without `--plan`."""
-    from sluice.cli.plans import print_plans
-    from sluice.declarations.loading import load_declarations
-    from sluice.launching.job_output import json_value
-
+    """Check declarations, and report every problem with its file and line; under two seconds without `--plan`."""
     folder = _folder_of(path)
     declarations = load_declarations(folder)
     connections = _connections()
@@ -43,7 +48,7 @@ def validate(
         document = _as_json(declarations, problems, connections)
         if plan:
             document["plans"] = [json_value(one) for one in plans]
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         _print(declarations, problems, connections)
         print_plans(plans)
@@ -54,33 +59,26 @@ def validate(
 def _plans(
     declarations: Declarations, problems: list[DeclarationError], path: Path | None
 ) -> tuple[PlanObservation, ...]:
-    """The plans of the sound streams; of one file only of the stream that it declares."""
-    from sluice.cli.plans import plan_streams
-
-    streams, _ = _sound(declarations, problems)
+    """The plans of the valid streams; for one file, of the stream that it declares."""
+    streams, _ = _valid(declarations, problems)
     if path is not None and path.is_file():
         streams = [name for name in streams if declarations.streams[name].file.samefile(path)]
     return plan_streams(declarations.folder, streams)
 
 
 def _folder_of(path: Path | None) -> Path:
-    """The folder to load: of one file the whole deployment's when it lies there, since it may name its neighbours."""
-    from sluice.settings import pipelines_folder
-
+    """The folder to load: a file of the deployment is loaded with all others, since it may refer to them."""
     deployed = pipelines_folder()
     if path is not None and not path.is_file():
         return path
     if path is not None and not path.resolve().is_relative_to(deployed.resolve()):
         return path.parent
-    here = Path.cwd()
-    return deployed.relative_to(here) if deployed.is_relative_to(here) else deployed
+    working_folder = Path.cwd()
+    return deployed.relative_to(working_folder) if deployed.is_relative_to(working_folder) else deployed
 
 
 def _connections() -> Mapping[str, str] | None:
-    """The kind of each connection of the deployment; nothing when no deployment is configured, as in a build."""
-    from sluice.errors import SettingsError
-    from sluice.settings import load_settings
-
+    """The kind of each connection of the deployment; None when no deployment is configured, as in a build."""
     try:
         settings = load_settings()
     except SettingsError:
@@ -89,16 +87,13 @@ def _connections() -> Mapping[str, str] | None:
 
 
 def _problems(declarations: Declarations, connections: Mapping[str, str] | None) -> list[DeclarationError]:
-    from sluice.declarations.connections import unknown_connections
-    from sluice.declarations.expectations import unknown_types
-
     problems = [*declarations.problems, *unknown_types(declarations.tables.values())]
     if connections is not None:
         problems += unknown_connections(declarations.streams.values(), connections)
     return sorted(problems, key=lambda problem: (str(problem.location.file), problem.location.line or 0))
 
 
-def _sound(declarations: Declarations, problems: list[DeclarationError]) -> tuple[list[str], list[str]]:
+def _valid(declarations: Declarations, problems: list[DeclarationError]) -> tuple[list[str], list[str]]:
     broken = {problem.location.file for problem in problems}
     return (
         [stream.name for stream in declarations.streams.values() if stream.file not in broken],
@@ -107,15 +102,13 @@ def _sound(declarations: Declarations, problems: list[DeclarationError]) -> tupl
 
 
 def _notes(declarations: Declarations, streams: list[str]) -> list[WeakerPromise]:
-    from sluice.declarations.promises import weaker_promises
-
     return list(weaker_promises(declarations.streams[name] for name in streams))
 
 
 def _as_json(
     declarations: Declarations, problems: list[DeclarationError], connections: Mapping[str, str] | None
 ) -> dict[str, object]:
-    streams, tables = _sound(declarations, problems)
+    streams, tables = _valid(declarations, problems)
     return {
         "valid": not problems,
         "streams": streams,
@@ -141,7 +134,7 @@ def _as_json(
 def _print(declarations: Declarations, problems: list[DeclarationError], connections: Mapping[str, str] | None) -> None:
     for problem in problems:
         typer.echo(str(problem))
-    streams, tables = _sound(declarations, problems)
+    streams, tables = _valid(declarations, problems)
     for note in _notes(declarations, streams):
         typer.echo(f"note: {note}")
     typer.echo(f"{_count(streams, 'stream')} and {_count(tables, 'table')} are valid in {declarations.folder}.")

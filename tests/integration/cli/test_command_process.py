@@ -1,4 +1,4 @@
-"""The command as a process: what starts quickly, how a defect reads, whose environment is used."""
+"""The command as a process: what it imports, how a defect is shown, which environment it uses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.fixtures.readme import PROJECT
+
+from sluice.cli.families import FAMILIES
 
 HEAVY = {"airflow", "boto3", "great_expectations", "pandas", "psycopg", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 
@@ -21,7 +23,7 @@ def show_environment() -> None:
 
 root.main()
 """
-"""The real command with one more, that tells whose environment it got."""
+"""The real command with one more, which prints the environment that it got."""
 
 
 DEFECT = """
@@ -36,7 +38,7 @@ root.main(["defect"])
 
 
 def environment_seen(data: Path, **environment: str) -> str:
-    """What a command sees beside a stack's data folder, in a process with nothing of this process's own settings."""
+    """The environment of a command beside a stack's data folder, in a process without this process's own settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     answer = subprocess.run(  # noqa: S603  # our own interpreter and text
         [sys.executable, "-c", SHOW_ENVIRONMENT, "show-environment"],
@@ -48,17 +50,36 @@ def environment_seen(data: Path, **environment: str) -> str:
     return answer.stdout
 
 
-def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
+def imported_by(*words: str, of: set[str]) -> tuple[str, str]:
+    """The output of a command in a process of its own, and which of the modules `of` it has imported, sorted."""
     look = (
         "import sys; from sluice.cli.app import main\n"
-        f"try: main(['--help'])\nfinally: print({HEAVY!r} & set(sys.modules))"
+        f"try: main({list(words)!r})\nfinally: print(*sorted({of!r} & set(sys.modules)))"
     )
-
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)  # noqa: S603  # ours
+    output, _, imported = answer.stdout.removesuffix("\n").rpartition("\n")
+    return output, imported
 
-    assert answer.stdout.splitlines()[-1] == "set()"
-    for family in ("stack", "stream", "table", "checkpoint", "quality", "validate", "demo"):
-        assert f" {family} " in answer.stdout
+
+def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
+    output, imported = imported_by("--help", of={*HEAVY, *(f"sluice.cli.{family.module}" for family in FAMILIES)})
+
+    assert imported == ""
+    for family in FAMILIES:
+        assert f" {family.name} " in output
+
+
+def test_family_is_imported_without_the_others() -> None:
+    _, imported = imported_by("stack", "--help", of={f"sluice.cli.{family.module}" for family in FAMILIES})
+
+    assert imported == "sluice.cli.stack_verbs"
+
+
+def test_validation_imports_nothing_heavy() -> None:
+    output, imported = imported_by("validate", str(PROJECT / "include" / "pipelines"), of=HEAVY)
+
+    assert "are valid in" in output
+    assert imported == ""
 
 
 def test_loading_declarations_imports_nothing_heavy() -> None:
@@ -74,7 +95,7 @@ def test_loading_declarations_imports_nothing_heavy() -> None:
 
 
 def test_defect_keeps_its_traceback() -> None:
-    """Python's own, in a process of its own: a pretty one would print local variables, which may hold secrets."""
+    """Python's own traceback: a pretty one would print local variables, which may hold secrets."""
     answer = subprocess.run([sys.executable, "-c", DEFECT], capture_output=True, text=True)  # noqa: S603  # our own interpreter and text
 
     assert answer.returncode == 1

@@ -77,7 +77,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(
         assert exit_code == expected
         assert "Leave generation 1 behind" in errors
         assert ("Nothing was changed." in errors) == (answer == "n")
-    assert output.strip() == "Generation 2 of flights is open: `sluice stream start flights` reads anew."
+    assert output.strip() == "Generation 2 of flights is open: `sluice stream start flights` reads from the beginning."
     assert "generation 2, opened by command line: " in sluice("stream", "show", "flights")[1]
 
 

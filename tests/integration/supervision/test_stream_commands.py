@@ -70,7 +70,7 @@ def test_failures_are_forgiven_by_name(sluice: Sluice, ledger: Ledger, tmp_path:
     assert "Forgive the failures of flights so far. Now: Run" in output
     assert sluice("stream", "status", "flights")[1].count("given up") == 1
     assert sluice("stream", "reset-breaker", "flights")[1] == (
-        "The failures of flights are forgiven. It is to be running.\n"
+        "The failure count of flights is reset. It should be running.\n"
     )
     assert "to be started" in sluice("stream", "status", "flights")[1]
 
@@ -259,5 +259,5 @@ def test_the_ledger_is_upgraded_and_told(
 
 
 def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:
-    assert sluice("ledger", "tidy", "--dry-run")[:2] == (0, "0 batches would be forgotten, 0 runs would be archived.\n")
+    assert sluice("ledger", "tidy", "--dry-run")[:2] == (0, "0 batches would be deleted, 0 runs would be archived.\n")
     assert json.loads(sluice("ledger", "tidy", "--json")[1]) == {"dry_run": False, "batches": 0, "runs": 0}

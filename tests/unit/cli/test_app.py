@@ -1,4 +1,4 @@
-"""The root of the command: how errors read, and its exit codes."""
+"""The root of the command: error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.errors import UnhealthyError
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    """The command's own root, to which a test may give a command that does on purpose what others do by accident."""
+    """The command's own root; a test may register a command that fails on purpose."""
     monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
     return app
 
@@ -44,9 +44,9 @@ def test_error_is_json_for_a_program(root: typer.Typer, capsys: pytest.CaptureFi
     add_unhealthy(root)
 
     assert exit_code("unhealthy", "--json") == 1
-    written, told = capsys.readouterr()
-    assert written == ""
-    assert json.loads(told) == {
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert json.loads(errors) == {
         "error": "UnhealthyError",
         "message": "Two streams are late.",
         "next_step": "Look at `sluice stream list`.",

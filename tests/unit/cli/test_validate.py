@@ -23,7 +23,7 @@ quality:
 
 @pytest.fixture(autouse=True)
 def no_deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment without a deployment, and a working folder of one's own."""
+    """An environment without a deployment, and an empty working folder."""
     monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -36,7 +36,7 @@ def run(*arguments: str) -> int:
     return code if isinstance(code, int) else 0
 
 
-def test_sound_declarations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_declarations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bronze.flights.table.yaml").write_text(TABLE)
     assert run(".") == 0
     assert capsys.readouterr().out == (

@@ -1,4 +1,4 @@
-"""How streams, runs and batches are written for a person and for a program."""
+"""Streams, runs and batches as tables for a person and as JSON for a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,16 +16,7 @@ from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_status import StreamRow
 
-_WIDTH_WITHOUT_TERMINAL = 200
-"""A file or a pipe has no width; rows are to stay on one line there."""
-
 _QUIET_STATES = frozenset({StreamState.NEVER_STARTED, StreamState.STOPPED, StreamState.FINISHED})
-
-
-def console() -> Console:
-    """Where tables are printed."""
-    wide = Console()
-    return wide if wide.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
 
 
 def rows_table(rows: Sequence[StreamRow], *, title: str | None = None) -> Table:
@@ -59,13 +49,13 @@ def state_text(health: StreamHealth) -> Text:
 
 
 def remarks(rows: Iterable[StreamRow]) -> list[str]:
-    """What a table has no room for: why a stream is not healthy, and why a lag is not known."""
+    """Sentences below a table: why a stream is unhealthy, and why a lag is unknown."""
     sentences = []
     for row in rows:
         if not row.health.is_healthy:
             sentences.append(f"{row.stream}: {row.health.explanation}")
         if row.lag.problem:
-            sentences.append(f"{row.stream}: the lag is not known: {row.lag.problem}.")
+            sentences.append(f"{row.stream}: the lag is unknown: {row.lag.problem}.")
     return sentences
 
 
@@ -100,7 +90,7 @@ def row_json(row: StreamRow) -> dict[str, Any]:
 
 
 def failure_json(failure: Failure, *, stream: str) -> dict[str, str]:
-    """A failure in the words that stand everywhere, for a program."""
+    """A failure with its meaning and the next step of the on-call guide, for a program."""
     return {
         "class": failure.failure_class,
         "reason": failure.reason,

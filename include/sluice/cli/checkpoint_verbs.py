@@ -1,44 +1,42 @@
-"""`sluice checkpoint`: the checkpoints of streams."""
+"""`sluice checkpoint check`: the checkpoints of streams."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from sluice.ledger.records.checkpoint_check import CheckpointObservation
+from sluice.checkpoints.check_checkpoints import check_checkpoints
+from sluice.cli.command_options import AsJson
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
+from sluice.declarations.loading import load_declarations
+from sluice.launching.job_output import json_value
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.records.checkpoint_check import CheckpointObservation
+from sluice.settings import load_settings
 
-checkpoint_app = typer.Typer(name="checkpoint", help="The checkpoints of streams.", no_args_is_help=True)
-UNHEALTHY_EXIT_CODE = 1
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
-@checkpoint_app.callback()
+@app.callback()
 def checkpoint() -> None:
     """The checkpoints of streams."""
 
 
-@checkpoint_app.command()
+@app.command()
 def check(
     names: Annotated[
         list[str] | None, typer.Argument(help="The streams; all that are declared when not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check checkpoints without Spark, record what was found, and end with 1 when one is not healthy."""
-    from sluice.checkpoints.check_checkpoints import check_checkpoints
-    from sluice.declarations.loading import load_declarations
-    from sluice.launching.job_output import json_value
-    from sluice.ledger.connection import open_ledger
-    from sluice.settings import load_settings
-
+    """Check checkpoints without Spark, record the findings, and end with 1 when one is not healthy."""
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         checks = check_checkpoints(ledger, declarations, settings, streams=names or ())
     if as_json:
-        typer.echo(json.dumps({"checks": [json_value(seen) | {"healthy": seen.healthy} for seen in checks]}, indent=2))
+        print_json({"checks": [json_value(seen) | {"healthy": seen.healthy} for seen in checks]})
     else:
         for seen in checks:
             _print(seen)

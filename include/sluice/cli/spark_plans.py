@@ -1,19 +1,21 @@
-"""`sluice validate --plan`: lets Spark analyse streams and shows what it plans."""
+"""`sluice validate --plan`: the plans that Spark makes of streams."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from sluice.declarations.plan_report import PlanObservation, PlansObservation
 from sluice.errors import LaunchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from rich.tree import Tree
-
-    from sluice.declarations.plan_report import PlanObservation
+from sluice.launching.foreground import run_in_foreground
+from sluice.launching.job_command import ValidateStreams
+from sluice.settings import load_settings
 
 
 def plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation, ...]:
@@ -24,12 +26,6 @@ def plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation,
     SettingsError: when no deployment is configured: Spark looks at the real topics and tables.
     LaunchError: when the application ended without an answer; its log is on stderr.
     """
-    from pydantic import TypeAdapter
-
-    from sluice.declarations.plan_report import PlansObservation
-    from sluice.launching.foreground import run_in_foreground
-    from sluice.launching.job_command import ValidateStreams
-    from sluice.settings import load_settings
 
     if not streams:
         return ()
@@ -48,17 +44,12 @@ def plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation,
 
 def print_plans(plans: Sequence[PlanObservation]) -> None:
     """Print a tree for each plan."""
-    from rich.console import Console
-
     console = Console(highlight=False)
     for plan in plans:
         console.print(_tree(plan))
 
 
 def _tree(plan: PlanObservation) -> Tree:
-    from rich.markup import escape
-    from rich.tree import Tree
-
     tree = Tree(f"[bold]{plan.stream}[/bold]  trigger {plan.trigger}, output mode {plan.output_mode}")
     inputs = tree.add("inputs")
     for given in plan.inputs:

@@ -1,0 +1,87 @@
+"""`sluice batch list | show | reject`: the batches of a stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from sluice.cli.cli_context import open_cli_context
+from sluice.cli.command_options import AsJson, DryRun, StreamName
+from sluice.cli.terminal import console, print_json
+from sluice.errors import UsageError
+from sluice.launching.job_output import json_value
+from sluice.publication import batch_commands
+from sluice.publication.batch_commands import BatchSight, Rejection
+from sluice.tables.catalog import open_catalog
+
+app = typer.Typer(help="List, show and reject batches of a stream.", no_args_is_help=True, add_completion=False)
+
+Number = Annotated[int, typer.Argument(min=0, help="The batch's number in the current generation.")]
+_ALL_BATCHES = 1_000_000
+
+
+@app.command("list")
+def list_batches(
+    stream: StreamName,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many batches of the ledger.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the staged batches that wait, and the newest batches of the ledger, newest first."""
+    sights = _observe(stream, limit=limit)
+    if as_json:
+        print_json({"stream": stream, "batches": [_as_json(sight) for sight in sights]})
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("batch", "state", "rows", "what follows"):
+        table.add_column(heading)
+    for sight in sights:
+        rows = ", ".join(f"{count:,} {output}" for output, count in sight.rows.items())
+        table.add_row(f"{sight.key.generation}:{sight.key.batch}", sight.state, rows, sight.explanation)
+    console().print(table)
+
+
+@app.command()
+def show(stream: StreamName, number: Number, as_json: AsJson = False) -> None:
+    """Show everything that is known about one batch."""
+    found = [sight for sight in _observe(stream, limit=_ALL_BATCHES) if sight.key.batch == number]
+    if not found:
+        raise UsageError(f"Neither the ledger nor a staging table knows batch {number} of {stream}.")
+    newest = max(found, key=lambda sight: sight.key.generation)
+    document = _as_json(newest)
+    if as_json:
+        print_json(document)
+        return
+    for name, value in document.items():
+        typer.echo(f"{name}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@app.command()
+def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next."""
+    with open_cli_context() as ctx:
+        declaration = ctx.declarations.stream(stream).declaration
+        act = batch_commands.plan_rejection if dry_run else batch_commands.reject
+        rejection = act(open_catalog(ctx.settings), ctx.ledger, declaration, number=number)
+    _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
+
+
+def _observe(stream: str, *, limit: int) -> tuple[BatchSight, ...]:
+    with open_cli_context() as ctx:
+        declaration = ctx.declarations.stream(stream).declaration
+        return batch_commands.observe_batches(open_catalog(ctx.settings), ctx.ledger, declaration, limit=limit)
+
+
+def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"verb": "reject", "dry_run": dry_run, **json_value(rejection), "key": str(rejection.key)})
+        return
+    rows = ", ".join(f"{count:,} rows of {output}" for output, count in rejection.rows.items())
+    verb = "would be rejected" if dry_run else "is rejected"
+    typer.echo(f"Batch {rejection.key} {verb}: {rows} never become visible.")
+
+
+def _as_json(sight: BatchSight) -> dict[str, Any]:
+    return {**json_value(sight), "key": str(sight.key)}

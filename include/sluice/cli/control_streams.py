@@ -1,0 +1,177 @@
+"""`sluice stream start | stop | restart | reset | reset-breaker`: what a person asks of a stream."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sluice.cli.cli_context import CliContext, open_cli_context, person
+from sluice.cli.command_options import AsJson, DryRun, StreamName
+from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.declarations.loaded import LoadedStream
+from sluice.errors import UnhealthyError, UsageError
+from sluice.launching.job_output import json_value
+from sluice.ledger.records.desired_state import DesiredStateObservation
+from sluice.ledger.records.run import RunObservation
+from sluice.supervision import stream_commands
+from sluice.supervision.stream_commands import ControlPlan
+from sluice.supervision.stream_reset import plan_reset, reset_stream
+from sluice.supervision.supervisor import Supervised
+
+_FORMER_KEYS = {
+    "requested_at": "wished_at",
+    "requested_by": "wished_by",
+    "suspension": "hold",
+    "suspended_at": "held_at",
+}
+"""The keys of `--json` for fields that have another name in the code."""
+
+
+def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Set a stream's desired state to running, reset its failure count, and start its driver when none runs."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            _print_plan(stream_commands.plan_start(ctx.supervisor(), stream), as_json=as_json)
+            return
+        started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
+        _print_start("start", stream, started, as_json=as_json)
+
+
+def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Stop a stream after its current batch, and wait for it. It stays stopped until it is started again."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            _print_plan(stream_commands.plan_stop(ctx.supervisor(), stream), as_json=as_json)
+            return
+        ended = _stop(ctx, stream)
+    if as_json:
+        _print_run("stop", name, ended)
+    elif ended is None:
+        typer.echo(f"{name} is stopped; it never ran.")
+    else:
+        typer.echo(f"{name} is stopped. Its newest run {ended.run_id} ended: {ended.reason}.")
+
+
+def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Stop a stream between two batches and start it again with its current declaration."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            _print_plan(stream_commands.plan_restart(ctx.supervisor(), stream), as_json=as_json)
+            return
+        _print_start("restart", stream, _restart(ctx, stream), as_json=as_json)
+
+
+def reset(
+    name: StreamName,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Abandon a stopped stream's checkpoint: the next start rereads from the declared beginning.
+
+    The old checkpoint is kept, and published rows stay published. The plan is shown, and you are asked to confirm it.
+    """
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        plan = plan_reset(ctx.ledger, stream, ctx.settings)
+        if dry_run:
+            _print_plan(plan, as_json=as_json)
+            return
+        if not yes:
+            _require_consent(plan)
+        opened = reset_stream(ctx.ledger, stream, ctx.settings, leaving=plan.leaves, asked_by=person())
+    if as_json:
+        print_json({"verb": "reset", "plan": json_value(plan), "generation": json_value(opened)})
+    else:
+        typer.echo(
+            f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` reads from the beginning."
+        )
+
+
+def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Reset a stream's failure count, so that it is restarted at once. Its desired state does not change."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            _print_plan(stream_commands.plan_reset_breaker(ctx.supervisor(), stream), as_json=as_json)
+            return
+        desired = stream_commands.reset_breaker(ctx.supervisor(), stream, requested_by=person())
+    if as_json:
+        print_json({"verb": "reset-breaker", "wish": _request_json(desired)})
+    else:
+        typer.echo(f"The failure count of {name} is reset. It should be {desired.effective_state}.")
+
+
+def _request_json(desired: DesiredStateObservation) -> dict[str, Any]:
+    """A desired state under the keys that programs know from earlier versions."""
+    return {_FORMER_KEYS.get(name, name): value for name, value in json_value(desired).items()}
+
+
+def _stop(ctx: CliContext, stream: LoadedStream) -> RunObservation | None:
+    """Stop the stream, and show on stderr what is waited for."""
+    with Console(stderr=True).status(f"{stream.name} is asked to stop") as spinner:
+        return stream_commands.stop_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _restart(ctx: CliContext, stream: LoadedStream) -> Supervised | None:
+    """Restart the stream, and show on stderr what is waited for."""
+    with Console(stderr=True).status(f"{stream.name} is asked to end its run") as spinner:
+        return stream_commands.restart_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _print_start(verb: str, stream: LoadedStream, started: Supervised | None, *, as_json: bool) -> None:
+    run = None if started is None else started.run
+    if as_json:
+        _print_run(verb, stream.name, run)
+    elif started is None or run is None:
+        typer.echo(
+            f"{stream.name} is incremental, and its desired state is running. Its DAG starts the next run on schedule."
+        )
+    else:
+        typer.echo(f"{stream.name}: {started.decision.action}: {started.decision.explanation}")
+        typer.echo(f"run {run.run_id}, log {run.log_file}")
+
+
+def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:
+    print_json({"verb": verb, "stream": stream, "run": None if run is None else json_value(run)})
+
+
+def _print_plan(plan: ControlPlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "plans": [json_value(plan)]})
+        return
+    _print_steps(plan)
+    print_dry_run_note()
+
+
+def _print_steps(plan: ControlPlan, *, err: bool = False) -> None:
+    typer.echo(f"{plan.verb} {plan.stream}:", err=err)
+    for number, step in enumerate(plan.steps, start=1):
+        typer.echo(f"  {number}. {step.sentence}", err=err)
+        if step.command:
+            typer.echo(f"     {shlex.join(step.command)}", err=err)
+
+
+def _require_consent(plan: ControlPlan) -> None:
+    """Show a plan on stderr and ask for consent.
+
+    Raises
+    ------
+    UsageError: when there is no terminal to answer on.
+    UnhealthyError: when the answer is no.
+    """
+    _print_steps(plan, err=True)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"`{plan.verb}` asks before it does this, and there is no terminal to answer on; nothing was changed.",
+            next_step="See the plan with `--dry-run`, and give `--yes`.",
+        )
+    if not typer.confirm("Do this?", err=True):
+        raise UnhealthyError("Nothing was changed.")

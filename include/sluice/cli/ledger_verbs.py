@@ -1,0 +1,73 @@
+"""`sluice ledger status | upgrade | tidy`: the schema and the retention of the ledger database."""
+
+from __future__ import annotations
+
+import typer
+
+from sluice.cli.command_options import AsJson, DryRun
+from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.ledger import migrations, retention
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.migrations import LedgerVersion
+from sluice.settings import load_settings
+
+app = typer.Typer(
+    help="The schema and the retention of the ledger database.", no_args_is_help=True, add_completion=False
+)
+
+OUTDATED_EXIT_CODE = 1
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show the version of the ledger's schema and the version that this program needs. Ends with 1 when they differ."""
+    version = migrations.observe_version(_ledger_url())
+    if as_json:
+        print_json(_as_json(version))
+    elif version.is_current:
+        typer.echo(f"The ledger has version {version.found}, as needed.")
+    else:
+        typer.echo(f"The ledger has {_found(version)}; needed is {version.needed}. Run `sluice ledger upgrade`.")
+    if not version.is_current:
+        raise typer.Exit(OUTDATED_EXIT_CODE)
+
+
+@app.command()
+def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Migrate the ledger's schema to the needed version. Does nothing when it has it; safe to run concurrently."""
+    version = migrations.observe_version(_ledger_url()) if dry_run else migrations.upgrade(_ledger_url())
+    if as_json:
+        print_json({"dry_run": dry_run} | _as_json(version))
+    elif version.is_current:
+        typer.echo(f"The ledger has version {version.found} already.")
+    elif dry_run:
+        typer.echo(f"The ledger has {_found(version)} and would be migrated to version {version.needed}.")
+        print_dry_run_note()
+    else:
+        typer.echo(f"The ledger had {_found(version)} and now has version {version.needed}.")
+
+
+@app.command()
+def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Delete batches and archive runs that are older than the settings say. The DAG ledger_upkeep does it daily."""
+    settings = load_settings()
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        done = retention.apply_retention(ledger, retention.retention_of(settings), dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "batches": done.batches, "runs": done.runs})
+    else:
+        would = "would be " if dry_run else ""
+        typer.echo(f"{done.batches} batches {would}deleted, {done.runs} runs {would}archived.")
+
+
+def _ledger_url() -> str:
+    return load_settings().ledger_url.get_secret_value()
+
+
+def _found(version: LedgerVersion) -> str:
+    return "no tables" if version.found is None else f"version {version.found}"
+
+
+def _as_json(version: LedgerVersion) -> dict[str, str | bool | None]:
+    """The version for a program; after `upgrade`, `found` is the version before it."""
+    return {"found": version.found, "needed": version.needed, "was_current": version.is_current}

@@ -1,0 +1,121 @@
+"""`sluice table status | history | maintain`: the state of a table's files, and its maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli.command_options import AsJson, DryRun, TableName
+from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.declarations.loading import load_declarations
+from sluice.launching.foreground import run_in_foreground
+from sluice.launching.job_command import MaintainTable
+from sluice.launching.job_output import json_value
+from sluice.ledger.connection import database_time, open_ledger
+from sluice.ledger.maintenance_history import newest_maintenance, recent_maintenance
+from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
+from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.maintenance_records import plan_sentences, run_sentences, table_sentences
+from sluice.settings import Settings, load_settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
+
+LAUNCHED_BY = "sluice table maintain"
+
+
+def status(name: TableName, as_json: AsJson = False) -> None:
+    """Show a table's files, manifests and snapshots, what maintenance would do now, and what it did last."""
+    settings = load_settings()
+    plan = _plan(settings, name)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        newest = newest_maintenance(ledger, name)
+    if as_json:
+        newest_run = json_value(newest) if newest else None
+        print_json({"table": json_value(plan.seen), "plan": json_value(plan.steps), "newest_run": newest_run})
+        return
+    for sentence in (*table_sentences(plan.seen), "", *plan_sentences(plan), ""):
+        typer.echo(sentence)
+    if newest is None:
+        typer.echo(f"{name}: no maintenance has been recorded yet")
+        return
+    typer.echo(f"{name}: maintained {newest.started_at:%Y-%m-%d %H:%M:%S} UTC by {newest.launched_by}")
+    for sentence in run_sentences(newest):
+        typer.echo(sentence)
+
+
+def history(
+    name: TableName,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, newest first.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest maintenance runs of a table, with the figures before and after each."""
+    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+        runs = recent_maintenance(ledger, name, limit=limit)
+    if as_json:
+        print_json({"table": name, "runs": [json_value(run) for run in runs]})
+    elif runs:
+        _print_runs(runs)
+    else:
+        typer.echo(f"{name}: no maintenance has been recorded yet")
+
+
+def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Compact a table, rewrite its manifests, pin what readers need and expire the rest, where that is due."""
+    settings = load_settings()
+    if dry_run:
+        _print_plan(_plan(settings, name), name, as_json=as_json)
+        return
+    ended = run_in_foreground(MaintainTable(table=name, launched_by=LAUNCHED_BY), settings, keeps_output=as_json)
+    _print_output(ended.output)
+    raise typer.Exit(ended.exit_code)
+
+
+def _plan(settings: Settings, name: str) -> MaintenancePlan:
+    """The plan of a table's maintenance now: the same that the job would carry out."""
+    declarations = load_declarations(settings.pipelines)
+    declaration = find_declaration(declarations, name)
+    table = require_table(open_catalog(settings), name)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        now = database_time(ledger)
+        return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
+
+
+def _print_plan(plan: MaintenancePlan, name: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"table": name, "dry_run": True, "plan": json_value(plan.steps)})
+        return
+    for sentence in plan_sentences(plan):
+        typer.echo(sentence)
+    print_dry_run_note()
+
+
+def _print_output(output: str) -> None:
+    """Print a job's JSON line to stdout and everything else to stderr: spark-submit writes both to one stream."""
+    lines = output.splitlines()
+    documents = [line for line in lines if line.startswith("{")]
+    for line in lines:
+        typer.echo(line, err=line not in documents[-1:])
+
+
+def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("started (UTC)", "files", "MiB", "manifests", "snapshots", "seconds"):
+        shown.add_column(heading, no_wrap=True)
+    shown.add_column("steps", overflow="fold")
+    for run in runs:
+        done = ", ".join(f"{step.step} {step.outcome}" for step in run.operations if step.outcome != "skipped")
+        shown.add_row(
+            f"{run.started_at:%Y-%m-%d %H:%M:%S}",
+            f"{run.files_before} → {run.files_after}",
+            f"{run.bytes_before / 1024**2:.1f} → {run.bytes_after / 1024**2:.1f}",
+            f"{run.manifests_before} → {run.manifests_after}",
+            f"{run.snapshots_before} → {run.snapshots_after}",
+            f"{(run.ended_at - run.started_at).total_seconds():.1f}",
+            done or "nothing to do",
+        )
+    Console().print(shown)

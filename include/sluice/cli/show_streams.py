@@ -1,0 +1,135 @@
+"""`sluice stream list | status | show`: streams as declared and as they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from sluice.cli.cli_context import CliContext, open_cli_context
+from sluice.cli.command_options import AsJson, StreamName
+from sluice.cli.stream_rendering import batches_table, remarks, row_json, rows_table, runs_table, state_text
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
+from sluice.declarations.loaded import LoadedStream
+from sluice.launching.job_output import json_value
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.generations import find_generation
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.run import RunObservation
+from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.runs import recent_runs
+from sluice.supervision.stream_status import StreamRow, observe_row, observe_rows
+
+
+def list_streams(as_json: AsJson = False) -> None:
+    """List the declared streams: how each runs, its state, what it reads and writes."""
+    with open_cli_context() as ctx:
+        streams = tuple(ctx.declarations.streams.values())
+        rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=None)
+        problems = [str(problem) for problem in ctx.declarations.problems]
+    listed = [_listed(stream, row) for stream, row in zip(streams, rows, strict=True)]
+    if as_json:
+        print_json({"streams": listed, "problems": problems})
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("stream", "mode", "state", "owner", "reads", "writes"):
+        table.add_column(heading, overflow="fold")
+    for one, row in zip(listed, rows, strict=True):
+        reads, writes = ", ".join(one["reads"]), ", ".join(one["writes"])
+        table.add_row(row.stream, row.mode, state_text(row.health), one["owner"], reads, writes)
+    console().print(table)
+    _print_problems(problems)
+
+
+def status(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The streams; all that are declared when not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show streams with their batches, rates and lag. Ends with 1 when one is not in its desired state."""
+    with open_cli_context() as ctx:
+        streams = _chosen(ctx, names or [])
+        rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=ctx.heads())
+        problems = [] if names else [str(problem) for problem in ctx.declarations.problems]
+    if as_json:
+        print_json({"streams": [row_json(row) for row in rows], "problems": problems})
+    else:
+        console().print(rows_table(rows))
+        for remark in remarks(rows):
+            typer.echo(remark)
+        _print_problems(problems)
+    if problems or not all(row.health.is_healthy for row in rows):
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def show(
+    name: StreamName,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs and batches, newest first.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show one stream: its state and the reason, its checkpoint, its newest runs and batches."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        row = observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=ctx.heads())
+        runs = recent_runs(ctx.ledger, name, limit=limit)
+        batches = recent_batches(ctx.ledger, name, limit=limit)
+        generation = find_generation(ctx.ledger, name)
+    if as_json:
+        document = {
+            "declaration": stream.declaration.model_dump(mode="json"),
+            "file": str(stream.file),
+            "generation": None if generation is None else json_value(generation),
+            "runs": [json_value(run) for run in runs],
+            "batches": [json_value(batch) for batch in batches],
+        }
+        print_json(row_json(row) | document)
+        return
+    _print_summary(stream, row, generation)
+    _print_history(row, runs, batches)
+
+
+def _print_summary(stream: LoadedStream, row: StreamRow, generation: GenerationObservation | None) -> None:
+    typer.echo(f"{stream.name}: {stream.declaration.description.strip()}")
+    typer.echo(f"{row.mode}, owned by {stream.declaration.owner}, declared in {stream.file}")
+    typer.echo(f"{row.health.state}: {row.health.explanation}")
+    if generation is not None:
+        opened = f", opened by {generation.opened_by}" if generation.opened_by else ""
+        typer.echo(f"generation {generation.generation}{opened}, checkpoint {generation.checkpoint}")
+
+
+def _print_history(row: StreamRow, runs: Sequence[RunObservation], batches: Sequence[BatchObservation]) -> None:
+    for table in (rows_table([row]), runs_table(runs), batches_table(batches)):
+        typer.echo("")
+        console().print(table)
+    for remark in remarks([row]):
+        typer.echo(remark)
+
+
+def _chosen(ctx: CliContext, names: Sequence[str]) -> tuple[LoadedStream, ...]:
+    """The named streams, or all of them; raises what `Declarations.stream` raises."""
+    if not names:
+        return tuple(ctx.declarations.streams.values())
+    return tuple(ctx.declarations.stream(name) for name in names)
+
+
+def _listed(stream: LoadedStream, row: StreamRow) -> dict[str, Any]:
+    sources = [declared.declared_source for declared in stream.declaration.inputs.values() if declared.is_stream]
+    return {
+        "stream": stream.name,
+        "mode": row.mode,
+        "state": row.health.state,
+        "healthy": row.health.is_healthy,
+        "owner": stream.declaration.owner,
+        "tags": list(stream.declaration.tags),
+        "reads": [getattr(declared.source, "table", declared.kind) for declared in sources],
+        "writes": list(stream.declaration.tables_written),
+        "file": str(stream.file),
+    }
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    for problem in problems:
+        typer.echo(f"broken: {problem}", err=True)

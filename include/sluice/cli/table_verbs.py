@@ -1,0 +1,131 @@
+"""`sluice table`: list, show and create tables; the verbs of their maintenance come from `maintenance_verbs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli import maintenance_verbs
+from sluice.cli.command_options import AsJson, DryRun, TableName
+from sluice.cli.table_outcome import TableOutcome, create_or_change_table, plan_table
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
+from sluice.declarations.loaded import Declarations
+from sluice.declarations.loading import load_declarations
+from sluice.declarations.quarantine import all_tables
+from sluice.declarations.tables import TableDeclaration
+from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+
+app = typer.Typer(help="Tables as declared and as they are.", no_args_is_help=True, add_completion=False)
+
+
+@app.command("list")
+def list_tables(as_json: AsJson = False) -> None:
+    """List the declared tables, the quarantines of streams included, and whether each is as declared."""
+    settings = load_settings()
+    declarations, catalog = load_declarations(settings.pipelines), open_catalog(settings)
+    tables = all_tables(declarations)
+    outcomes = [plan_table(catalog, declaration) for declaration in tables.values()]
+    if as_json:
+        print_json([outcome.as_json() | {"state": outcome.state} for outcome in outcomes])
+        return
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("table", "state", "owner", "written by"):
+        shown.add_column(heading, overflow="fold")
+    for outcome in outcomes:
+        writers = ", ".join(_writers(declarations, outcome.table))
+        shown.add_row(outcome.table, outcome.state, tables[outcome.table].owner, writers)
+    Console().print(shown)
+
+
+@app.command()
+def show(name: TableName, as_json: AsJson = False) -> None:
+    """Show one table: its declared columns and layout, its readers and writers, and what is yet to be changed."""
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    declaration = _declared(declarations, [name])[0]
+    outcome = plan_table(open_catalog(settings), declaration)
+    writers = _writers(declarations, name)
+    readers = sorted(stream.name for stream in declarations.streams.values() if name in stream.declaration.tables_read)
+    if as_json:
+        document = {"declaration": declaration.model_dump(mode="json"), "written_by": writers, "read_by": readers}
+        print_json(outcome.as_json() | {"state": outcome.state} | document)
+        return
+    typer.echo(f"{name}: {declaration.description.strip()}")
+    typer.echo(f"owner: {declaration.owner}")
+    typer.echo(f"written by: {', '.join(writers) or 'no declared stream'}")
+    typer.echo(f"read by: {', '.join(readers) or 'no declared stream'}")
+    _print_layout(declaration)
+    _print_outcome(outcome)
+
+
+@app.command()
+def create(
+    names: Annotated[list[str] | None, typer.Argument(help="The tables; all that are declared when not given.")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create and evolve tables as they are declared. Nothing is ever dropped, and a second run changes nothing."""
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    declared = _declared(declarations, names or [])
+    catalog = open_catalog(settings)
+    act = plan_table if dry_run else create_or_change_table
+    outcomes = [act(catalog, declaration) for declaration in declared]
+    if as_json:
+        print_json({"dry_run": dry_run, "tables": [outcome.as_json() for outcome in outcomes]})
+    else:
+        for outcome in outcomes:
+            _print_outcome(outcome)
+        if dry_run:
+            print_dry_run_note()
+    if not names:
+        declarations.require_valid()
+    if any(outcome.refusal is not None for outcome in outcomes):
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+app.command()(maintenance_verbs.status)
+app.command()(maintenance_verbs.history)
+app.command()(maintenance_verbs.maintain)
+
+
+def _declared(declarations: Declarations, names: list[str]) -> list[TableDeclaration]:
+    """The declarations of the named tables, or all of them; raises what `Declarations.table` raises."""
+    tables = all_tables(declarations)
+    if not names:
+        return list(tables.values())
+    return [tables[name] if name in tables else declarations.table(name).declaration for name in names]
+
+
+def _writers(declarations: Declarations, table: str) -> list[str]:
+    streams = (stream.declaration for stream in declarations.streams.values())
+    return sorted(
+        stream.stream
+        for stream in streams
+        if table in stream.tables_written or (stream.quarantine and table == stream.quarantine_table)
+    )
+
+
+def _print_layout(declaration: TableDeclaration) -> None:
+    shown = Table("column", "type", "", "", box=None, pad_edge=False)
+    for column in declaration.columns:
+        shown.add_row(column.name, column.type, "required" if column.required else "", column.doc)
+    Console().print(shown)
+    for part in declaration.partitioning:
+        width = f"[{part.width}]" if part.width is not None else ""
+        typer.echo(f"partitioned by {part.transform}{width} of {part.column}")
+    for field in declaration.sort_order:
+        typer.echo(f"sorted by {field.column} {field.direction}")
+
+
+def _print_outcome(outcome: TableOutcome) -> None:
+    if outcome.refusal is not None:
+        typer.echo(f"{outcome.table}: refused. {outcome.refusal}")
+    elif not outcome.changes:
+        typer.echo(f"{outcome.table}: as declared")
+    for change in outcome.changes:
+        typer.echo(f"{outcome.table}: {change}")

@@ -1,0 +1,30 @@
+"""What several commands print alike."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.console import Console
+
+UNHEALTHY_EXIT_CODE = 1
+"""The command did its work, and what it looked at is not healthy or not as declared."""
+
+_WIDTH_WITHOUT_TERMINAL = 200
+"""A file or a pipe has no width; every row is to stay on one line there."""
+
+
+def console() -> Console:
+    """The console for tables: as wide as the terminal, or wide enough for a row when there is no terminal."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document, indented."""
+    typer.echo(json.dumps(document, indent=2))
+
+
+def print_dry_run_note() -> None:
+    """Print the last line of every dry run in text."""
+    typer.echo("Nothing was changed: this was a dry run.")
