@@ -209,7 +209,7 @@ def end_by_desired_state(ledger: Ledger) -> None:
 
 
 def test_an_increment_is_wanted_and_left_to_its_dag(sluice: Sluice, ledger: Ledger) -> None:
-    assert "its DAG starts the next run" in sluice("stream", "start", "weather")[1]
+    assert "Its DAG starts the next run" in sluice("stream", "start", "weather")[1]
     assert sluice("stream", "stop", "weather")[:2] == (0, "weather is stopped; it never ran.\n")
     assert find_desired_state(ledger, "weather").desired_state is DesiredState.STOPPED
 
@@ -251,7 +251,7 @@ def test_the_ledger_is_upgraded_and_told(
         1,
         f"The ledger has no tables; needed is {needed}. Run `sluice ledger upgrade`.\n",
     )
-    assert f"would be brought to {needed}" in sluice("ledger", "upgrade", "--dry-run")[1]
+    assert f"would be migrated to version {needed}" in sluice("ledger", "upgrade", "--dry-run")[1]
     assert sluice("ledger", "status")[0] == 1
     assert sluice("ledger", "upgrade")[:2] == (0, f"The ledger had no tables and now has version {needed}.\n")
     assert sluice("ledger", "upgrade")[:2] == (0, f"The ledger has version {needed} already.\n")
