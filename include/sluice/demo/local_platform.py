@@ -50,8 +50,8 @@ def start_stack(console: Console | None) -> AirflowAccess:
     ------
     StackError: when a service cannot be started; then nothing of this start is left.
     """
-    from sluice.stack import load_environment
     from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+    from sluice.stack.environment import load_environment
     from sluice.stack.folder import stack_folder
     from sluice.stack.orchestration import up
 
@@ -106,7 +106,7 @@ def flights_topic(settings: Settings) -> FlightsTopic:
 
 def is_stack_running() -> bool:
     """Whether every service of the local stack is healthy. When it is so, its environment is taken over."""
-    from sluice.stack import load_environment
+    from sluice.stack.environment import load_environment
     from sluice.stack.folder import stack_folder
     from sluice.stack.stack_status import observe_stack
 

@@ -2,18 +2,16 @@
 
 | module | purpose |
 |---|---|
-| `folder` | where everything of one stack lies, and how private files are written |
-| `ports`, `credentials`, `tools` | what is chosen, generated or found once, before anything starts |
-| `plan` | all of it together: what a service needs to know in order to be started |
-| `environment` | the settings of everything that runs in the stack, and the file they are kept in |
-| `step` | the two kinds of steps: a service that stays, a preparation that ends |
-| `services/` | one file for each service, found by itself |
-| `processes`, `records`, `signals` | start detached, recognise, find and end processes |
-| `orchestration`, `stopping`, `status` | up, down, status |
-| `preflight`, `display` | what is checked before anything starts, what is shown meanwhile |
-| `versions` | the version of every part, read from where it is pinned |
+| `orchestration`, `stopping`, `stack_status` | `up`, `down`, `status` |
+| `starting` | the steps of one `up` |
+| `stack_plan` | what is decided before anything starts: the plan, and the two kinds of steps |
+| `services/` | the steps of each service |
+| `folder`, `credentials`, `compose_secrets` | the data folder, and the secrets in it |
+| `tcp_ports`, `port_choice` | which ports are free, and which the stack takes |
+| `tools`, `unprivileged` | the programs, and how one that refuses root is run |
+| `environment`, `airflow_settings` | the settings of everything that runs in the stack |
+| `service_processes`, `process_records`, `membership` | start, record and end processes; which belong to a service |
+| `exclusive_change` | one command at a time, interrupted in order |
+| `display`, `logs` | the progress on the screen, the services' log files |
+| `bootstrap` | the script behind `make setup` |
 """
-
-from sluice.stack.environment import load_environment
-
-__all__ = ["load_environment"]

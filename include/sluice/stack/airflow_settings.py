@@ -14,7 +14,7 @@ from sluice.stack.stack_plan import StackPlan
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__CORE__EXECUTOR": "sluice_airflow.executors.local_executor.RevokingLocalExecutor",
-    # It forks all its workers at once. A continuous stream's task defers, so four at a time are plenty.
+    # It forks all its workers at once. The task of a continuous stream defers, so four at a time are enough.
     "AIRFLOW__CORE__PARALLELISM": "4",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
@@ -22,12 +22,12 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{AIRFLOW_USER}:admin",
     # The default asks the network for this machine's name and waits for an answer where there is no network.
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
-    # What a worker that died took with it is queued once more. The timeout is how long a task may take to start, too.
+    # A task whose worker died before it began is queued again. The timeout also limits how long a task takes to start.
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "120",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "15",
     "AIRFLOW__API__WORKERS": "1",
-    # A task asks the API server before its first line and after its last. On a busy machine the one worker's first
-    # answer takes longer than the default of 5 seconds, and a task that is not answered loses its try.
+    # A task calls the API server before its first line and after its last. On a busy machine the single worker's first
+    # answer takes longer than the default of 5 seconds, and a task without an answer fails its try.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
     "AIRFLOW__API__EXPOSE_CONFIG": "False",
     # New files appear within seconds; a changed YAML file, which Airflow does not watch, within half a minute.
@@ -36,13 +36,13 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
 }
-"""The same on every machine; docker-compose.yaml has them too."""
+"""The settings that are the same on every machine; docker-compose.yaml has them too."""
 
 SPARK_POOL = "spark"
 
 SPARK_POOL_SLOTS = 2
-"""So many bounded Spark jobs run at a time: each waits for itself about half of its time, so two of them fill what
-three live drivers leave of two cores, and stay within 10 GB with them."""
+"""How many bounded Spark jobs run at a time. Each waits about half of its time, so two of them fill what three live
+drivers leave of two cores, and stay within 10 GB together with these."""
 
 SPARK_CONNECTION = json.dumps(
     {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"}}
@@ -57,7 +57,7 @@ def database_url(plan: StackPlan, *, driver: str, role: str, password: str) -> s
     ----------
     plan: the stack.
     driver: the dialect and driver, for example postgresql+psycopg.
-    role: the role, which is the database's name too.
+    role: the role; its database has the same name.
     password: the role's password.
     """
     return f"{driver}://{role}:{quote(password, safe='')}@{plan.address('postgres')}/{role}"

@@ -1,7 +1,8 @@
-"""Write the secrets that docker-compose.yaml asks for: `python3 include/sluice/stack/compose_secrets.py`.
+"""Generate the secrets of a stack, and write those of docker-compose.yaml.
 
-Run once, on a machine that needs nothing but Docker and Python: only the standard library is imported. An existing file
-is left as it is, since data that was protected with its secrets cannot be opened with others.
+`python3 include/sluice/stack/compose_secrets.py` is run once, on a machine that may have nothing but Docker and Python,
+so this module imports the standard library only. An existing file is left as it is, since data that was protected with
+its secrets cannot be opened with others.
 """
 
 import base64
@@ -12,7 +13,10 @@ from pathlib import Path
 
 
 def compose_secrets() -> dict[str, str]:
-    """New secrets for every variable that docker-compose.yaml insists on; all of them are safe inside a URL."""
+    """A new secret for every variable that docker-compose.yaml requires.
+
+    They come from the operating system's source of randomness, and all of them are safe inside a URL.
+    """
     return {
         "POSTGRES_PASSWORD": secrets.token_urlsafe(24),
         "AIRFLOW_DATABASE_PASSWORD": secrets.token_urlsafe(24),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import secrets
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sluice.errors import StackError
+from sluice.stack.compose_secrets import compose_secrets
 from sluice.stack.folder import StackFolder, write_private
 
 AIRFLOW_USER = "admin"
@@ -16,7 +15,7 @@ AIRFLOW_USER = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Every secret of a stack. `repr` shows none of them."""
+    """Every secret of a stack; the fields are named like the variables of docker-compose.yaml. `repr` shows none."""
 
     postgres_password: str
     airflow_database_password: str
@@ -33,22 +32,12 @@ class Credentials:
 
 
 def generate_credentials() -> Credentials:
-    """New credentials from the operating system's source of randomness; all of them are safe inside a URL."""
-    return Credentials(
-        postgres_password=secrets.token_urlsafe(24),
-        airflow_database_password=secrets.token_urlsafe(24),
-        ledger_password=secrets.token_urlsafe(24),
-        access_key_id=f"sluice{secrets.token_hex(7)}",
-        secret_access_key=secrets.token_urlsafe(30),
-        airflow_admin_password=secrets.token_urlsafe(12),
-        airflow_fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-        airflow_jwt_secret=secrets.token_urlsafe(64),
-        airflow_secret_key=secrets.token_urlsafe(32),
-    )
+    """New credentials; all of them are safe inside a URL."""
+    return Credentials(**{variable.lower(): secret for variable, secret in compose_secrets().items()})
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The credentials of a stack that was started before.
+    """The credentials of a stack that has been started before.
 
     Raises
     ------
@@ -62,7 +51,7 @@ def read_credentials(path: Path) -> Credentials:
     except (ValueError, KeyError, TypeError) as error:
         raise StackError(
             f"{path} is damaged: it does not hold every credential of the stack.",
-            next_step=f"Restore it, or run `sluice stack down`, delete {path.parent} and start anew.",
+            next_step=f"Restore it, or run `sluice stack down`, delete {path.parent} and start an empty stack.",
         ) from error
 
 
@@ -83,7 +72,7 @@ def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
     if not is_new:
         raise StackError(
             f"{folder.credentials} is missing, but {folder.data} holds data that only its credentials open.",
-            next_step=f"Restore the file, or delete {folder.data} to start anew.",
+            next_step=f"Restore the file, or delete {folder.data} to start an empty stack.",
         )
     credentials = generate_credentials()
     write_private(

@@ -1,4 +1,4 @@
-"""What is shown while the stack changes: live lines on a terminal, plain lines elsewhere, nothing for a program."""
+"""The progress that is shown while a stack changes: live lines on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 
 class Display(Protocol):
-    """Shows how far every step is. Called from several threads."""
+    """Shows the progress of every step. It is called from several threads."""
 
     def begin(self, step: str, title: str) -> None:
-        """A step waits for nothing any more and begins."""
+        """A step begins: the steps that it needs are done."""
 
     def finish(self, step: str, outcome: str) -> None:
-        """A step has ended well; `outcome` says how, in a few words."""
+        """A step has succeeded; `outcome` says in a few words what was done."""
 
     def note(self, text: str) -> None:
-        """Something that people should know."""
+        """Show a line of text."""
 
 
 class SilentDisplay:
@@ -37,7 +37,7 @@ class SilentDisplay:
 
 
 class PlainDisplay:
-    """One line for each thing that has ended: for logs and pipes."""
+    """Prints one line for each step that is done: for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,7 +58,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """One line for each step, moving while it is at work: for a terminal."""
+    """Shows one line for each step, with a spinner until it is done: for a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(

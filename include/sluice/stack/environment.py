@@ -1,4 +1,4 @@
-"""The settings of everything that runs in the stack, and the private file they are kept in."""
+"""The settings of everything that runs in the stack, and the private file that holds them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from sluice.stack.folder import StackFolder, write_private
 from sluice.stack.stack_plan import Command, StackPlan
 
 STACK_MARK = "SLUICE_STACK"
-"""In the environment of every process of a stack: the stack's data folder. It is inherited, so that drivers and workers
-are found too. It is not in the environment file: a shell that sources the file does not become a part of the stack."""
+"""A variable in the environment of every process of a stack: the stack's data folder. Children inherit it, so drivers
+and workers are found too. It is not in the environment file: a shell that sources the file does not belong to the
+stack."""
 
 START_MARK = "SLUICE_STACK_START"
-"""In the environment of every process: which `up` it comes from. What an interrupted `up` began is found by it."""
+"""A variable in the environment of every process of a stack: the id of the `up` that started it. The processes of an
+interrupted `up` are found by it."""
 
 CATALOG_NAME = "lakehouse"
 TABLE_BUCKET = "lakehouse"
@@ -36,7 +38,7 @@ def build_environment(plan: StackPlan, *, caller: Mapping[str, str]) -> dict[str
     """
     return {
         **_program_environment(plan),
-        # Before the stack's own: a caller that took over the environment of an earlier start may hold its old ports.
+        # Before the stack's own: a caller that loaded the environment of an earlier start may hold old ports.
         **_passed_on(caller, "SLUICE_CONNECTIONS__"),
         **_sluice_environment(plan, pipelines=caller.get("SLUICE_PIPELINES")),
         **airflow_environment(plan),
@@ -45,7 +47,7 @@ def build_environment(plan: StackPlan, *, caller: Mapping[str, str]) -> dict[str
 
 
 def _passed_on(caller: Mapping[str, str], *prefixes: str) -> dict[str, str]:
-    """What a user adds in the shell that calls `up`: connections of own streams and DAGs, variables of own DAGs."""
+    """What a user adds in the shell that calls `up`: connections of their streams and DAGs, variables of their DAGs."""
     return {name: value for name, value in caller.items() if name.startswith(prefixes)}
 
 
@@ -57,7 +59,7 @@ def _program_environment(plan: StackPlan) -> dict[str, str]:
         "SPARK_HOME": str(tools.spark_home),
         "PYSPARK_PYTHON": str(tools.python),
         "PYTHONUNBUFFERED": "1",
-        # setproctitle, which Airflow uses, would overwrite the environment that our marks are read from.
+        # setproctitle, which Airflow uses, would overwrite the environment from which the marks are read.
         "SPT_NOENV": "1",
         "GX_ANALYTICS_ENABLED": "false",
     }
@@ -96,13 +98,13 @@ def _sluice_environment(plan: StackPlan, *, pipelines: str | None) -> dict[str, 
 def process_environment(
     command: Command, *, folder: StackFolder, start_id: str, caller: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of one process: its own, and of the calling shell only the user's home, locale, time zone.
+    """The whole environment of one process: its own settings, and the user's home, locale and time zone of the caller.
 
     Parameters
     ----------
-    command: what is started.
+    command: how the process is started.
     folder: the stack.
-    start_id: which `up` starts it.
+    start_id: the id of the `up` that starts it.
     caller: the environment of the command that starts it.
     """
     inherited = {name: caller[name] for name in _FROM_THE_SHELL if name in caller}
@@ -115,7 +117,7 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
 
     Raises
     ------
-    StackError: when a value holds a line break, which the format cannot say.
+    StackError: when a value holds a line break, which the format cannot express.
     """
     for name, value in environment.items():
         if "\n" in value:
@@ -126,8 +128,8 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
 def load_environment(data: Path) -> dict[str, str]:
     """Read the environment of the stack in a data folder.
 
-    The mark of the stack is added, so that a driver started by a process that takes this environment over belongs to
-    the stack: `sluice stack down` ends it.
+    The mark of the stack is added. So a driver that is started with this environment belongs to the stack, and
+    `sluice stack down` ends it.
 
     Parameters
     ----------

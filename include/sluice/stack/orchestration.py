@@ -1,8 +1,8 @@
-"""`up`: decide everything, then start in parallel what is not running and healthy; on a failure nothing of it stays.
+"""`up`: decide everything, then start in parallel what is not running and healthy. After a failure nothing of it stays.
 
-Each step runs in a thread of its own, which waits for the steps it needs. Only the main thread is interrupted by
-Ctrl-C; it then cancels the others, waits for them, and ends what this `up` has started: every such process carries the
-id of this `up` in its environment, so that also a process whose start was not recorded yet is found.
+Each step runs in a thread of its own, which waits for the steps that it needs. Only the main thread is interrupted by
+Ctrl-C. It then cancels the others, waits for them, and ends every process that this `up` has started: each of them has
+the id of this `up` in its environment, so a process whose start is not recorded yet is found too.
 """
 
 from __future__ import annotations
@@ -24,29 +24,19 @@ from sluice.stack.display import Display
 from sluice.stack.environment import build_environment, write_environment
 from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
 from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
-from sluice.stack.membership import stack_members
+from sluice.stack.port_choice import choose_stack_ports, port_requests, read_ports, write_ports
 from sluice.stack.process_records import read_records, write_selection
-from sluice.stack.services import all_services, all_steps, select_steps
+from sluice.stack.services import all_services, select_steps
 from sluice.stack.stack_plan import Service, StackPlan, Step
 from sluice.stack.starting import ServiceStart, StepRunner
 from sluice.stack.stopping import end_stack, forget_service
-from sluice.stack.tcp_ports import (
-    ChosenPorts,
-    HeldPorts,
-    PortRequest,
-    choose_ports,
-    holder_of,
-    listened_by,
-    read_ports,
-    requested_ports,
-    write_ports,
-)
+from sluice.stack.tcp_ports import HeldPorts, holder_of
 from sluice.stack.tools import Tools, find_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpReport:
-    """What an `up` did, and how long it took."""
+    """The result of an `up`, and how long it took."""
 
     services: tuple[ServiceStart, ...]
     airflow_url: str
@@ -54,16 +44,16 @@ class UpReport:
 
 
 class PlannedAction(StrEnum):
-    """What `up` would do about a step."""
+    """What `up` would do in a step."""
 
     START = "start"
-    CHECK = "leave as it is when it is healthy and its settings have not changed, else start anew"
-    MAKE_SURE = "make what is missing"
+    CHECK = "leave as it is when it is healthy and its settings have not changed, otherwise restart"
+    PREPARE = "make what is missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """One step of an `up` that is not run."""
+    """One step of a planned `up`."""
 
     name: str
     title: str
@@ -71,18 +61,18 @@ class PlannedStep:
 
 
 def up(*, services: Collection[str] | None = None, display: Display) -> UpReport:
-    """Start the stack, or what is missing of it.
+    """Start the services that are not running and healthy.
 
     Parameters
     ----------
-    services: the wanted services, with what they need; all when None.
+    services: the services, to which those that they need are added; all when None.
     display: shows the progress.
 
     Raises
     ------
     UsageError: when there is no service of a given name.
-    StackError: when it cannot start; then nothing that this call started is running.
-    KeyboardInterrupt: when it was interrupted; likewise.
+    StackError: when a service cannot be started. Nothing that this call has started is running then.
+    KeyboardInterrupt: when it was interrupted; again nothing that it has started is running.
     """
     begun = time.monotonic()
     steps = select_steps(services)
@@ -96,7 +86,7 @@ def up(*, services: Collection[str] | None = None, display: Display) -> UpReport
         with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
             plan = _decide_plan(folder, tools=tools, ports=ports)
             write_environment(folder.environment, plan.environment)
-            # What an earlier `up` was asked for stays wanted until `down`.
+            # The services of an earlier `up` stay selected until `down`.
             write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
             started = _run_steps(plan, steps, held=held, display=display)
     url = plan.url("airflow") if "airflow-api-server" in steps else ""
@@ -104,27 +94,27 @@ def up(*, services: Collection[str] | None = None, display: Display) -> UpReport
 
 
 def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStep, ...]:
-    """What `up` would do now, in its order, after the same checks; nothing is written or started.
+    """The steps of an `up` now, in its order, after the same checks. Nothing is written or started.
 
     Parameters
     ----------
-    services: the wanted services, with what they need; all when None.
+    services: the services, to which those that they need are added; all when None.
 
     Raises
     ------
-    UsageError, PrerequisiteError, StackError: as `up`, for what can be known before anything is started.
+    UsageError, PrerequisiteError, StackError: as `up`, for everything that can be checked before a start.
     """
     steps = select_steps(services)
     folder = stack_folder()
     check_disk(folder.data)
     find_tools(_home())
-    choose_ports_of(steps, folder)
+    choose_stack_ports(steps, folder)
     everything = observe_processes()
     records = read_records(folder)
 
     def action(step: Step) -> PlannedAction:
         if not isinstance(step, Service):
-            return PlannedAction.MAKE_SURE
+            return PlannedAction.PREPARE
         record = records.get(step.name)
         return PlannedAction.CHECK if record is not None and record.is_alive(everything) else PlannedAction.START
 
@@ -146,47 +136,16 @@ def _start_note(folder: StackFolder) -> Path:
 
 
 def _end_interrupted_start(folder: StackFolder) -> None:
-    """End what an `up` has begun that was killed before it could clean up; it may not have recorded everything."""
+    """End the processes of an `up` that was killed before it could clean up. Some of them may not be recorded."""
     note = _start_note(folder)
     if note.exists():
         end_stack(folder, start=note.read_text().strip())
         note.unlink()
 
 
-def port_requests(steps: Mapping[str, Step]) -> list[PortRequest]:
-    """The ports that some steps need."""
-    return [port for step in steps.values() if isinstance(step, Service) for port in step.ports]
-
-
-def choose_ports_of(steps: Mapping[str, Step], folder: StackFolder) -> ChosenPorts:
-    """The ports of the selected services; the others keep what is recorded for them, taken or not.
-
-    Parameters
-    ----------
-    steps: the selected steps.
-    folder: the stack.
-
-    Raises
-    ------
-    UsageError, StackError: see `sluice.stack.tcp_ports`.
-    """
-    selected = port_requests(steps)
-    requests = port_requests(all_steps())
-    recorded = read_ports(folder.ports)
-    resting = {n for r in requests if r not in selected and r.name in recorded for n in r.numbers(recorded[r.name])}
-    members = stack_members(folder, everything=observe_processes(), services=all_services().values())
-    return choose_ports(
-        requests,
-        asked=requested_ports(selected),
-        recorded=recorded,
-        ours=listened_by(members) | resting,
-        is_running=bool(members),
-    )
-
-
 def _decide_ports(steps: Mapping[str, Step], folder: StackFolder, *, display: Display) -> Mapping[str, int]:
-    """Choose ports, record those of the selected services, and say which had to move."""
-    chosen = choose_ports_of(steps, folder)
+    """Choose ports, record those of the selected services, and show which services had to move."""
+    chosen = choose_stack_ports(steps, folder)
     for name, port in chosen.given_up.items():
         display.note(
             f"Port {port}, recorded for {name}, was taken by {holder_of(port)}: {name} moves to {chosen.ports[name]}."
@@ -203,9 +162,9 @@ def _run_steps(plan: StackPlan, steps: Mapping[str, Step], *, held: HeldPorts, d
     try:
         _await_all(run, steps)
         _start_note(plan.folder).unlink()
-    except BaseException:  # Ctrl-C too: whatever ends this `up`, nothing that it started may stay
+    except BaseException:  # Ctrl-C too: however this `up` ends early, nothing that it started may stay
         with uninterruptible():
-            display.note("Stopping what this `up` has started …")
+            display.note("Stopping the processes that this `up` has started …")
             end_stack(plan.folder, start=run.start_id)
             for name in run.started:
                 forget_service(all_services()[name], plan.folder)
@@ -221,13 +180,13 @@ def _await_all(run: StepRunner, steps: Mapping[str, Step]) -> None:
             pending = set(futures)
             failure: BaseException | None = None
             while pending and failure is None:
-                # A bounded wait: an unbounded one would keep Ctrl-C waiting on some platforms.
+                # With a timeout: a wait without one would delay Ctrl-C on some platforms.
                 finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
                 failure = next((error for f in finished if (error := f.exception()) is not None), None)
             if failure is not None:
                 raise failure
         except BaseException:
             with uninterruptible():
-                run.cancelled.set()  # the threads see it within a poll, and the pool waits for them
+                run.cancelled.set()  # the threads see it at their next poll, and the pool waits for them
                 pool.shutdown(wait=True)
             raise

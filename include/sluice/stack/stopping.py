@@ -12,11 +12,12 @@ from sluice.stack.environment import START_MARK
 from sluice.stack.exclusive_change import exclusive, interruptible
 from sluice.stack.folder import StackFolder, stack_folder
 from sluice.stack.membership import service_members, stack_members
+from sluice.stack.port_choice import read_ports
 from sluice.stack.process_records import ProcessRecord, read_records, remove_record
 from sluice.stack.service_processes import StopRule, end_processes
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Service
-from sluice.stack.tcp_ports import holder_of, is_free, listened_by, read_ports
+from sluice.stack.tcp_ports import holder_of, is_free, listened_by
 
 _OTHERS = StopRule(patience_seconds=10.0)
 """For drivers and workers: a driver may finish its batch."""

@@ -1,32 +1,19 @@
-"""The ports of a stack: chosen free once, recorded, and used again as long as nobody else has taken them."""
+"""TCP ports on loopback: which a service needs, which are free, and which process listens on one."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
-from sluice.errors import StackError, UsageError
-from sluice.stack.folder import write_private
-
 LOOPBACK = "127.0.0.1"
 
-_LOWEST = 20_000
-_HIGHEST = 22_700
-"""Below 32768, where Linux begins to give ports to outgoing connections: a recorded port that lies there would be taken
-by chance while the stack is down. The upper end leaves room for `GRPC_OFFSET`."""
-
 GRPC_OFFSET = 10_000
-"""SeaweedFS serves gRPC at its HTTP port + 10000 and its own workers count on that."""
+"""SeaweedFS serves gRPC at its HTTP port + 10000, and its own workers rely on that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +24,7 @@ class PortRequest:
     ----------
     name: its name in the record and in error messages.
     variable: the environment variable by which a user asks for a certain port; empty when there is none.
-    preferred: tried first when nothing is recorded or asked for.
+    preferred: tried first when no port is recorded or asked for.
     has_grpc: whether the port `GRPC_OFFSET` above must be free too.
     """
 
@@ -47,16 +34,8 @@ class PortRequest:
     has_grpc: bool = False
 
     def numbers(self, port: int) -> tuple[int, ...]:
-        """Every port that is taken when this request is served by `port`."""
+        """Every port that the service uses when `port` is chosen for this request."""
         return (port, port + GRPC_OFFSET) if self.has_grpc else (port,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenPorts:
-    """The ports of a stack by name, and the recorded ones that were given up because someone else has taken them."""
-
-    ports: Mapping[str, int]
-    given_up: Mapping[str, int]
 
 
 def is_free(port: int) -> bool:
@@ -72,11 +51,11 @@ def is_free(port: int) -> bool:
 
 
 class HeldPorts:
-    """Ports that are listened on for a service until it starts, so that nobody else chooses them meanwhile.
+    """Ports that this process listens on until their service starts, so that no other process takes them meanwhile.
 
     Parameters
     ----------
-    numbers: the ports; one that is taken is not held.
+    numbers: the ports; a taken one is not held.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -92,7 +71,7 @@ class HeldPorts:
             self.release(number)
 
     def release(self, number: int) -> None:
-        """Give a port to the service that starts now."""
+        """Stop listening on a port, because its service starts now."""
         if held := self._sockets.pop(number, None):
             held.close()
 
@@ -103,102 +82,10 @@ def _listen(number: int) -> socket.socket | None:
     try:
         held.bind((LOOPBACK, number))
         held.listen()
-    except OSError:  # taken; starting the service says so
+    except OSError:  # taken; the start of its service reports that
         held.close()
         return None
     return held
-
-
-def read_ports(path: Path) -> dict[str, int]:
-    """The recorded ports; empty when none were recorded yet."""
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
-def write_ports(path: Path, ports: Mapping[str, int]) -> None:
-    """Record the ports."""
-    write_private(path, json.dumps(dict(ports), indent=2) + "\n")
-
-
-def requested_ports(requests: Collection[PortRequest], environ: Mapping[str, str] | None = None) -> dict[str, int]:
-    """The ports that the user asks for through environment variables, by name.
-
-    Raises
-    ------
-    UsageError: when a variable does not hold a port number.
-    """
-    values = os.environ if environ is None else environ
-    return {
-        request.name: _port_number(values[request.variable], variable=request.variable)
-        for request in requests
-        if request.variable and values.get(request.variable)
-    }
-
-
-def _port_number(text: str, *, variable: str) -> int:
-    if not text.isdecimal() or not 1024 <= int(text) <= 65535:
-        raise UsageError(f"{variable} is {text!r}, but a port is a number from 1024 to 65535.")
-    return int(text)
-
-
-def choose_ports(
-    requests: Collection[PortRequest],
-    *,
-    asked: Mapping[str, int],
-    recorded: Mapping[str, int],
-    ours: Collection[int],
-    is_running: bool,
-    is_free: Callable[[int], bool] = is_free,
-    pick: Callable[[], int] = lambda: random.randint(_LOWEST, _HIGHEST),  # noqa: S311  # no secret: any free port will do
-) -> ChosenPorts:
-    """Choose a port for every request: the one asked for, else the recorded one, else the preferred one, else any.
-
-    Parameters
-    ----------
-    requests: what is needed.
-    asked: the ports the user asks for; they are never replaced.
-    recorded: the ports of the last `up`.
-    ours: ports that this stack's own running processes listen on; they count as free.
-    is_running: whether any process of this stack runs.
-    is_free: whether a port can be listened on.
-    pick: proposes a port.
-
-    Raises
-    ------
-    StackError: when a port that was asked for is taken, or when a recorded one is taken while parts of the stack run:
-        they know the old port, so replacing it would cut them off.
-    """
-    chosen: dict[str, int] = {}
-    given_up: dict[str, int] = {}
-    taken: set[int] = set()
-
-    def usable(request: PortRequest, port: int) -> bool:
-        return all(n not in taken and (n in ours or is_free(n)) for n in request.numbers(port))
-
-    for request in sorted(requests, key=lambda r: (r.name not in asked, r.name not in recorded)):
-        wanted = asked.get(request.name) or recorded.get(request.name)
-        port = wanted
-        if port is None or not usable(request, port):
-            if wanted is not None:
-                _refuse_replacement(request, wanted, is_asked=request.name in asked, is_running=is_running)
-                given_up[request.name] = wanted
-            preferred = (request.preferred,) if request.preferred else ()
-            port = next(p for p in chain(preferred, iter(pick, None)) if usable(request, p))
-        chosen[request.name] = port
-        taken.update(request.numbers(port))
-    return ChosenPorts(ports=chosen, given_up=given_up)
-
-
-def _refuse_replacement(request: PortRequest, port: int, *, is_asked: bool, is_running: bool) -> None:
-    if is_asked:
-        raise StackError(
-            f"{request.variable} asks for port {port}, but {holder_of(port)} listens on it already.",
-            next_step=f"Stop that process, or set {request.variable} to another port.",
-        )
-    if is_running:
-        raise StackError(
-            f"Port {port}, recorded for {request.name}, was taken by {holder_of(port)} while parts of the stack run.",
-            next_step="Stop that process and run `sluice stack up` again, or `sluice stack down` first to choose anew.",
-        )
 
 
 def listened_by(pids: Collection[int]) -> set[int]:
@@ -207,7 +94,7 @@ def listened_by(pids: Collection[int]) -> set[int]:
 
 
 def holder_of(port: int) -> str:
-    """Who listens on a port, in words: the process's name and id where they can be seen."""
+    """The process that listens on a port, for a message: its name and process id where they can be seen."""
     for listened, pid in _listeners():
         if listened == port and pid:
             try:
@@ -218,6 +105,6 @@ def holder_of(port: int) -> str:
 
 
 def _listeners() -> list[tuple[int, int | None]]:
-    """Every TCP port that is listened on, with the process where we may see it."""
+    """Every TCP port that a process listens on, with the process id where it can be seen."""
     connections = psutil.net_connections(kind="tcp")
     return [(c.laddr[1], c.pid) for c in connections if c.status == psutil.CONN_LISTEN and len(c.laddr) == 2]

@@ -1,4 +1,4 @@
-"""What the machine must bring: Java, the jars, and the folders of the installed packages."""
+"""The programs that the stack runs: Java, the jars, and those of the installed packages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sluice.setup.java_runtime import search_java
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Where the programs are.
+    """Where the programs lie.
 
     Parameters
     ----------
     python: the interpreter of this environment.
-    java_home: a Java that everything runs on.
-    jars: the folder with one folder of jars for each class path of ivy.xml.
+    java_home: a supported Java.
+    jars: the folder that holds one folder of jars for each class path of ivy.xml.
     spark_home: the folder of the installed pyspark.
     """
 
@@ -39,15 +39,15 @@ class Tools:
 
 
 def find_tools(home: Path) -> Tools:
-    """Find everything, or say in one sentence what is missing.
+    """Find all programs.
 
     Parameters
     ----------
-    home: the project's root, whose `.sluice/bootstrap.json` says what the bootstrap found.
+    home: the project's root, whose `.sluice/bootstrap.json` holds what the bootstrap found.
 
     Raises
     ------
-    PrerequisiteError: when there is no Java that everything runs on.
+    PrerequisiteError: when there is no supported Java.
     StackError: when the jars are missing.
     """
     bootstrap = _read_bootstrap(home)
@@ -60,7 +60,7 @@ def find_tools(home: Path) -> Tools:
 
 
 def tools_of(environment: Mapping[str, str]) -> Tools:
-    """The tools that a stack was started with, from its environment."""
+    """The programs that a stack was started with, from its environment."""
     return Tools(
         python=Path(environment["PYSPARK_PYTHON"]),
         java_home=Path(environment["JAVA_HOME"]),
@@ -86,7 +86,7 @@ def package_folder(package: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """A program that an installed package put beside the interpreter.
+    """The path of a program that an installed package has put beside the interpreter.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _find_jars(recorded: str | None) -> Path:
 
 
 def _find_java_home(recorded: str | None) -> Path:
-    """The user's own choice when Sluice runs on it, else what the bootstrap found."""
+    """The Java that the user chose when it is supported, otherwise the one that the bootstrap found."""
     runner = CommandRunner()
     chosen = search_java(environment=os.environ, runner=runner, folders=())
     found = search_java(environment={"JAVA_HOME": recorded or ""}, runner=runner, folders=())

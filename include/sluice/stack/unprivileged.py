@@ -1,9 +1,9 @@
-"""How a program that refuses to run as root is run when we are root: under an unprivileged user of the machine.
+"""Run a program that refuses to run as root, when this process is root: as an unprivileged user of the machine.
 
-That user often cannot reach the program or its data, for example in a project below /root. Nothing is copied or
-opened to everybody for that. Instead the process keeps one capability, to read and enter every folder, and still is an
-ordinary user. PostgreSQL looks for its own file with access(2), which ignores capabilities unless the process may keep
-them across a change of users: hence the secure bit.
+That user often cannot reach the program or its data, for example in a project below /root. Nothing is copied for that,
+and no folder is opened to all users. Instead the process keeps one capability, to read and enter every folder, and is
+an ordinary user otherwise. PostgreSQL checks its own file with access(2), which ignores capabilities unless the process
+may keep them across a change of users: that is why the secure bit is set.
 Source: capabilities(7), setpriv(1).
 """
 
@@ -20,34 +20,34 @@ from pathlib import Path
 from sluice.errors import StackError
 
 _USERS = ("postgres", "nobody")
-"""The first that the machine has. No user is created: the machine is not ours to change."""
+"""The first that the machine has is used. No user is created, because the stack does not change the machine."""
 
 _CAPABILITIES = ("dac_read_search", "dac_override")
-"""The narrower first; containers often have only the second."""
+"""The narrower one first; containers often have only the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnprivilegedRun:
-    """How to run a program as an unprivileged user.
+    """A way to run a program as an unprivileged user.
 
     Parameters
     ----------
-    user: the user's name; empty when we are not root and nothing needs to change.
-    prefix: what is put before the command line.
+    user: the user's name; empty when this process is not root, so that no change of users is needed.
+    prefix: the words to put before the command line.
     """
 
     user: str = ""
     prefix: tuple[str, ...] = ()
 
     def give(self, path: Path) -> None:
-        """Give a file or folder to the user."""
+        """Make the user the owner of a file or folder."""
         if self.user:
             entry = pwd.getpwnam(self.user)
             os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
 def unprivileged_run(*, must_reach: Sequence[Path]) -> UnprivilegedRun:
-    """Find a way that works here, by trying it.
+    """Find a way that works on this machine, by trying each.
 
     Parameters
     ----------

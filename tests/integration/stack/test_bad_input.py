@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.stack import CommandResult, Stack, stack_in
 from tests.integration.stack.traces import processes_of
 
-from sluice.stack.tcp_ports import read_ports
+from sluice.stack.port_choice import read_ports
 
 
 def assert_refused(result: CommandResult, stack: Stack, *words: str) -> None:

@@ -28,7 +28,7 @@ from tests.integration.stack.traces import (
 )
 
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.tcp_ports import read_ports
+from sluice.stack.port_choice import read_ports
 
 PAIR = ("postgres", "seaweedfs")
 

@@ -11,7 +11,8 @@ import psutil
 from tests.fixtures.stack import Stack
 
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.tcp_ports import is_free, read_ports
+from sluice.stack.port_choice import read_ports
+from sluice.stack.tcp_ports import is_free
 
 Answer = TypeVar("Answer")
 

@@ -145,12 +145,6 @@ def test_following_a_log_over_its_renewal(tmp_path: Path) -> None:
     assert [*first, second, next(lines)] == ["one", "two", "half", "end"]
 
 
-def test_following_a_log_ends_when_it_is_not_wanted_any_more(tmp_path: Path) -> None:
-    answers = iter([True, True, False])
-
-    assert list(follow(tmp_path / "none", position=0, is_wanted=lambda: next(answers))) == []
-
-
 def test_plain_lines_without_a_terminal() -> None:
     output = StringIO()
     display = PlainDisplay(Console(file=output))

@@ -8,17 +8,8 @@ import socket
 import pytest
 
 from sluice.errors import StackError, UsageError
-from sluice.stack.tcp_ports import (
-    GRPC_OFFSET,
-    ChosenPorts,
-    HeldPorts,
-    PortRequest,
-    choose_ports,
-    holder_of,
-    is_free,
-    listened_by,
-    requested_ports,
-)
+from sluice.stack.port_choice import ChosenPorts, choose_ports, requested_ports
+from sluice.stack.tcp_ports import GRPC_OFFSET, HeldPorts, PortRequest, holder_of, is_free, listened_by
 
 UI = PortRequest(name="ui", variable="SLUICE_UI_PORT", preferred=8080)
 STORE = PortRequest(name="store", variable="SLUICE_STORE_PORT", has_grpc=True)

@@ -1,4 +1,4 @@
-"""The services of the stack, one file each. A file in this folder offers `STEPS`; adding a service is adding a file."""
+"""The services of the stack. Each module of this folder defines `STEPS`; a new service is a new module."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def needs_of(step: Step) -> set[str]:
 
 
 def select_steps(services: Collection[str] | None = None) -> dict[str, Step]:
-    """The steps that some services take, with all they need, in order.
+    """The steps that some services take, in order: the services, what they need, and what completes them.
 
     Parameters
     ----------
-    services: the names of the wanted services; all when None.
+    services: the names of the services; all when None.
 
     Raises
     ------
@@ -55,16 +55,16 @@ def select_steps(services: Collection[str] | None = None) -> dict[str, Step]:
     unknown = set(services or ()) - set(known)
     if unknown:
         raise UsageError(f"There is no service {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
-    wanted: set[str] = set()
+    selected: set[str] = set()
 
-    def want(step: Step) -> None:
-        wanted.add(step.name)
+    def select(step: Step) -> None:
+        selected.add(step.name)
         for need in step.needs:
-            want(steps[need])
+            select(steps[need])
 
     for name in known if services is None else services:
-        want(steps[name])
+        select(steps[name])
     for step in steps.values():
-        if isinstance(step, Preparation) and step.completes in wanted:
-            want(step)
-    return {name: step for name, step in steps.items() if name in wanted}
+        if isinstance(step, Preparation) and step.completes in selected:
+            select(step)
+    return {name: step for name, step in steps.items() if name in selected}

@@ -1,4 +1,4 @@
-"""Airflow's api-server: the UI, the public API, and the Execution API that tasks and triggers talk to."""
+"""Airflow's api-server: the UI, the public API, and the Execution API that tasks and triggers use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from importlib.metadata import version
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from sluice.stack.airflow_process import RECOVERY_SECONDS, airflow_command, airflow_folder, metadata_connection
 from sluice.stack.airflow_settings import SPARK_POOL, SPARK_POOL_SLOTS
 from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.folder import write_private
+from sluice.stack.services.airflow_components import (
+    RECOVERY_SECONDS,
+    START_SECONDS,
+    airflow_command,
+    airflow_folder,
+    metadata_connection,
+)
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import PortRequest
 
@@ -40,7 +46,7 @@ def _probe(plan: StackPlan, since: datetime) -> Health:
 
 
 def _migrate(plan: StackPlan, run_tool: RunTool) -> None:
-    """Create or upgrade Airflow's tables; skipped when this version of Airflow left them as they are."""
+    """Create or upgrade Airflow's tables, unless this version of Airflow has done so already."""
     airflow_folder(plan).mkdir(exist_ok=True)
     note = airflow_folder(plan) / "schema.json"
     if note.exists() and json.loads(note.read_text()) == _schema(plan):
@@ -50,7 +56,7 @@ def _migrate(plan: StackPlan, run_tool: RunTool) -> None:
 
 
 def _schema(plan: StackPlan) -> dict[str, str]:
-    """Which version of Airflow is installed, and which revision its tables have; empty when there are none."""
+    """The installed version of Airflow, and the revision of its tables; an empty revision when there are none."""
     with metadata_connection(plan) as connection:
         row = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
         revision = connection.execute("SELECT version_num FROM alembic_version").fetchone() if row and row[0] else None
@@ -58,7 +64,7 @@ def _schema(plan: StackPlan) -> dict[str, str]:
 
 
 def _ensure_pool(plan: StackPlan, run_tool: RunTool) -> None:
-    """Make the pool of bounded Spark jobs through the public API; a pool that someone has changed stays as it is."""
+    """Create the pool of bounded Spark jobs through the public API. A pool that a person has changed stays as it is."""
     del run_tool
     token = _call(plan, "/auth/token", {"username": AIRFLOW_USER, "password": plan.credentials.airflow_admin_password})
     pool = {
@@ -91,7 +97,7 @@ STEPS = (
         prepare=_prepare,
         command=_command,
         probe=_probe,
-        start_seconds=240,
+        start_seconds=START_SECONDS,
         recovery_seconds=RECOVERY_SECONDS,
     ),
     Preparation(

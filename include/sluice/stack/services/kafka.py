@@ -13,17 +13,20 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
 
 TOPIC_SETTINGS: Mapping[str, str] = {
-    # A misspelt topic shall be an error, not a new topic.
+    # A misspelt topic must be an error, not a new topic.
     "auto.create.topics.enable": "false",
     "num.partitions": "2",
     "log.retention.hours": "168",
 }
-"""What every topic starts with; docker-compose.yaml has the same."""
+"""The defaults of every topic; docker-compose.yaml sets the same."""
 
 SINGLE_BROKER_SETTINGS: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
@@ -90,10 +93,10 @@ def _format(plan: StackPlan, run_tool: RunTool) -> None:
     formatted = _folder(plan) / "formatted"
     if formatted.exists():
         return
-    shutil.rmtree(_folder(plan) / "data", ignore_errors=True)  # what an interrupted format has left
+    shutil.rmtree(_folder(plan) / "data", ignore_errors=True)  # left by an interrupted format
     _prepare(plan)
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # Written with `=`, because one id in 64 begins with a dash and would read as an option.
+    # Written with `=`, because one id in 64 begins with a dash and would be read as an option.
     arguments = (
         "format", f"--cluster-id={cluster_id}", "-c", str(_folder(plan) / "server.properties"), "--standalone"
     )  # fmt: skip
@@ -106,11 +109,8 @@ def _command(plan: StackPlan) -> Command:
 
 
 def _probe(plan: StackPlan, since: datetime) -> Health:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
     del since  # it answers now or not at all
-    try:  # the client would try again and complain aloud for seconds
+    try:  # the client would retry and log errors for seconds
         socket.create_connection((LOOPBACK, plan.ports["kafka"]), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         return Health(False, str(error))

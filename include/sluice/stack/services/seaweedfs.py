@@ -13,6 +13,10 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
@@ -21,7 +25,7 @@ from sluice.stack.tcp_ports import GRPC_OFFSET, LOOPBACK, PortRequest
 from sluice.stack.tools import program
 
 _INTERNAL_PORTS = ("seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer", "seaweedfs-admin")
-"""Between its parts; `weed mini` always starts all of them, the admin server included, whose pages are switched off."""
+"""The ports between its parts. `weed mini` always starts all parts, also the admin server, whose UI is switched off."""
 
 _ANSWER_SECONDS = 3.0
 _BUCKETS_SECONDS = 30.0
@@ -52,7 +56,7 @@ def _command(plan: StackPlan) -> Command:
         "admin.ui": "false",
         "master.telemetry": "false",
         "volume.preStopSeconds": 0,
-        # A volume is a file that only grows; small ones keep a laptop's disk free after tables are compacted.
+        # A volume is a file that only grows. Small ones free a laptop's disk again after tables are compacted.
         "master.volumeSizeLimitMB": 256,
     }
     return Command(
@@ -96,7 +100,7 @@ def _catalog_token(plan: StackPlan) -> str:
 
 
 def _ensure_buckets(plan: StackPlan, run_tool: RunTool) -> None:
-    """SeaweedFS makes the buckets by itself a moment after it answers; nobody may come before that."""
+    """Wait for the buckets, which SeaweedFS makes by itself a moment after it answers its first request."""
     del run_tool
     missing = wait_until(lambda: _missing_buckets(plan), lambda names: not names, seconds=_BUCKETS_SECONDS)
     if missing:
@@ -107,10 +111,6 @@ def _ensure_buckets(plan: StackPlan, run_tool: RunTool) -> None:
 
 
 def _missing_buckets(plan: StackPlan) -> list[str]:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
-
     client = boto3.client(
         "s3",
         endpoint_url=plan.url("s3"),
@@ -132,7 +132,7 @@ def _missing_buckets(plan: StackPlan) -> list[str]:
 
 
 def _sockets(ports: Mapping[str, int]) -> list[Path]:
-    """Its Unix sockets, which it removes itself unless it is killed."""
+    """Its Unix sockets; it removes them itself unless it is killed."""
     return [
         path
         for port in (ports[name] for name in ("s3", *_INTERNAL_PORTS))
@@ -154,7 +154,7 @@ STEPS = (
         command=_command,
         probe=_probe,
         start_seconds=45,
-        stop_seconds=4,  # asked while it grows a volume it would take for ever; what it has stored survives SIGKILL
+        stop_seconds=4,  # while it grows a volume it would not end by itself; what it has stored survives SIGKILL
         is_foundation=True,
         outside_files=_sockets,
     ),

@@ -1,24 +1,24 @@
-"""What Airflow's four processes have in common."""
+"""What Airflow's processes share, and the three that write heartbeats: scheduler, DAG processor and triggerer."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sluice.stack.stack_plan import HEALTHY, Command, Health, StackPlan
+import psycopg
+from psycopg.rows import TupleRow
+
+from sluice.stack.stack_plan import HEALTHY, Command, Health, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK
-
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg.rows import TupleRow
 
 _OLDEST_HEARTBEAT = timedelta(seconds=30)
 """Airflow's own threshold for the health of its jobs, `[scheduler] scheduler_health_check_threshold`."""
 
+START_SECONDS = 240.0
 
 RECOVERY_SECONDS = 20.0
-"""More than the longest pause between two heartbeats, plus the time to reconnect to a database that was restarted."""
+"""More than the longest pause between two heartbeats, plus the time to reconnect to a restarted database."""
 
 
 def airflow_folder(plan: StackPlan) -> Path:
@@ -37,8 +37,6 @@ def airflow_command(plan: StackPlan, *arguments: str) -> Command:
 
 def metadata_connection(plan: StackPlan) -> psycopg.Connection[TupleRow]:
     """A connection to Airflow's database."""
-    import psycopg
-
     return psycopg.connect(
         host=LOOPBACK,
         port=plan.ports["postgres"],
@@ -49,20 +47,18 @@ def metadata_connection(plan: StackPlan) -> psycopg.Connection[TupleRow]:
     )
 
 
-def probe_job(plan: StackPlan, job_type: str, since: datetime) -> Health:
+def _probe_heartbeat(plan: StackPlan, since: datetime, *, job_type: str) -> Health:
     """Whether a job of Airflow has written a heartbeat lately.
 
-    The heartbeats are read from the `job` table, as Airflow's own health page does: so a scheduler can be judged while
-    the api-server, which starts slower, is not there yet.
+    The heartbeats are read from the `job` table, as Airflow's own health page does it. So a scheduler can be judged
+    before the api-server, which starts more slowly, answers.
 
     Parameters
     ----------
     plan: the stack.
-    job_type: the job's name in that table.
     since: a heartbeat before this proves nothing.
+    job_type: the job's name in that table.
     """
-    import psycopg
-
     query = (
         "SELECT max(latest_heartbeat) FILTER (WHERE state = 'running' AND latest_heartbeat > %s),"
         " now() FROM job WHERE job_type = %s"
@@ -76,3 +72,35 @@ def probe_job(plan: StackPlan, job_type: str, since: datetime) -> Health:
         return Health(False, f"no heartbeat since {since:%H:%M:%S}")
     age = row[1] - row[0]
     return HEALTHY if age < _OLDEST_HEARTBEAT else Health(False, f"its last heartbeat is {age.seconds} seconds old")
+
+
+def _component(name: str, title: str, *, job_type: str, arguments: tuple[str, ...]) -> Service:
+    return Service(
+        name=name,
+        title=title,
+        needs=("airflow-schema",),
+        command=lambda plan: airflow_command(plan, *arguments),
+        probe=partial(_probe_heartbeat, job_type=job_type),
+        start_seconds=START_SECONDS,
+        recovery_seconds=RECOVERY_SECONDS,
+    )
+
+
+# The api-server reads the logs of tasks and triggers from the disk, so neither component needs to serve them.
+STEPS = (
+    _component(
+        "airflow-dag-processor", "Airflow DAG processor", job_type="DagProcessorJob", arguments=("dag-processor",)
+    ),
+    _component(
+        "airflow-scheduler",
+        "Airflow scheduler",
+        job_type="SchedulerJob",
+        arguments=("scheduler", "--skip-serve-logs"),
+    ),
+    _component(
+        "airflow-triggerer",
+        "Airflow triggerer",
+        job_type="TriggererJob",
+        arguments=("triggerer", "--skip-serve-logs"),
+    ),
+)
