@@ -1,10 +1,10 @@
-# Airflow and Spark in one image: every process of docker-compose.yaml's Airflow services, and the drivers that they start.
+# Airflow and Spark in one image, for the Airflow services of docker-compose.yaml and the drivers that they start.
 #
-# Packages and jars come from uv.lock and ivy.lock through the bootstrap, exactly as on a laptop; the Python and Java below are
-# the versions that the tests run on. tests/unit/stack/test_compose.py compares.
+# The bootstrap installs packages and jars from uv.lock and ivy.lock, exactly as on a laptop. The Python and Java below are
+# the versions that the tests run on; tests/unit/stack/test_compose.py compares them.
 FROM python:3.11-slim-bookworm
 
-# procps: `ps`, for whoever looks into a container. default-jre-headless is Java 17 here.
+# procps provides `ps` for debugging in a container. default-jre-headless is Java 17 in this release of Debian.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends default-jre-headless procps \
     && rm -rf /var/lib/apt/lists/* \
@@ -16,7 +16,7 @@ ENV JAVA_HOME=/usr/lib/jvm/default-java
 USER sluice
 WORKDIR /opt/sluice
 
-# What the packages and jars follow from comes first, so that a change of code does not install them again.
+# The files that determine the packages and jars come first, so that a change of the DAGs does not install them again.
 COPY --chown=sluice pyproject.toml uv.lock ivy.xml ivy.lock LICENSE README.md ./
 COPY --chown=sluice include/sluice include/sluice
 COPY --chown=sluice plugins plugins

@@ -1,4 +1,4 @@
-# Everything a person types. `make help` lists it. Needs only Python 3.11 or newer, make and bash; the rest is brought.
+# The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
         test-unit test-integration test-spark test-orchestration test-end-to-end test-yarn
@@ -9,11 +9,11 @@ PYTEST := $(BIN)/python -m pytest
 CHECKS := lint test-unit test-spark test-orchestration test-integration test-end-to-end
 CHECKS_AT_ONCE := 3
 
-# Without it every ring, and every process that a test starts, would compile the same modules anew.
+# With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(MAKECMDGOALS),checks)
-# Side by side they print whole lines only. The filter outlives Ctrl-C, so that each ring can say how it ended.
+# Rings that run in parallel print whole lines only. The filter survives Ctrl-C, so that each ring can report its result.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 WHOLE_LINES := | (trap '' INT; exec sed -u '')
@@ -21,27 +21,27 @@ else
 .NOTPARALLEL:
 endif
 
-help: ## List what can be made
+help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-26s %s\n", $$1, $$2 }'
 
-setup: ## Bring what everything else needs: packages, Java, jars (quick when repeated)
+setup: ## Install what everything else needs: packages, Java, jars (fast when repeated)
 	@$(PYTHON) include/sluice/stack/bootstrap.py
 
 demo: setup ## Run the whole platform on real flight data and verify it
 	@$(BIN)/sluice demo
 
-down: ## Stop the local stack and everything that it started
+down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-# A ring waits for its services about as long as it computes, so three of them fill two cores. The longest begins first.
+# A ring waits for its services for about half of its time, so three rings use two cores well. The longest starts first.
 test: setup ## Run the checks and every test ring, three at a time
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 	@echo "All checks and all test rings passed."
 
 checks: $(CHECKS)
 
-# Ten times the random streams of `make test` may take ten times as long.
-drill: setup ## Let publishers race, drivers freeze and drivers die at every place, for hours; needs no other stack
+# Ten times as many random streams as in `make test` may take ten times as long.
+drill: setup ## Race publishers, freeze drivers and kill them at every point, for hours; no other stack may run
 	$(BIN)/python -m tests.faults.publishing_races
 	$(BIN)/python -m tests.faults.stopped_publisher
 	$(BIN)/python -m tests.faults.stopped_driver
@@ -50,49 +50,49 @@ drill: setup ## Let publishers race, drivers freeze and drivers die at every pla
 	$(BIN)/python -m tests.faults.crash_table
 	@$(MAKE) --no-print-directory drill-supervision
 
-drill-supervision: setup ## Kill and freeze drivers and Airflow while flights flow through the demo's streams; part of drill
+drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's streams run; part of drill
 	$(BIN)/python -m tests.faults.supervision_drill
 
 BENCHMARKS := delivery_time supervised_time publication_time triggerer_lag parse_time merge_time fast_trigger forgetting_batches
 
-bench: setup ## Measure deliveries and publications beside the same work by hand, a triggerer, parsing, the ledger; needs no other stack
+bench: setup ## Measure deliveries, publications, a triggerer, parsing and the ledger against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
-		if [ -n "$$failed" ]; then echo "Beyond their limits:$$failed"; exit 1; fi
+		if [ -n "$$failed" ]; then echo "Benchmarks beyond their limits:$$failed"; exit 1; fi
 
 lint: setup ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-unit: setup ## Tests of single parts and of the architecture: no service, no database, no Airflow; seconds
+test-unit: setup ## Run the tests of single parts and of the architecture: no service, no database, no Airflow; seconds
 	$(PYTEST) tests/unit tests/architecture $(WHOLE_LINES)
 
-test-integration: setup ## Tests with real databases, catalogs, programs and processes; the contract suites of the ports
+test-integration: setup ## Run the tests with real databases, catalogs, programs and processes, and the contract suites
 	$(PYTEST) tests/contracts tests/integration $(WHOLE_LINES)
 
-test-spark: setup ## Tests on a real Spark
+test-spark: setup ## Run the tests on a real Spark
 	$(PYTEST) tests/spark $(WHOLE_LINES)
 
-test-orchestration: setup ## Tests on a real Airflow
+test-orchestration: setup ## Run the tests on a real Airflow
 	$(PYTEST) tests/orchestration $(WHOLE_LINES)
 
-test-end-to-end: setup ## The whole platform as a person uses it
+test-end-to-end: setup ## Run the tests of the whole platform as a user runs it
 	$(PYTEST) tests/end_to_end $(WHOLE_LINES)
 
-test-yarn: setup ## Tests on a real YARN of one node; fetches 80 MB once, and is no part of `make test`
+test-yarn: setup ## Run the tests on a real YARN of one node; fetches 80 MB once, and is not part of `make test`
 	$(PYTEST) tests/yarn
 
-matrix: setup ## Run every input, output, trigger and mode together that Spark allows; a table and reasons
+matrix: setup ## Run every combination of input, output, trigger and mode that Spark allows, and print a table with reasons
 	@$(BIN)/python -m tests.matrix
 
-format: setup ## Put the code into the one format
+format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## Write uv.lock and ivy.lock anew after pyproject.toml or ivy.xml was changed
+lock: ## Rewrite uv.lock and ivy.lock after a change of pyproject.toml or ivy.xml
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
 	$(BIN)/uv lock
 	$(BIN)/python -m sluice.setup.lock_jars
 
-clean: down ## Remove everything that was made here: environment, data, caches of tools; the user's cache stays
+clean: down ## Remove the environment, the data and the caches of tools from this folder; the user's cache stays
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis

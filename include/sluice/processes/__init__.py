@@ -1,1 +1,10 @@
-"""Operating system processes: how one is identified, observed and ended."""
+"""Operating system processes, and waiting for what happens in them.
+
+| module | purpose |
+|---|---|
+| `process_identity` | the recorded identity of a process, and whether it lives |
+| `living_processes` | the processes of this host, their environment and descendants |
+| `driver_processes` | identify, observe and end the process of a driver |
+| `deadline` | wait until something is true or a deadline has passed |
+| `log_rotation` | limit the size of a driver's log |
+"""

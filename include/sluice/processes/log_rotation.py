@@ -1,7 +1,7 @@
-"""Keeps a driver's log within bounds while the driver writes it: what is full is copied aside, and the log is emptied.
+"""Limit the size of a driver's log while the driver writes it: a full log is copied and then truncated.
 
-The driver holds its log open for months, appending, and knows nothing of this; so the file itself stays. What it writes
-between the copy and the emptying is lost: a few lines in as many megabytes. Light: this runs in the small attendant.
+The driver keeps its log open for appending for months, so the file itself has to stay. Lines that it writes between the
+copy and the truncation are lost: a few in many megabytes. The module imports little, because it runs in the attendant.
 """
 
 from __future__ import annotations
@@ -12,31 +12,41 @@ import threading
 from pathlib import Path
 
 LARGEST_LOG_VARIABLE = "SLUICE_DRIVER_LOG_BYTES"
-"""The variable of the setting `driver_log_bytes`; the attendant reads it without the rest of the settings."""
+"""The variable of the setting `driver_log_bytes`; the attendant reads it without loading the other settings."""
 
 LARGEST_LOG_BYTES = 64 * 1024**2
-"""From which size on a log is copied aside. A line for each batch: about a week of a stream with a batch a second."""
+"""The size at which a log is rotated. A stream with a batch a second writes that much in about a week."""
 
 COPIES = 3
-"""How many full logs are kept beside the present one; `<name>.1` is the newest."""
+"""How many rotated logs are kept; `<name>.1` is the newest."""
 
 LOOK_SECONDS = 5.0
-"""How often the size is looked at. A loop of errors that writes ten megabytes a second is 50 MB beyond the bound."""
+"""How often the size is checked. An endless loop that logs ten megabytes a second exceeds the limit by 50 MB."""
 
 
 def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) -> bool:
-    """Copy a full log aside and empty it. Returns whether it was full.
+    """Copy a full log and truncate it.
+
+    Parameters
+    ----------
+    log_file: the log, which another process may be appending to.
+    largest_bytes: the size at which it is full.
+    copies: how many rotated logs are kept.
+
+    Returns
+    -------
+    Whether it was full.
 
     Raises
     ------
-    OSError: when the disk or the folder refuses; the log is then as it was.
+    OSError: when the copy cannot be written; the log is unchanged then.
     """
     if log_file.stat().st_size < largest_bytes:
         return False
-    import shutil  # it brings compression with it, and most attendants never need it
+    import shutil  # loads the compression modules, and most attendants never need it
 
     for number in range(copies - 1, 0, -1):
-        with contextlib.suppress(FileNotFoundError):  # so many copies there have not been yet
+        with contextlib.suppress(FileNotFoundError):  # there are fewer copies yet
             _copy_of(log_file, number).replace(_copy_of(log_file, number + 1))
     draft = log_file.with_name(f"{log_file.name}.draft")
     shutil.copyfile(log_file, draft)
@@ -46,13 +56,13 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
 
 
 def keep_rotating(log_file: Path) -> None:
-    """Look after a log on a thread of this process, for as long as the process lives."""
+    """Rotate a log in a background thread until this process ends."""
     largest_bytes = int(os.environ.get(LARGEST_LOG_VARIABLE, LARGEST_LOG_BYTES))
 
     def look() -> None:
         pause = threading.Event()
         while not pause.wait(LOOK_SECONDS):
-            with contextlib.suppress(OSError):  # a full disk or a removed log: the driver is not to be disturbed by it
+            with contextlib.suppress(OSError):  # a full disk or a removed log must not affect the driver
                 rotate_if_full(log_file, largest_bytes=largest_bytes)
 
     threading.Thread(target=look, name="log-rotation", daemon=True).start()

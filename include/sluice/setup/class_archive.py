@@ -2,7 +2,7 @@
 
 It saves 40 % of the processor time of a Spark application's start;
 decision 0006 has the measurements. The archive lies inside the environment it belongs to, since it is
-valid for that environment's class path alone; the JVM goes on without an archive that does not fit (`-Xshare:auto`).
+valid for that environment's class path alone. The JVM ignores an archive that does not fit (`-Xshare:auto`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARCHIVE_NAME = "spark-classes.jsa"
 """The archive's name in the environment's folder (`sys.prefix`), where `sluice.launching.launch_settings` finds it."""
 
 _RECORDING_SECONDS = 180.0
-"""Recording takes half a minute on 2 cores; a machine that needs longer is better off with a slower start of Spark."""
+"""Recording takes half a minute on 2 cores. A machine that needs more than this goes on without an archive."""
 
 
 def provide_class_archive(
@@ -27,22 +27,22 @@ def provide_class_archive(
 ) -> None:
     """Make the class archive when there is none for this Java, these jars and this environment.
 
-    Every job works without it, so a failure is told and not raised.
+    Every job works without it, so a failure is reported and not raised.
 
     Parameters
     ----------
     root: the project's root.
-    java: runs the jobs.
+    java: the Java that runs the jobs.
     jars: the folder of the locked jars.
     runner: starts programs.
-    progress: tells what is done.
+    progress: reports what is done.
     """
     archive = root / ".venv" / ARCHIVE_NAME
     stamp = archive.with_suffix(".stamp")
-    wanted = archive_stamp(root, java=java, jars=jars)
-    if stamp.is_file() and stamp.read_text() == wanted:
+    expected = archive_stamp(root, java=java, jars=jars)
+    if stamp.is_file() and stamp.read_text() == expected:
         return
-    progress.tell("Archiving Spark's classes, which makes every later start of Spark a third quicker")
+    progress.report("Archiving Spark's classes, which makes every later start of Spark a third faster")
     archive.unlink(missing_ok=True)
     for leftover in archive.parent.glob("spark-classes.partial-*"):  # of a bootstrap that was killed
         leftover.unlink()
@@ -52,11 +52,11 @@ def provide_class_archive(
         if result.is_success() and partial.is_file():
             partial.replace(archive)
         else:
-            progress.tell(f"Spark's classes could not be archived, so Spark starts slower: {result.explanation()}")
-            progress.tell(f"Remove {stamp.relative_to(root)} to have it tried again")
+            progress.report(f"Spark's classes could not be archived, so Spark starts slower: {result.explanation()}")
+            progress.report(f"Remove {stamp.relative_to(root)} to try it again")
     finally:
         partial.unlink(missing_ok=True)  # gone already when all went well
-    stamp.write_text(wanted)
+    stamp.write_text(expected)
 
 
 def _record(root: Path, *, into: Path, java: JavaRuntime, jars: Path, runner: CommandRunner) -> CommandResult:
@@ -69,7 +69,7 @@ def _record(root: Path, *, into: Path, java: JavaRuntime, jars: Path, runner: Co
 
 
 def archive_stamp(root: Path, *, java: JavaRuntime, jars: Path) -> str:
-    """A hash of all that the archive follows from: Java, jars, pyspark, the environment's place, what is recorded."""
+    """A hash of all that the archive depends on: Java, jars, pyspark, the project's folder and the recording job."""
     pyspark = sorted(path.name for path in (root / ".venv").glob("lib/python3*/site-packages/pyspark-*.dist-info"))
     digest = hashlib.sha256(f"{java} {jars} {pyspark} {root}".encode())
     digest.update((root / "jobs" / "load_classes.py").read_bytes())

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOOK_SECONDS = 0.05
-"""How often it is looked whether a process group has ended; the system offers nothing to wait on for a group."""
+"""How often to look whether a process group has ended; the system offers no way to wait for a group."""
 
 _MESSAGE_CHARACTERS = 400
-"""Bounds how much of a program's output is repeated in one error sentence."""
+"""How much of a program's output an error message repeats."""
 
 _ERROR = ("error", "e:", "exception in thread")
-"""How uv, apt and Java begin the line that says what went wrong."""
+"""How uv, apt and Java begin the line with the error."""
 
 _ASIDE = ("hint:", "at ", "... ")
-"""How lines begin that explain nothing: uv's advice and Java's stack."""
+"""How lines begin that explain no error: uv's advice and Java's stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +38,26 @@ class CommandResult:
         return self.exit_code == 0
 
     def explanation(self) -> str:
-        """What the program said of its failure, as one line: from its last error line on, or its last line."""
+        """Why the program failed, as one line: its output from the last error line on, or its last line."""
         lines = [line for line in map(str.strip, self.output.splitlines()) if line and not line.startswith(_ASIDE)]
         errors = [number for number, line in enumerate(lines) if line.lower().startswith(_ERROR)]
-        told = "; ".join(lines[errors[-1] :] if errors else lines[-1:])
-        if len(told) > _MESSAGE_CHARACTERS:  # what failed stands at the beginning, why at the end
+        text = "; ".join(lines[errors[-1] :] if errors else lines[-1:])
+        if len(text) > _MESSAGE_CHARACTERS:  # the beginning holds what failed, the end why
             half = _MESSAGE_CHARACTERS // 2
-            told = f"{told[:half]} … {told[-half:]}"
-        return told or f"exit code {self.exit_code} without a message"
+            text = f"{text[:half]} … {text[-half:]}"
+        return text or f"exit code {self.exit_code} without a message"
 
 
 class CommandRunner:
     """Runs programs, from any thread, and stops all of them on request.
 
-    Each program gets a process session of its own: a program that starts further ones (spark-submit) is stopped with
-    all of them, and Ctrl-C reaches the bootstrap alone, which then decides.
+    Each program runs in a session of its own. So a program that starts others (spark-submit) is stopped together with
+    them, and Ctrl-C reaches the bootstrap alone, which then stops the programs.
 
     Parameters
     ----------
-    grace_seconds: how long an interrupted program may take to clean up before it is killed; uv needs under one second.
+    grace_seconds: how long an interrupted program may take to clean up before it is killed; uv needs less than one
+        second.
     """
 
     def __init__(self, *, grace_seconds: float = 5.0) -> None:
@@ -78,12 +79,12 @@ class CommandRunner:
 
         Parameters
         ----------
-        command: the program and its arguments; nothing secret, since arguments are seen by everybody on the machine.
-        environment: variables set on top of this process's own.
-        directory: where the program runs; here when not given.
-        is_stoppable: whether the program may be ended at any moment; a package manager may not, because what it has
-            half installed stays in the way of every later installation.
-        deadline_seconds: after which the program is ended; never when not given.
+        command: the program and its arguments; no secret, since every user of the machine can read arguments.
+        environment: variables that are added to this process's own.
+        directory: where the program runs; the current folder when not given.
+        is_stoppable: whether the program may be ended at any moment. A package manager may not: a half-installed
+            package makes every later installation fail.
+        deadline_seconds: after how long the program is ended; without limit when not given.
 
         Raises
         ------
@@ -122,7 +123,7 @@ class CommandRunner:
             return CommandResult(exit_code=exit_code, output=output.read().decode(errors="replace") + too_late)
 
     def stop(self) -> None:
-        """Stop every running program that may be stopped, and start no further one."""
+        """Stop every running program that may be stopped, and start no other one."""
         with self._lock:
             self._is_stopped = True
             running = list(self._running)
@@ -131,24 +132,25 @@ class CommandRunner:
 
 
 def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
-    """End a program and all that it started, which is in its process group; the last of them may outlive it."""
+    """End a program and everything in its process group, also what outlives the program itself."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):  # nobody is left in the group, which is what is wanted
+        with contextlib.suppress(ProcessLookupError):  # the group has no process left
             os.killpg(process.pid, signal_number)
         deadline = time.monotonic() + grace_seconds
-        while _is_group_alive(process.pid):
+        while is_alive := _is_group_alive(process.pid):
             if time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
-        else:
+        if not is_alive:
             return
 
 
 def _is_group_alive(group: int) -> bool:
     """Whether a process of the group runs.
 
-    Who has ended stays in it until somebody has asked for the exit code, and does not count: an orphan's is asked for
-    by the machine's first process, which takes seconds on some machines, and in many containers never does.
+    A process that has ended stays in the group until its parent collects the exit code, and is not counted. The exit
+    code of an orphan is collected by the machine's first process, on some machines only after seconds and in many
+    containers never.
     Source: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
     for seen in Path("/proc").glob("[0-9]*/stat"):

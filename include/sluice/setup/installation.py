@@ -1,4 +1,4 @@
-"""All prerequisites in order: what can be done side by side is, and nothing is done a second time."""
+"""Install all prerequisites, side by side where possible, and skip what is installed already."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORD = Path(".sluice") / "bootstrap.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """The prerequisites of one clone of the project.
+    """Installs the prerequisites of one clone of the project.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Installation:
     cache: Sluice's folder of the user's cache, shared by all clones.
     environment: the environment variables.
     runner: starts programs.
-    progress: tells what is done.
+    progress: reports what is done.
     java_folders: folders that hold one folder for each Java.
     """
 
@@ -52,28 +52,28 @@ class Installation:
     java_folders: tuple[str, ...] = JAVA_FOLDERS
 
     def provide(self) -> None:
-        """Bring everything that is missing and write the record.
+        """Install what is missing and write the record.
 
         Raises
         ------
-        PrerequisiteError: when something is missing and cannot or may not be brought.
+        PrerequisiteError: when something is missing and cannot or may not be installed.
         """
         lock = read_lock(self.root)
-        with _only_one(self.cache, progress=self.progress), ThreadPoolExecutor(max_workers=1) as beside:
+        with _only_one(self.cache, progress=self.progress), ThreadPoolExecutor(max_workers=1) as background:
             try:
-                self._provide(lock, beside=beside)
+                self._provide(lock, background=background)
             except BaseException:
-                self.runner.stop()  # otherwise leaving this block would wait for what still runs beside
+                self.runner.stop()  # otherwise leaving this block would wait for the programs that still run
                 raise
 
-    def _provide(self, lock: JarLock, *, beside: ThreadPoolExecutor) -> None:
-        java_found = self._begin_java(beside)
+    def _provide(self, lock: JarLock, *, background: ThreadPoolExecutor) -> None:
+        java_found = self._begin_java(background)
         compiled: Future[None] | None = None
         if not is_environment_ready(self.root):
             uv = provide_uv(self.root, cache=self.cache, progress=self.progress)
-            self.progress.tell("Installing the packages of uv.lock into .venv")
+            self.progress.report("Installing the packages of uv.lock into .venv")
             install_packages(self.root, uv=uv, runner=self.runner)
-            compiled = beside.submit(compile_packages, self.root, uv=uv, runner=self.runner)
+            compiled = background.submit(compile_packages, self.root, uv=uv, runner=self.runner)
         java = java_found.result()
         jars = provide_jars(
             lock, cache=self.cache, ivy=ivy_jar(self.root), java=java, runner=self.runner, progress=self.progress
@@ -82,28 +82,28 @@ class Installation:
             compiled.result()
         provide_class_archive(self.root, java=java, jars=jars, runner=self.runner, progress=self.progress)
         self._record(java=java, jars=jars)
-        self.progress.tell(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
+        self.progress.report(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
 
-    def _begin_java(self, beside: ThreadPoolExecutor) -> Future[JavaRuntime]:
-        """A Java that is there or is being installed; refuses before anything is downloaded for nothing."""
+    def _begin_java(self, background: ThreadPoolExecutor) -> Future[JavaRuntime]:
+        """The Java that was found or is being installed; raises before anything else is downloaded for nothing."""
         search = self._search_java()
         java = search.supported()
         if java is not None:
-            return beside.submit(lambda: java)
+            return background.submit(lambda: java)
         has_sudo = shutil.which("sudo") is not None and self.runner.run(["sudo", "-n", "true"]).is_success()
         plan = plan_java_installation(
             environment=self.environment, is_root=os.geteuid() == 0, has_sudo=has_sudo, find_program=shutil.which
         )
         if plan.obstacle:
             raise search.missing(plan.obstacle)
-        return beside.submit(self._install_java, plan)
+        return background.submit(self._install_java, plan)
 
     def _install_java(self, plan: JavaInstallation) -> JavaRuntime:
         install_java(plan, runner=self.runner, progress=self.progress)
         search = self._search_java()
         java = search.supported()
         if java is None:
-            raise search.missing("what the package manager installed is not found")
+            raise search.missing("the one that the package manager installed was not found")
         return java
 
     def _search_java(self) -> JavaSearch:
@@ -134,6 +134,6 @@ def _only_one(cache: Path, *, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.tell("Waiting for another bootstrap on this machine")
+            progress.report("Waiting for another bootstrap on this machine")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

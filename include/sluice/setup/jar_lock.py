@@ -1,4 +1,4 @@
-"""`ivy.lock`: every jar of every class path, pinned by hash; to `ivy.xml` what `uv.lock` is to `pyproject.toml`."""
+"""`ivy.lock`: every jar of every class path with its hash. It is to `ivy.xml` what `uv.lock` is to `pyproject.toml`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class JarLock:
     class_paths: Mapping[str, tuple[Jar, ...]]
 
     def key(self) -> str:
-        """A name for the folder of exactly these jars; a comment in `ivy.xml` does not change it."""
+        """The name of the folder of exactly these jars; a comment in `ivy.xml` does not change it."""
         pins = sorted(f"{name}/{jar.file_name} {jar.sha256}" for name, jars in self.class_paths.items() for jar in jars)
         return hashlib.sha256("\n".join(pins).encode()).hexdigest()[:16]
 
     def jars(self) -> tuple[Jar, ...]:
-        """All jars; one that stands on two class paths is there twice."""
+        """All jars; a jar of two class paths is listed twice."""
         return tuple(jar for jars in self.class_paths.values() for jar in jars)
 
 
@@ -79,7 +79,7 @@ def parse_lock(text: str) -> JarLock:
 
 
 def render_lock(lock: JarLock) -> str:
-    """The text of a lock: one line for each jar, in the order of its name, so that a change reads well."""
+    """The text of a lock: one line for each jar, sorted by name, so that a change is easy to read."""
     lines = [_HEADER, f'ivy_xml_sha256 = "{lock.ivy_xml_sha256}"', "", "[class_paths]"]
     for class_path, jars in sorted(lock.class_paths.items()):
         lines.append(f"{class_path} = [")
@@ -94,7 +94,7 @@ def render_lock(lock: JarLock) -> str:
 
 
 def render_ivy_module(lock: JarLock) -> str:
-    """An Ivy file that asks for exactly the locked jars and nothing they might want besides."""
+    """An Ivy file that requests exactly the locked jars, without their own dependencies."""
     dependencies = (
         f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.revision)} "
         f'conf="{class_path}->default" transitive="false"/>'

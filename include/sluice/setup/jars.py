@@ -1,6 +1,6 @@
-"""Bring the locked jars into a folder that every clone of this user shares.
+"""Fetch the locked jars into a folder that all clones of this user share.
 
-The Ivy inside pyspark fetches them. Two things make that 8 times quicker than resolving `ivy.xml` (60 s): the lock
+The Ivy inside pyspark fetches them. Two things make that 8 times faster than resolving `ivy.xml` (60 s): the lock
 already names every jar, so no POM is read, and the lock's sha256 is checked, so no checksum file is fetched.
 """
 
@@ -43,16 +43,16 @@ def provide_jars(
 ) -> Path:
     """The folder of the locked jars, with one folder for each class path, fetched when it is not there yet.
 
-    A fetch works in a folder of its own that is renamed at its end, so that an interruption leaves nothing half-done.
+    The jars are fetched into a temporary folder that is renamed at the end, so an interruption leaves no part of them.
 
     Parameters
     ----------
-    lock: the jars that are wanted.
+    lock: the jars.
     cache: Sluice's folder of the user's cache.
     ivy: the Ivy jar inside pyspark.
-    java: runs Ivy.
+    java: the Java that runs Ivy.
     runner: starts programs.
-    progress: tells what is done.
+    progress: reports what is done.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def provide_jars(
     folder = jars_folder(lock, cache=cache)
     if is_complete(folder, lock=lock):
         return folder
-    progress.tell(f"Fetching {len(lock.jars())} jars ({sum(jar.size_bytes for jar in lock.jars()) // 1_000_000} MB)")
+    progress.report(f"Fetching {len(lock.jars())} jars ({sum(jar.size_bytes for jar in lock.jars()) // 1_000_000} MB)")
     for leftover in folder.parent.glob("partial-*"):  # of a bootstrap that was killed
         shutil.rmtree(leftover)
     partial = folder.with_name(f"partial-{os.getpid()}")
@@ -73,12 +73,12 @@ def provide_jars(
             shutil.rmtree(folder)
         partial.rename(folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # gone already when all went well
+        shutil.rmtree(partial, ignore_errors=True)  # it was renamed when all went well
     return folder
 
 
 def jars_folder(lock: JarLock, *, cache: Path) -> Path:
-    """Where exactly the locked jars lie."""
+    """The folder of exactly the locked jars."""
     return cache / "jars" / lock.key()
 
 
@@ -103,7 +103,7 @@ def ivy_jar(root: Path) -> Path:
 
 
 def proxy_options(environment: Mapping[str, str]) -> str:
-    """Java's words for the proxy of HTTPS_PROXY and NO_PROXY, since Java reads neither; empty without a proxy."""
+    """The Java options for the proxy of HTTPS_PROXY and NO_PROXY, which Java does not read; empty without a proxy."""
     proxy = environment.get("https_proxy") or environment.get("HTTPS_PROXY")
     if not proxy:
         return ""
@@ -137,11 +137,11 @@ def _fetch(lock: JarLock, *, into: Path, ivy_cache: Path, ivy: Path, java: JavaR
 
 
 def _complaint(output: str) -> str:
-    """The first thing that Ivy could not do; the rest is progress, headings, repetitions and consequences."""
+    """The first problem that Ivy reports; the other lines are progress, headings, repetitions and consequences."""
     aside = (":", "NOTE:", "(", "at ", "downloading ", "[SUCCESSFUL")
     lines = (line.strip().lstrip(". ") for line in output.splitlines())  # a dot is printed for each part of a file
-    told = (line for line in lines if line and not line.startswith(aside))
-    return f"{next(told, 'Ivy ended without an explanation')}."
+    problems = (line for line in lines if line and not line.startswith(aside))
+    return f"{next(problems, 'Ivy ended without an explanation')}."
 
 
 def _verify(lock: JarLock, *, folder: Path, ivy_cache: Path) -> None:
@@ -150,10 +150,10 @@ def _verify(lock: JarLock, *, folder: Path, ivy_cache: Path) -> None:
             with (folder / class_path / jar.file_name).open("rb") as content:
                 sha256 = hashlib.file_digest(content, "sha256").hexdigest()
             if sha256 != jar.sha256:
-                shutil.rmtree(ivy_cache)  # Ivy keeps what it fetched and would serve the same file again
+                shutil.rmtree(ivy_cache)  # Ivy keeps the file and would return it again
                 raise PrerequisiteError(
                     f"The jar {jar.file_name} that was fetched is not the file that ivy.lock names: its sha256 is "
                     f"{sha256} instead of {jar.sha256}.",
-                    next_step="Run the command again; if it happens again, something between here and the repository "
-                    "changes files.",
+                    next_step="Run the command again; if it happens again, something between this machine and the "
+                    "repository changes files.",
                 )

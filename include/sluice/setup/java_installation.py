@@ -1,4 +1,4 @@
-"""Install Java through the system's package manager, where the person may do that and has not forbidden it."""
+"""Install Java with the system's package manager, when the user has the rights and has not forbidden it."""
 
 from __future__ import annotations
 
@@ -10,61 +10,60 @@ from sluice.setup.command_runner import CommandRunner
 from sluice.setup.setup_progress import Progress
 
 OPT_OUT_VARIABLE = "SLUICE_NO_INSTALL"
-"""Set to anything but 0 or nothing, it keeps the bootstrap from installing system packages."""
+"""When it is set to anything but 0 or nothing, the bootstrap installs no system packages."""
+
+
+INSTALLED_VERSIONS = (17, 21)
+"""The versions of Java that are installed, the preferred one first; a distribution may have only one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageManager:
-    """How one family of distributions installs a package.
+    """How one family of distributions installs Java.
 
     Parameters
     ----------
-    program: the package manager's name.
-    refresh: the arguments that fetch the list of packages, empty when installing does it by itself.
-    install: the arguments that install, before the package's name.
-    java_packages: the packages that bring a supported Java without a desktop, the preferred one first.
+    install: the command that installs a package, without the package's name. Its first word is the package manager.
+    java_package: the package with a Java without a desktop, `{}` in place of the version.
+    refresh: the command that fetches the list of packages; empty when installing does it by itself.
     """
 
-    program: str
-    refresh: tuple[str, ...] = ()
-    install: tuple[str, ...]
-    java_packages: tuple[str, ...]
+    install: str
+    java_package: str
+    refresh: str = ""
+
+    @property
+    def program(self) -> str:
+        """The package manager's name."""
+        return self.install.split()[0]
+
+    def commands(self, version: int) -> tuple[tuple[str, ...], ...]:
+        """The commands that install one version of Java."""
+        lines = (self.refresh, f"{self.install} {self.java_package.format(version)}")
+        return tuple(tuple(line.split()) for line in lines if line)
 
 
 PACKAGE_MANAGERS = (
     PackageManager(
-        program="apt-get",
-        refresh=("update", "--quiet"),
-        install=("install", "--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"),
-        java_packages=("openjdk-17-jre-headless", "openjdk-21-jre-headless"),
+        refresh="apt-get update --quiet",
+        install="apt-get install --yes --quiet --no-install-recommends -o DPkg::Lock::Timeout=120",
+        java_package="openjdk-{}-jre-headless",
     ),
-    PackageManager(
-        program="dnf",
-        install=("install", "--assumeyes", "--quiet"),
-        java_packages=("java-17-openjdk-headless", "java-21-openjdk-headless"),
-    ),
-    PackageManager(
-        program="zypper",
-        install=("--non-interactive", "install"),
-        java_packages=("java-17-openjdk-headless", "java-21-openjdk-headless"),
-    ),
-    PackageManager(
-        program="pacman",
-        install=("--sync", "--refresh", "--noconfirm"),
-        java_packages=("jre17-openjdk-headless", "jre21-openjdk-headless"),
-    ),
+    PackageManager(install="dnf install --assumeyes --quiet", java_package="java-{}-openjdk-headless"),
+    PackageManager(install="zypper --non-interactive install", java_package="java-{}-openjdk-headless"),
+    PackageManager(install="pacman --sync --refresh --noconfirm", java_package="jre{}-openjdk-headless"),
 )
 """Distributions with the GNU C library only: DuckDB and the embedded PostgreSQL have no packages for another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaInstallation:
-    """What would be run to get Java, or why nothing may be run.
+    """The commands that install Java, or the reason why none may be run.
 
     Parameters
     ----------
-    commands: for each package that may bring Java, the commands that install it; empty when nothing may be run.
-    obstacle: why nothing may be run, as half a sentence; empty when there are commands.
+    commands: for each version of Java, the commands that install it; empty when none may be run.
+    obstacle: why none may be run, as half a sentence; empty when there are commands.
     """
 
     commands: tuple[tuple[tuple[str, ...], ...], ...] = ()
@@ -82,7 +81,7 @@ def plan_java_installation(
 
     Parameters
     ----------
-    environment: the environment variables; `SLUICE_NO_INSTALL` forbids everything.
+    environment: the environment variables; `SLUICE_NO_INSTALL` forbids the installation.
     is_root: whether this process may install packages itself.
     has_sudo: whether sudo works without asking for a password.
     find_program: the path of a program by its name, None when there is none, as `shutil.which` answers.
@@ -98,24 +97,23 @@ def plan_java_installation(
             obstacle="it cannot be installed by this user, who is not root and has no passwordless sudo"
         )
     privilege = () if is_root else ("sudo", "--non-interactive")
-    refresh = ((*privilege, manager.program, *manager.refresh),) if manager.refresh else ()
     return JavaInstallation(
         commands=tuple(
-            (*refresh, (*privilege, manager.program, *manager.install, package)) for package in manager.java_packages
+            tuple((*privilege, *command) for command in manager.commands(version)) for version in INSTALLED_VERSIONS
         )
     )
 
 
 def install_java(plan: JavaInstallation, *, runner: CommandRunner, progress: Progress) -> None:
-    """Install the first package that this distribution has.
+    """Install the first version that this distribution has.
 
     Raises
     ------
-    PrerequisiteError: when none can be installed; the package manager's own words are in the message.
+    PrerequisiteError: when none can be installed; the message holds the package manager's explanation.
     """
     explanation = ""
     for commands in plan.commands:
-        progress.tell(f"Installing Java: {' '.join(commands[-1])}")
+        progress.report(f"Installing Java: {' '.join(commands[-1])}")
         results = [
             runner.run(command, environment={"DEBIAN_FRONTEND": "noninteractive"}, is_stoppable=False)
             for command in commands

@@ -1,4 +1,4 @@
-"""Find a Java that Spark, Hadoop and Kafka all run on."""
+"""Find a Java that Spark, Hadoop and Kafka support."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JAVA_FOLDERS = (
     "~/.sdkman/candidates/java",
     "~/.jdks",
 )
-"""Where distributions, installers and version managers put one folder for each Java."""
+"""The folders in which distributions, installers and version managers have one folder for each Java."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class JavaRuntime:
 
     @property
     def feature_version(self) -> int:
-        """The number that releases are called by: 17 for 17.0.15, 8 for 1.8.0_402."""
+        """The number of the release: 17 for 17.0.15, 8 for 1.8.0_402."""
         return int(self.version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0].split("_")[0])
 
     def is_supported(self) -> bool:
-        """Whether everything that Sluice starts runs on it."""
+        """Whether every program of Sluice runs on it."""
         return OLDEST_JAVA <= self.feature_version <= NEWEST_JAVA
 
     def __str__(self) -> str:
@@ -51,12 +51,12 @@ class JavaRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaSearch:
-    """What a search saw, in the order of preference."""
+    """The Javas that a search found, in the order of preference."""
 
     found: tuple[JavaRuntime, ...]
 
     def supported(self) -> JavaRuntime | None:
-        """The first Java that everything runs on."""
+        """The first supported Java; None when there is none."""
         return next((java for java in self.found if java.is_supported()), None)
 
     def missing(self, reason: str) -> PrerequisiteError:
@@ -64,7 +64,7 @@ class JavaSearch:
 
         Parameters
         ----------
-        reason: why none is installed now.
+        reason: why none can be installed, as half a sentence.
         """
         seen = f"found only {', '.join(map(str, self.found))}" if self.found else "found none"
         return PrerequisiteError(
@@ -75,7 +75,7 @@ class JavaSearch:
 
 
 def parse_java_properties(output: str) -> JavaRuntime | None:
-    """Read what `java -XshowSettings:properties -version` prints; None when it is no such output.
+    """Read the output of `java -XshowSettings:properties -version`; None for any other text.
 
     Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html
     """
@@ -87,12 +87,12 @@ def parse_java_properties(output: str) -> JavaRuntime | None:
 
 
 def java_programs(*, environment: Mapping[str, str], folders: Iterable[str] = JAVA_FOLDERS) -> tuple[Path, ...]:
-    """The Java programs of this machine, the person's own choice first: JAVA_HOME, PATH, then the usual folders.
+    """The Java programs of this machine, the user's choice first: JAVA_HOME, PATH, then the usual folders.
 
     Parameters
     ----------
-    environment: the environment variables that say what the person chose.
-    folders: folders that hold one folder for each Java; the lowest name first, since 17 is tested most.
+    environment: the environment variables with the user's choice.
+    folders: folders that hold one folder for each Java. The lowest name comes first, since 17 is tested most.
     """
     programs: list[Path] = []
     if java_home := environment.get("JAVA_HOME"):
@@ -107,11 +107,11 @@ def java_programs(*, environment: Mapping[str, str], folders: Iterable[str] = JA
 def search_java(
     *, environment: Mapping[str, str], runner: CommandRunner, folders: Iterable[str] = JAVA_FOLDERS
 ) -> JavaSearch:
-    """Ask Java programs for their version until a supported one answers.
+    """Run the Java programs one after the other, until one reports a supported version.
 
     Parameters
     ----------
-    environment: the environment variables that say what the person chose.
+    environment: the environment variables with the user's choice.
     runner: starts the programs.
     folders: folders that hold one folder for each Java.
     """
@@ -127,7 +127,7 @@ def search_java(
 
 
 def ask_java(program: Path, *, runner: CommandRunner) -> JavaRuntime | None:
-    """What one Java program is; None when it does not run or is no Java."""
+    """The Java behind a program; None when the program does not run or is not a Java."""
     try:
         result = runner.run([program, "-XshowSettings:properties", "-version"])
     except PermissionError:

@@ -1,6 +1,6 @@
 """Write `ivy.lock` from `ivy.xml`: `make lock` runs it in the project's environment.
 
-Ivy resolves `ivy.xml` in full, POMs included, and its reports say what came out.
+Ivy resolves all of `ivy.xml`, with the POMs, and its reports list the result.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def resolve(root: Path, *, work: Path, ivy: Path, java_home: Path, runner: Comma
 
 
 def _resolved(report: Path, *, jars: Path) -> tuple[Jar, ...]:
-    """The jars of one class path, from Ivy's report; a revision that lost against a higher one is left out."""
+    """The jars of one class path, from Ivy's report, without the revisions that a higher one replaced."""
     class_path = report.stem.rsplit("-", 1)[-1]
     found = []
-    for module in ElementTree.parse(report).getroot().iter("module"):  # noqa: S314  # written by our own Ivy a second ago
+    for module in ElementTree.parse(report).getroot().iter("module"):  # noqa: S314  # our own Ivy has just written it
         for revision in module.iter("revision"):
             if revision.get("evicted") is None:
                 names = {"name": module.attrib["name"], "revision": revision.attrib["name"]}

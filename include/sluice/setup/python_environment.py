@@ -1,7 +1,7 @@
-"""The project's Python environment: `.venv`, made from `uv.lock` by the uv that `uv.lock` itself pins.
+"""The project's Python environment: `.venv`, made from `uv.lock` by the version of uv that `uv.lock` pins.
 
-The system's Python may have neither pip nor ensurepip (Debian splits them off), so uv is fetched as a plain file: its
-address and its hash are in the lock, and a wheel is a zip archive.
+The system's Python may have neither pip nor ensurepip (Debian packages them separately), so uv is downloaded as a file:
+its URL and its hash are in the lock, and a wheel is a zip archive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sluice.setup.command_runner import CommandRunner
 from sluice.setup.setup_progress import Progress
 
 _DOWNLOAD_SECONDS = 60.0
-"""Bounds each wait for the network while uv (20 MB) is fetched, not the whole download."""
+"""How long one read from the network may take while uv (20 MB) is fetched; the whole download may take longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def choose_uv_wheel(lock_text: str, *, machine: str) -> UvWheel:
 
 
 def supported_pythons(pyproject_text: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The oldest Python that is supported and the first that no longer is, from the text of `pyproject.toml`."""
+    """The oldest supported Python and the first that is not supported any more, from the text of `pyproject.toml`."""
     requirement = str(tomllib.loads(pyproject_text)["project"]["requires-python"])
     bounds = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", requirement)]
     oldest, first_unsupported = bounds
@@ -74,7 +74,7 @@ def supported_pythons(pyproject_text: str) -> tuple[tuple[int, int], tuple[int, 
 
 
 def environment_stamp(root: Path) -> str:
-    """A hash of all that `.venv` follows from; the path is in it, since a moved project needs new scripts."""
+    """A hash of all that `.venv` depends on. The path is part of it, since a moved project needs new scripts."""
     digest = hashlib.sha256(str(root).encode())
     for name in ("pyproject.toml", "uv.lock"):
         digest.update((root / name).read_bytes())
@@ -82,7 +82,7 @@ def environment_stamp(root: Path) -> str:
 
 
 def provide_uv(root: Path, *, cache: Path, progress: Progress) -> Path:
-    """The pinned uv, fetched into the cache when it is not there yet.
+    """The pinned uv, fetched into the cache unless it is there.
 
     Raises
     ------
@@ -92,16 +92,16 @@ def provide_uv(root: Path, *, cache: Path, progress: Progress) -> Path:
     program = cache / "uv" / wheel.version / "uv"
     if program.is_file():
         return program
-    progress.tell(f"Fetching uv {wheel.version}")
+    progress.report(f"Fetching uv {wheel.version}")
     content = _fetch(wheel)
     if hashlib.sha256(content).hexdigest() != wheel.sha256:
-        raise PrerequisiteError(f"What was fetched as uv {wheel.version} is not the file that uv.lock names.")
+        raise PrerequisiteError(f"The file that was fetched as uv {wheel.version} is not the one that uv.lock names.")
     _unpack(content, program=program)
     return program
 
 
 def _unpack(wheel: bytes, *, program: Path) -> None:
-    """Put the program of a wheel into its place, whole or not at all."""
+    """Install the program of a wheel, completely or not at all."""
     partial = program.with_name(f"uv.partial-{os.getpid()}")
     try:
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -115,11 +115,11 @@ def _unpack(wheel: bytes, *, program: Path) -> None:
             next_step="Free some disk space or set XDG_CACHE_HOME to another folder, then run the command again.",
         ) from error
     finally:
-        partial.unlink(missing_ok=True)  # gone already when all went well
+        partial.unlink(missing_ok=True)  # it was renamed when all went well
 
 
 def is_environment_ready(root: Path) -> bool:
-    """Whether `.venv` was made to its end from the lock as it is now, by an interpreter that still exists."""
+    """Whether `.venv` was made completely from the present lock, and its interpreter still exists."""
     stamp = root / ".venv" / "sluice-stamp"
     return (
         (root / ".venv" / "bin" / "python").exists()
@@ -129,11 +129,11 @@ def is_environment_ready(root: Path) -> bool:
 
 
 def install_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
-    """Bring `.venv` to exactly what `uv.lock` lists.
+    """Install exactly the packages of `uv.lock` into `.venv`.
 
     Raises
     ------
-    PrerequisiteError: when uv cannot; its own words are in the message.
+    PrerequisiteError: when uv fails; the message holds its explanation.
     """
     (root / ".venv" / "sluice-stamp").unlink(missing_ok=True)
     _run_uv(["sync", "--frozen", "--all-extras", *_interpreter(root)], root=root, uv=uv, runner=runner)
@@ -142,12 +142,12 @@ def install_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
 def compile_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
     """Compile the installed packages to bytecode and mark the environment as ready.
 
-    It takes a few seconds once; without it every Airflow process and every Spark worker of a machine that sets
-    PYTHONDONTWRITEBYTECODE would compile Airflow anew, two seconds each.
+    It takes a few seconds once. Without it, on a machine that sets PYTHONDONTWRITEBYTECODE, every Airflow process and
+    every Spark worker would compile Airflow at each start, which takes two seconds.
 
     Raises
     ------
-    PrerequisiteError: when uv cannot; its own words are in the message.
+    PrerequisiteError: when uv fails; the message holds its explanation.
     """
     command = ["sync", "--frozen", "--all-extras", "--offline", "--compile-bytecode", *_interpreter(root)]
     _run_uv(command, root=root, uv=uv, runner=runner)
@@ -155,7 +155,7 @@ def compile_packages(root: Path, *, uv: Path, runner: CommandRunner) -> None:
 
 
 def _interpreter(root: Path) -> list[str]:
-    """Ask for the Python that runs this when it is supported; uv finds or fetches another one otherwise."""
+    """The option for the Python that runs this module, when it is supported. Otherwise uv finds or fetches one."""
     oldest, first_unsupported = supported_pythons((root / "pyproject.toml").read_text())
     return ["--python", sys.executable] if oldest <= sys.version_info[:2] < first_unsupported else []
 
@@ -163,7 +163,7 @@ def _interpreter(root: Path) -> list[str]:
 def _run_uv(arguments: list[str], *, root: Path, uv: Path, runner: CommandRunner) -> None:
     environment = {"UV_PROJECT_ENVIRONMENT": str(root / ".venv")}
     if _has_certificates():
-        environment["UV_SYSTEM_CERTS"] = "true"  # a company's own authority is known to the system, and not to uv
+        environment["UV_SYSTEM_CERTS"] = "true"  # a company's own authority is known to the system and not to uv
     result = runner.run([uv, *arguments, "--no-progress"], environment=environment, directory=root)
     if not result.is_success():
         raise PrerequisiteError(
@@ -173,14 +173,14 @@ def _run_uv(arguments: list[str], *, root: Path, uv: Path, runner: CommandRunner
 
 
 def _machine() -> str:
-    """The processor, or a name that no wheel has when the system is not Linux with the GNU C library."""
+    """The processor, or a name that matches no wheel when the system is not Linux with the GNU C library."""
     library, _ = platform.libc_ver()
     return platform.machine() if library == "glibc" else f"{platform.machine()} without glibc"
 
 
 def _fetch(wheel: UvWheel) -> bytes:
     try:
-        request = urllib.request.Request(wheel.url)  # noqa: S310  # the address is the lock's, and its hash is checked
+        request = urllib.request.Request(wheel.url)  # noqa: S310  # the URL is the lock's, and the hash is checked
         with urllib.request.urlopen(request, timeout=_DOWNLOAD_SECONDS, context=_tls_context()) as response:  # noqa: S310
             return bytes(response.read())
     except urllib.error.URLError as error:
@@ -191,9 +191,9 @@ def _fetch(wheel: UvWheel) -> bytes:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """The machine's own trust, or none at all on a machine that has no certificates (a bare Debian image).
+    """The certificates of the machine, or no verification on a machine without any (a bare Debian image).
 
-    Nothing is trusted without them: what is fetched must have the hash that the committed lock gives.
+    That is safe, because the fetched file must have the hash that the committed lock gives.
     """
     context = ssl.create_default_context()
     if not _has_certificates():
@@ -203,7 +203,7 @@ def _tls_context() -> ssl.SSLContext:
 
 
 def _has_certificates() -> bool:
-    """Whether this machine knows any certificate authority, in one file or in a folder."""
+    """Whether this machine has a certificate authority, in a file or in a folder."""
     places = ssl.get_default_verify_paths()
     has_folder = places.capath is not None and any(Path(places.capath).iterdir())
     return has_folder or bool(ssl.create_default_context().cert_store_stats()["x509_ca"])

@@ -1,4 +1,4 @@
-"""What the bootstrap tells the person who waits for it."""
+"""The progress that the bootstrap prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 class Progress:
-    """Writes one line for each step to stdout, with the seconds since the bootstrap began."""
+    """Prints one line for each step, with the seconds since the bootstrap began."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -18,8 +18,8 @@ class Progress:
         """The seconds since the bootstrap began."""
         return time.monotonic() - self._began
 
-    def tell(self, line: str) -> None:
-        """Write one line; safe to call from several threads."""
+    def report(self, line: str) -> None:
+        """Print one line. Several threads may call it at a time."""
         with self._lock:
             sys.stdout.write(f"[{self.elapsed_seconds():5.1f} s] {line}\n")
             sys.stdout.flush()

@@ -1,14 +1,14 @@
-"""Bring what must be there before anything of Sluice can run: `python3 include/sluice/stack/bootstrap.py`.
+"""Install what Sluice needs on this machine: `python3 include/sluice/stack/bootstrap.py`.
 
 Purpose: a fresh Linux machine with Python and make becomes one on which `sluice` runs.
-How it works: `.venv` from `uv.lock`; Java found, or installed through the system's package manager; the jars of
-`ivy.lock`, shared by all clones in the user's cache; an archive of Spark's classes; `.sluice/bootstrap.json` for those
-who need to know where all of it is.
-What it does not do: start anything that stays, or change anything outside the project, the user's cache and, where Java
-is missing and the person may install packages, the system's packages (`SLUICE_NO_INSTALL=1` forbids that).
-Repeated it takes less than a second and needs no network. Ctrl-C leaves nothing half-made behind.
+How it works: it makes `.venv` from `uv.lock`; finds Java, or installs it with the system's package manager; fetches the
+jars of `ivy.lock` into the user's cache, which all clones share; records an archive of Spark's classes; and writes to
+`.sluice/bootstrap.json` where Java and the jars lie.
+What it does not do: it starts no process that stays, and changes nothing outside the project and the user's cache. Only
+when Java is missing and the user may install packages does it install one (`SLUICE_NO_INSTALL=1` forbids that).
+A repeated run takes less than a second and needs no network. Ctrl-C leaves nothing half-made.
 
-This file is run as a script by any Python 3, so nothing above the version check may need a newer one.
+Any Python 3 may run this file as a script, so the code that runs before the version check must work with all of them.
 """
 
 import sys
@@ -18,7 +18,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def main() -> int:
-    """Bring everything and return the exit code: 0 ready, 1 something is missing, 130 interrupted."""
+    """Install everything and return the exit code: 0 ready, 1 something is missing, 130 interrupted."""
     import os
     import signal
 
@@ -41,7 +41,7 @@ def main() -> int:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("bootstrap: interrupted; run the command again to go on.\n")
+        sys.stderr.write("bootstrap: interrupted; run the command again to continue.\n")
         return 130
     return 0
 
@@ -52,6 +52,6 @@ if __name__ == "__main__":
             "bootstrap: Sluice needs Python {}.{} or newer and {} is {}.{}. Install one, then name it: "
             "make PYTHON=/path/to/python3 …".format(*OLDEST_PYTHON, sys.executable, *sys.version_info[:2])
         )
-    # Only the package's root, not this file's own folder: a neighbour here may be called like a standard module.
+    # Not this file's own folder: a module in it may have the name of a standard module.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.exit(main())

@@ -27,7 +27,7 @@ HIDE_JAVA = "mount -t tmpfs none /usr/lib/jvm && exec "
 def project(tmp_path: Path) -> Path:
     """What the bootstrap needs of the project, in a folder of its own: this one's environment is not played with."""
     root = tmp_path / "project"
-    for name in ("__init__.py", "errors.py", "setup"):
+    for name in ("__init__.py", "errors.py", "failure_reasons.py", "setup"):
         source = ROOT / "include" / "sluice" / name
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         (root / "include" / "sluice" / "stack").mkdir(parents=True, exist_ok=True)
@@ -126,13 +126,13 @@ def test_interruption_ends_with_its_own_exit_code(project: Path, tmp_path: Path,
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start([sys.executable, str(project / BOOTSTRAP)], XDG_CACHE_HOME=str(tmp_path))
         assert process.stdout is not None
-        told = process.stdout.readline()
+        line = process.stdout.readline()
 
         process.send_signal(signal_number)
         _, errors = process.communicate(timeout=30)
 
-    assert told.endswith("Waiting for another bootstrap on this machine\n")
-    assert (process.returncode, errors) == (130, "bootstrap: interrupted; run the command again to go on.\n")
+    assert line.endswith("Waiting for another bootstrap on this machine\n")
+    assert (process.returncode, errors) == (130, "bootstrap: interrupted; run the command again to continue.\n")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_archive_is_made_again_for_another_java_and_another_job(project: Path) -
     assert times_made(project) == 3
 
 
-def test_failure_is_told_once_and_leaves_no_archive(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_is_reported_once_and_leaves_no_archive(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     provide(project)
     replace_python(project, 'echo part > "$3"; echo "Error: no memory"; exit 1')
     (project / "jobs" / "load_classes.py").write_text("another job")
@@ -70,9 +70,9 @@ def test_failure_is_told_once_and_leaves_no_archive(project: Path, capsys: pytes
     provide(project)
     provide(project)
 
-    told = capsys.readouterr().out
-    assert told.count("Spark's classes could not be archived, so Spark starts slower: Error: no memory") == 1
-    assert "Remove .venv/spark-classes.stamp to have it tried again" in told
+    printed = capsys.readouterr().out
+    assert printed.count("Spark's classes could not be archived, so Spark starts slower: Error: no memory") == 1
+    assert "Remove .venv/spark-classes.stamp to try it again" in printed
     assert sorted(path.name for path in (project / ".venv").iterdir()) == ["bin", "spark-classes.stamp"]
 
 

@@ -59,7 +59,7 @@ def test_stop_ends_what_outlives_the_program_that_started_it(tmp_path: Path) -> 
     assert not is_running(child)
 
 
-def test_stop_does_not_wait_for_an_orphan_whose_exit_code_nobody_asks_for(tmp_path: Path) -> None:
+def test_stop_does_not_wait_for_an_orphan_whose_exit_code_is_not_collected(tmp_path: Path) -> None:
     runner = CommandRunner(grace_seconds=60)
     child_file = tmp_path / "child"
     script = f"sleep 300 & echo $! > {child_file}.new; mv {child_file}.new {child_file}; wait"
@@ -134,7 +134,7 @@ def test_explanation_is_one_line(output: str, explanation: str) -> None:
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Be to the orphans of this process what a machine's first process is to all others, one that waits for nobody.
+    """Adopt the orphans of this process, and collect no exit code, as the first process of some containers does.
 
     Source: https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html
     """

@@ -53,7 +53,7 @@ def test_without_root_sudo_is_used_and_never_asks() -> None:
         (plan(), "it cannot be installed here, since there is none of apt-get, dnf, zypper, pacman"),
     ],
 )
-def test_obstacles_are_told_and_nothing_is_run(installation: JavaInstallation, obstacle: str) -> None:
+def test_obstacles_are_named_and_nothing_is_run(installation: JavaInstallation, obstacle: str) -> None:
     assert installation.commands == ()
     assert installation.obstacle.startswith(obstacle)
 
@@ -74,7 +74,7 @@ def test_next_package_is_tried_when_the_first_is_unknown(tmp_path: Path) -> None
     assert done.exists()
 
 
-def test_first_refusal_is_told_when_none_can_be_installed() -> None:
+def test_first_failure_is_in_the_message_when_none_can_be_installed() -> None:
     installation = JavaInstallation(
         commands=((("sh", "-c", "echo Reading; echo E: no network; exit 100"),), (("sh", "-c", "echo E: x; exit 1"),))
     )

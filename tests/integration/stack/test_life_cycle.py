@@ -101,7 +101,7 @@ def test_the_log_of_a_service(running: Stack) -> None:
     assert (unknown.exit_code, "There is no log of 'redis'" in unknown.errors) == (2, True)
 
 
-def test_a_dry_run_tells_and_does_nothing(running: Stack, new_stack: Stack) -> None:
+def test_a_dry_run_prints_the_plan_and_does_nothing(running: Stack, new_stack: Stack) -> None:
     before = {process.pid for process in processes_of(running)}
 
     planned = new_stack.run("up", "--services", "postgres", "--dry-run", "--json").json

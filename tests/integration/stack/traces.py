@@ -52,7 +52,7 @@ def listening_addresses(process: psutil.Process) -> list[str]:
 
 
 def assert_nothing_is_left(stack: Stack) -> None:
-    """No process, no port and no socket of the stack; a killed stack of somebody else may have left sockets there."""
+    """No process, no port and no socket of the stack; another stack that was killed may have left sockets there."""
     assert processes_of(stack) == []
     ports = read_ports(stack.data / "ports.json")
     assert [name for name, port in ports.items() if not is_free(port)] == []

@@ -73,7 +73,7 @@ def test_folder_is_complete_with_every_jar_in_its_size(tmp_path: Path) -> None:
     assert not is_complete(tmp_path, lock=lock)
 
 
-def test_half_installed_pyspark_is_told(tmp_path: Path) -> None:
+def test_half_installed_pyspark_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PrerequisiteError, match=r"holds 0 Ivy jars instead of one. Remove the folder \.venv"):
         ivy_jar(tmp_path)
 
@@ -90,5 +90,5 @@ def test_half_installed_pyspark_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_java_is_told_the_proxy(environment: dict[str, str], options: str) -> None:
+def test_java_gets_the_proxy(environment: dict[str, str], options: str) -> None:
     assert proxy_options(environment) == options

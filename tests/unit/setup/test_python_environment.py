@@ -42,7 +42,7 @@ def test_wheel_of_the_machine_is_chosen(machine: str, sha256: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["riscv64", "x86_64 without glibc", "arm64"])
-def test_machine_without_a_wheel_is_told(machine: str) -> None:
+def test_machine_without_a_wheel_is_named(machine: str) -> None:
     with pytest.raises(PrerequisiteError, match=f"uv.lock has no uv for Linux on {machine} with the GNU C library"):
         choose_uv_wheel(LOCK, machine=machine)
 

@@ -13,10 +13,6 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
@@ -111,6 +107,10 @@ def _ensure_buckets(plan: StackPlan, run_tool: RunTool) -> None:
 
 
 def _missing_buckets(plan: StackPlan) -> list[str]:
+    import boto3  # takes a quarter of a second, and only `up` needs it
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
     client = boto3.client(
         "s3",
         endpoint_url=plan.url("s3"),
