@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 from urllib.error import HTTPError
@@ -15,6 +13,7 @@ from urllib.request import Request, urlopen
 import psutil
 import psycopg
 import pytest
+from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.integration.stack.traces import (
     asked_of_processes,
@@ -137,7 +136,7 @@ def test_the_idle_stack_fits_on_a_laptop(full_stack: Stack) -> None:
 def test_up_brings_back_what_was_killed(full_stack: Stack, victim: str) -> None:
     before = full_stack.status()
     os.kill(before[victim]["pid"], signal.SIGKILL)
-    _await(lambda: victim not in {process_name(full_stack, process) for process in processes_of(full_stack)})
+    await_condition(lambda: victim not in {process_name(full_stack, process) for process in processes_of(full_stack)})
 
     broken = full_stack.status()
     full_stack.up()
@@ -152,13 +151,6 @@ def process_name(stack: Stack, process: psutil.Process) -> str:
     """The service whose first process this is."""
     records = [json.loads(path.read_text()) for path in (stack.data / "run").glob("*.json")]
     return next((record["service"] for record in records if record["pid"] == process.pid), "")
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_down_after_everything_was_killed(tmp_path_factory: pytest.TempPathFactory) -> None:

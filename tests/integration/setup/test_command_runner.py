@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fixtures.drivers import await_condition
 
 from sluice.setup.command_runner import CommandResult, CommandRunner
 
@@ -156,10 +157,6 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def await_text(path: Path) -> str:
-    """The content of a file as soon as there is one, within ten seconds."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if path.exists() and path.stat().st_size:
-            return path.read_text()
-        os.sched_yield()
-    raise AssertionError(f"{path} did not appear")
+    """The content of a file as soon as it has one, within ten seconds."""
+    await_condition(lambda: path.exists() and path.stat().st_size > 0, within_seconds=10)
+    return path.read_text()

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from tests.fixtures.drivers import await_condition
 
 from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import STACK_MARK
@@ -49,10 +49,7 @@ def start(script: str, folder: Path) -> int:
     pid = start_process(
         ["/bin/sh", "-c", script], environment={"PATH": os.environ["PATH"]}, working_folder=folder, log=log
     )
-    deadline = time.monotonic() + 5
-    while "ready" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_condition(lambda: "ready" in log.read_text(), within_seconds=5)
     return pid
 
 
@@ -115,10 +112,7 @@ def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path: Path) -> None:
         working_folder=tmp_path,
         log=tmp_path / "log",
     )
-    deadline = time.monotonic() + 10
-    while "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_condition(lambda: "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text(), within_seconds=10)
 
     seen = find_process(pid)
     ended = end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=5))
@@ -131,18 +125,13 @@ def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path: Path) -> None:
 def test_the_exit_code_of_a_child_is_kept(tmp_path: Path) -> None:
     """Also when another thread looks at all processes between the child's end and the question."""
     pid = start("echo ready; exit 3", tmp_path)
-    deadline = time.monotonic() + 5
-    while pid in observe_processes():
-        assert time.monotonic() < deadline
+    await_condition(lambda: pid not in observe_processes(), within_seconds=5)
 
     assert exit_code(pid) == 3
 
 
 def test_a_finished_child_is_not_living(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"], cwd=tmp_path)
-    deadline = time.monotonic() + 5
-    while find_process(child.pid) is not None:  # it is a zombie until it is waited for
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_condition(lambda: find_process(child.pid) is None, within_seconds=5)  # it is a zombie until it is waited for
 
     assert child.wait() == 0

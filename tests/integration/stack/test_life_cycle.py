@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 import psutil
 import psycopg
 import pytest
+from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.integration.stack.traces import (
     asked_of_processes,
@@ -231,7 +232,7 @@ def test_down_finds_the_processes_of_a_deleted_folder(new_stack: Stack) -> None:
 def test_an_interrupted_up_leaves_nothing(new_stack: Stack, seconds: float) -> None:
     """The moments lie from the choice of ports to the start of Kafka; `seconds` counts from the first file."""
     with new_stack.popen("up") as process:
-        _await(lambda: (new_stack.data / "lock").exists())
+        await_condition(lambda: (new_stack.data / "lock").exists())
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -243,7 +244,7 @@ def test_an_interrupted_up_leaves_nothing(new_stack: Stack, seconds: float) -> N
 
 def test_a_killed_up_is_cleaned_up_by_the_next(new_stack: Stack) -> None:
     with new_stack.popen("up", "--services", "seaweedfs,kafka") as process:
-        _await(lambda: bool(processes_of(new_stack)))
+        await_condition(lambda: bool(processes_of(new_stack)))
         process.kill()
         process.communicate(timeout=10)
     orphans = processes_of(new_stack)
@@ -260,7 +261,7 @@ def test_a_killed_up_is_cleaned_up_by_the_next(new_stack: Stack) -> None:
 
 def test_two_commands_do_not_change_the_stack_at_once(new_stack: Stack) -> None:
     with new_stack.popen("up", "--services", "seaweedfs,kafka") as process:
-        _await(lambda: (new_stack.data / "starting").exists())
+        await_condition(lambda: (new_stack.data / "starting").exists())
         second = new_stack.run("up", "--services", "seaweedfs")
         third = new_stack.run("down")
         process.communicate(timeout=120)
@@ -269,10 +270,3 @@ def test_two_commands_do_not_change_the_stack_at_once(new_stack: Stack) -> None:
     for refused in (second, third):
         assert refused.exit_code == 1
         assert f"Another `sluice stack` command (pid {process.pid})" in refused.errors
-
-
-def _await(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
