@@ -29,7 +29,7 @@ from sluice.ledger.runs import admit_run, record_process
 from sluice.processes.driver_processes import identity_of
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import Settings, load_settings
-from sluice_spark.delivery import staged_delivery
+from sluice_spark.delivery import staged_publication
 from sluice_spark.run.job import recorded_end, run_job
 from sluice_spark.run.supervised_run import SupervisedRun
 
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _work(settings: Settings, name: str, reached: Reached) -> None:
     stream = load_declarations(settings.pipelines, only=name).stream(name)
-    staged_delivery.CLEARED_TOGETHER = 1  # so that few batches pass every place
+    staged_publication.CLEARED_TOGETHER = 1  # so that few batches pass every place
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         mode, digest = stream.declaration.mode, stream.digest
         run = admit_run(ledger, stream=name, mode=mode, declaration_digest=digest, launched_by="a fault")

@@ -16,8 +16,8 @@ from tests.fixtures.tampering import Change, Requirements, Updates, tampered, wi
 from sluice.publication.staged_batch import MARK_PROPERTY_PREFIX
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery import staged_delivery
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.run import supervised_run
 
 _USUAL_EXPIRY_MS = "30000"
 """What Iceberg's Spark catalog keeps a table object for when nobody says otherwise."""
@@ -46,9 +46,9 @@ def without(guard: Guard | None) -> Iterator[None]:
 def _taken_out(guard: Guard) -> Any:
     match guard:
         case Guard.MARK:
-            return patch.object(supervised_run, "open_catalog", _opening(_without_moved_mark))
+            return patch.object(staged_delivery, "open_catalog", _opening(_without_moved_mark))
         case Guard.COMPARISON:
-            return patch.object(supervised_run, "open_catalog", _opening(without_requirement(AssertRefSnapshotId)))
+            return patch.object(staged_delivery, "open_catalog", _opening(without_requirement(AssertRefSnapshotId)))
         case Guard.KEPT_TABLE:
             return patch.object(FencedMerge, "_fenced_session", _usual_session)
 

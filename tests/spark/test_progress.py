@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice_spark.delivery.staged_delivery import DeliveredBatch
+from sluice_spark.delivery.delivery_context import DeliveringRun
+from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.run.progress_listener import BatchOrigin, batch_line, observe_batch
 
-ORIGIN = BatchOrigin(stream="silver_flights", generation=2, run_id="r1", sources=("records", "words"))
-DELIVERED = DeliveredBatch(rows={"flights": 6094, "quarantine": 34}, is_replay=False)
+RUN = DeliveringRun(stream="silver_flights", generation=2, run_id="r1", token=1)
+ORIGIN = BatchOrigin(run=RUN, sources=("records", "words"))
+DELIVERED = DeliveredBatch(rows={"flights": 6094, "quarantine": 34})
 PROGRESS: dict[str, Any] = {
     "batchId": 7,
     "timestamp": "2026-11-20T16:44:46.000Z",

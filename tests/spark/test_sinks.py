@@ -24,7 +24,8 @@ from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.delivery.batch_gate import BatchGate
+from sluice_spark.delivery.batch_delivery import BatchHandover
+from sluice_spark.delivery.delivery_context import BatchGate, DeliveringRun
 from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.sinks.files import FilesSink
 from sluice_spark.sinks.kafka import KafkaSink
@@ -272,7 +273,9 @@ def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:
     sink = MemorySink(output="kept", stream=stream)
     lease = HeldLease(stream=stream, token=1)
     lease.renewed(asked_at_seconds=lease.now_seconds())
-    delivery = SinkDelivery(stream=stream, generation=1, tables=None, sinks=[sink], gate=BatchGate(), lease=lease)
+    run = DeliveringRun(stream=stream, generation=1, run_id="r1", token=1)
+    writer = SinkDelivery(run=run, tables=None, sinks=[sink], lease=lease)
+    delivery = BatchHandover(gate=BatchGate(), writer=writer)
 
     delivery(workshop.spark.range(1), 0)
     lease.lost()

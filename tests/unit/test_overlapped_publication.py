@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluice_spark.delivery.overlapped_publication import OverlappedPublication
+from sluice_spark.delivery.staged_publication import OverlappedPublication
 
 if TYPE_CHECKING:
     from sluice_spark.delivery.publisher import StagedByOutput

@@ -1,21 +1,35 @@
-"""Brings together what is known of a batch from two sides, and hands it to the ledger when both are there.
+"""Joins what Spark and the publication report of a batch, and records the batch in the ledger.
 
-Spark reports what a batch did after it was staged; the publication says when it became visible. With grouped
+Spark reports what a batch did after it was staged; the publication reports when the batch became visible. With grouped
 publication these are minutes apart. A batch that is visible and not recorded stays in the staging tables, so that a
-driver's death in between loses no record.
+crash in between loses no record.
 """
 
 from __future__ import annotations
 
+import logging
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_exponential
+
+from sluice.errors import LedgerError
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import Ledger
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
+_log = logging.getLogger(__name__)
+
 HandOver = Callable[[BatchObservation, Callable[[], None]], None]
 """Takes a batch to record, at once, and calls the function when the ledger has it."""
+
+_LONGEST_WAIT_SECONDS = 10.0
+_CLOSING_SECONDS = 15.0
+"""How long the end of a run waits for the last records. A ledger that is away longer loses the records of the last
+batches and no data: the tables hold the batches."""
 
 
 class Recording:
@@ -24,8 +38,8 @@ class Recording:
     Parameters
     ----------
     hand_over: takes the observation of each batch.
-    awaits_publication: whether batches become visible in tables; otherwise what Spark reports is all there is to know.
-    reached: is told `RECORDED` when the ledger has one.
+    awaits_publication: whether batches become visible in tables; otherwise Spark's report is complete.
+    reached: is called with `RECORDED` when the ledger has a batch.
     """
 
     def __init__(self, hand_over: HandOver, *, awaits_publication: bool = True, reached: Reached = unnoticed) -> None:
@@ -82,3 +96,52 @@ class Recording:
         with self._changed:
             self._unrecorded.discard(number)
             self._changed.notify_all()
+
+
+class LedgerWriter:
+    """Records batches in the ledger on a thread of its own, so that a slow ledger never slows a batch.
+
+    A context manager: leaving it writes what is left.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._queue: queue.SimpleQueue[tuple[BatchObservation, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._giving_up = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
+
+    def __enter__(self) -> LedgerWriter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.put(None)
+        self._thread.join(_CLOSING_SECONDS)
+        self._giving_up.set()
+        if self._thread.is_alive():
+            _log.error("%d batches could not be recorded in the ledger", self._queue.qsize())
+
+    def hand_over(self, batch: BatchObservation, recorded: Callable[[], None]) -> None:
+        """Take a batch to record, and return at once. recorded: is called when the ledger has the batch."""
+        self._queue.put((batch, recorded))
+
+    def _work(self) -> None:
+        while (handed_over := self._queue.get()) is not None:
+            batch, recorded = handed_over
+            try:
+                self._record(batch)
+                recorded()
+            except LedgerError as error:
+                _log.error("batch %d could not be recorded: %s", batch.key.batch, error)
+            except Exception:  # noqa: BLE001  # a defect in one record must not end the thread that writes all the others
+                _log.exception("batch %d could not be recorded", batch.key.batch)
+
+    def _record(self, batch: BatchObservation) -> None:
+        patiently = retry(
+            retry=retry_if_exception_type(LedgerError),
+            wait=wait_exponential(multiplier=0.2, max=_LONGEST_WAIT_SECONDS),
+            stop=stop_when_event_set(self._giving_up),
+            before_sleep=lambda _: _log.warning("the ledger does not answer; batch %d waits", batch.key.batch),
+            reraise=True,
+        )
+        patiently(record_batch)(self._ledger, batch)

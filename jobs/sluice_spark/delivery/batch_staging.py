@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from py4j.protocol import Py4JJavaError
@@ -30,10 +30,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingLook:
-    """One look at the staging tables. batches: what was found there, by output. tables: as they were loaded for it."""
+    """One look at the staging tables.
+
+    batches: the staged batch, by output. tables: the staging tables as they were loaded for the look, by output; none
+        when they have to be loaded again.
+    """
 
     batches: Mapping[str, StagedBatch]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class BatchStaging:
     targets: the outputs, in the order in which they are staged.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
         it a second time would move its state twice.
-    now: the clock that says when a row was refused.
+    now: the time that rejected rows carry.
     """
 
     catalog: Catalog
@@ -53,28 +57,28 @@ class BatchStaging:
     reached: Reached = unnoticed
 
     def find(self, batch: BatchSummary) -> Mapping[str, StagedBatch]:
-        """Where this very batch is staged already, by output; without what was staged after a newer run had begun."""
+        """The batch as it is staged already, by output; without what was staged after a newer run had begun."""
         return self.look(batch).batches
 
     def look(self, batch: BatchSummary) -> StagingLook:
-        """The same, with the staging tables in which it was found."""
+        """Like `find`, with the staging tables that were read."""
         tables = {target.output: load_staging_table(self.catalog, target.names) for target in self.targets}
         found = {target.output: _staged_in(tables[target.output], target.names, batch) for target in self.targets}
         staged = {output: one for output, one in found.items() if one is not None}
         return StagingLook(batches=staged, tables=tables)
 
     def stage(self, rows: DataFrame, batch: BatchSummary, outputs: Collection[str]) -> Mapping[str, int]:
-        """Compute a batch and stage some outputs of it; none when they are all staged and only its state must move.
+        """Compute a batch and stage some of its outputs; none when all are staged and only the state must move.
 
         Parameters
         ----------
-        batch: what the batch says of itself; its output and rows are set for each output.
+        batch: the summary of the batch; its output and rows are set for each output.
         outputs: the names of those that are not staged yet.
 
         Returns
         -------
-        How many rows the batch has for each output, staged now or before; nothing when its only output was written
-        while it was computed, because then the snapshot says it.
+        The number of rows for each output, staged now or before; empty when the only output was written while it was
+        computed, because then the snapshot has the number.
 
         Raises
         ------
@@ -113,7 +117,7 @@ class BatchStaging:
         try:
             target.stage(rows, summary)
         except (PySparkException, Py4JJavaError) as error:
-            # A commit whose answer was lost is told as a failure; the table knows better.
+            # A commit whose answer was lost is reported as a failure; the table shows whether it happened.
             if find_staged(self.catalog, target.names, summary) is None:
                 raise DeliveryError(
                     f"Batch {summary.key} cannot be written for {target.declared.table}: {first_line(error)}."
@@ -121,7 +125,7 @@ class BatchStaging:
             _log.warning("batch %d: %s reported a failure and holds it", summary.key.batch, target.names.staging)
 
     def _stage_nothing(self, target: IcebergTarget, summary: BatchSummary) -> None:
-        """An empty snapshot keeps the chain of batches whole; Spark would start a job for it."""
+        """Add an empty snapshot, which keeps the chain of batches whole, without a Spark job."""
         table = load_staging_table(self.catalog, target.names)
         with (
             catalog_refusals(f"stage batch {summary.key} in {target.names.staging}"),
@@ -142,11 +146,12 @@ class BatchStaging:
         )
 
 
-def tell_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], counted: Mapping[str, int]) -> None:
-    """Tell when a batch that was computed again has other rows than it was staged with.
+def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], counted: Mapping[str, int]) -> None:
+    """Log an error when a batch that was computed again has another number of rows than it was staged with.
 
-    What is staged counts all the same. A static input that has changed since explains it; anything else means that the
-    transformation does not give the same rows for the same input, and that the state now differs from the table.
+    The staged rows are published all the same. A static input that has changed since explains the difference;
+    otherwise the transformation does not return the same rows for the same input, and the state now differs from the
+    table.
     """
     for output, batch in staged.items():
         if batch.summary.rows is not None and batch.summary.rows != counted[output]:
@@ -161,7 +166,7 @@ def tell_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], coun
 
 
 def find_staged(catalog: Catalog, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
-    """Where this very batch, by key and offsets, is staged for an output; none when it is not."""
+    """The batch, by key and offsets, as it is staged for an output; none when it is not."""
     return _staged_in(load_staging_table(catalog, output), output, batch)
 
 

@@ -1,16 +1,18 @@
-"""Runs the query of a stream with `delivery: direct`: Iceberg's own streaming sink writes, Sluice watches.
+"""Delivers the batches of a stream with `delivery: direct`: Iceberg's own streaming sink writes them.
 
-No batch is handed over, so nothing of ours stands in a batch's way, and nothing of ours can hold one back. What the
-ledger is to know is read behind each batch from the table object that the sink itself has just committed through; it
-lies in the driver's memory, so no request goes anywhere. Decision 0024 says what is promised.
+No batch is handed over, so Sluice neither delays a batch nor can hold one back. What the ledger records is read after
+each batch from the table object through which the sink has just committed; it lies in the driver's memory, so no
+request is sent. What this delivery promises: decision 0024.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -20,12 +22,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.declarations.promises import DIRECT_PROMISE
 from sluice.errors import DivergedError
+from sluice.ledger.batches import newest_batch
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.direct_history import ENTRIES, DirectBatch, DirectWriter, read_direct_batch, stale
-from sluice_spark.delivery.batch_recording import Recording
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.direct_history import (
+    ENTRIES,
+    DirectBatch,
+    DirectWriter,
+    direct_batches,
+    read_direct_batch,
+    require_direct_start,
+    stale,
+)
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
+from sluice_spark.delivery.delivery_context import DeliveryContext
+from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.delivery.offset_log import OffsetLog
-from sluice_spark.delivery.staged_delivery import DeliveredBatch
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.jvm import jvm_of
@@ -39,57 +52,59 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class DirectDelivery:
-    """The batches that Iceberg's own sink makes visible, as they are seen behind it. Used by Spark's listener thread.
+    """The batches that Iceberg's own sink makes visible. Spark's listener thread reads them behind the sink.
 
-    target: where they go. writer: the run.
-    on_failure: is called when what is seen must end the run; `failure` then says why.
-    unrecorded: what earlier runs made visible, and the checkpoint has as done, and the ledger does not know.
-    reached: is told `PUBLISHED` when a batch is seen in the table.
+    target: the table. writer: the run, as its snapshots name it.
+    unrecorded: the batches that earlier runs made visible, that the checkpoint has committed and the ledger lacks.
     """
 
+    plan: StreamPlan
+    context: DeliveryContext
     target: IcebergTarget
     writer: DirectWriter
-    recording: Recording
-    on_failure: Callable[[], None]
     unrecorded: Sequence[DirectBatch] = ()
-    reached: Reached = unnoticed
     failure: Exception | None = None
     _table: JavaObject | None = None
     _seen: set[int] = field(default_factory=set)
     _has_written: bool = False
 
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        """Never called: a query of this kind hands no batch over."""
-        raise AssertionError(f"batch {number} was handed over by a query that writes by itself")
+    def at_work(self) -> AbstractContextManager[None]:
+        """There is nothing to publish before the query or after it."""
+        return nullcontext()
 
-    def start(self, plan: StreamPlan, *, checkpoint: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+    def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         """Start the query. How many files a task keeps open is the table's own setting, `write.spark.fanout.enabled`:
         unset, Iceberg keeps one for each partition unless the table is sorted, so that no batch is sorted for it.
         """
-        sources = plan.sources
-        plan = replace(plan, rows=in_order_of(plan.rows, self.target))
+        plan = replace(self.plan, rows=in_order_of(self.plan.rows, self.target))
         properties = {f"snapshot-property.{name}": value for name, value in self.writer.properties().items()}
-        writer = plan.writer(checkpoint=checkpoint).options(**properties).trigger(**trigger)
+        writer = plan.writer(checkpoint=self.context.checkpoint).options(**properties).trigger(**trigger)
         _log.info("%s is delivered directly: %s", self.target.declared.table, DIRECT_PROMISE)
         query = writer.format("iceberg").toTable(self.target.identifier)
         self._table = query._jsq.streamingQuery().sink().table()
-        self._recover(OffsetLog(spark=plan.rows.sparkSession, query_name=query.name, sources=sources, query=query))
+        offsets = OffsetLog(spark=plan.rows.sparkSession, query_name=query.name, sources=self.plan.sources, query=query)
+        self._record_unrecorded(offsets)
         return query
 
+    def stops_at_once(self, *, may_publish: bool) -> bool:
+        """When the run may not publish any more: there is no gate before Iceberg's sink, and a batch that is
+        interrupted runs again, which the sink recognises."""
+        return not may_publish
+
     def take(self, number: int) -> DeliveredBatch | None:
-        """What the table holds of a batch that Spark has reported. Of one that is not there any more nobody but Spark
+        """What the table holds of a batch that Spark has reported. Of a batch that is not there any more only Spark
         has counted the rows.
         """
+        output = self.target.output
         found = self._find(number)
         if found is None:
-            self.recording.published(number, {})
-            return DeliveredBatch(rows={}, is_replay=False)
-        self.reached(CrashPoint.PUBLISHED)
-        self.recording.published(number, {self.target.output: found.snapshot_id})
-        is_replay = found.run_id != self.writer.run_id
-        return DeliveredBatch(rows={self.target.output: found.rows}, is_replay=is_replay)
+            self.context.recording.published(number, {})
+            return DeliveredBatch(rows={}, counted_by_spark=output)
+        self.context.reached(CrashPoint.PUBLISHED)
+        self.context.recording.published(number, {output: found.snapshot_id})
+        return DeliveredBatch(rows={output: found.rows})
 
-    def _recover(self, offsets: OffsetLog) -> None:
+    def _record_unrecorded(self, offsets: OffsetLog) -> None:
         if self.unrecorded:
             _log.info("recording %d batches that an earlier run has made visible", len(self.unrecorded))
         for batch in self.unrecorded:
@@ -106,10 +121,10 @@ class DirectDelivery:
                 end_offsets=json.loads(covered.end_offsets),
                 snapshot_ids={self.target.output: batch.snapshot_id},
             )
-            self.recording.recovered(observation)
+            self.context.recording.recovered(observation)
 
     def _find(self, number: int) -> DirectBatch | None:
-        """The batch in the table's history, as far as it is new since the last look; and what else is new there."""
+        """The batch in the table's history since the last look; every other new batch there is judged too."""
         found: DirectBatch | None = None
         new: list[DirectBatch] = []
         for batch in self._history():
@@ -125,7 +140,7 @@ class DirectDelivery:
         return found
 
     def _judge(self, batch: DirectBatch) -> None:
-        """See who wrote a batch, in the order of history: after this run's first one nobody else's may come."""
+        """Check who wrote a batch, in the order of history: after this run's first batch no other run may write."""
         if batch.token == self.writer.token:
             self._has_written = True
         elif batch.token > self.writer.token:
@@ -134,10 +149,10 @@ class DirectDelivery:
             self._fail(
                 DivergedError(
                     f"{self.target.declared.table} got batch {batch.batch} from run {batch.run_id}, token "
-                    f"{batch.token}, after this run, token {self.writer.token}, had begun: an old driver was still at "
-                    f"work. It is snapshot {batch.snapshot_id}.",
-                    next_step="See that no old driver lives; if the batch is there twice, take the rows of that "
-                    "snapshot out. Then start the stream.",
+                    f"{batch.token}, after this run, token {self.writer.token}, had begun: an old driver was still "
+                    f"running. It is snapshot {batch.snapshot_id}.",
+                    next_step="Make sure that no old driver runs; if the batch is there twice, delete the rows of that "
+                    "snapshot. Then start the stream.",
                 )
             )
 
@@ -163,12 +178,45 @@ class DirectDelivery:
         if self.failure is None:
             self.failure = error
             _log.error("%s", error)
-            self.on_failure()
+            self.context.controls.on_failure()
+
+
+def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: DeliveryContext) -> DirectDelivery:
+    """The delivery by Iceberg's own sink, once the table lets this run begin.
+
+    Raises
+    ------
+    StaleTokenError, DivergedError: when the table's history does not let the run begin.
+    LeaseLostError: when the run may not publish any more.
+    """
+    run, state = context.run, context.found
+    writer = DirectWriter(
+        stream=run.stream,
+        output=target.output,
+        generation=run.generation,
+        run_id=run.run_id,
+        token=run.token,
+        query_id=state.query_id,
+    )
+    table = require_table(open_catalog(context.settings), target.declared.table)
+    require_direct_start(table, writer, unfinished_since=state.unfinished_since)
+    unrecorded = _find_unrecorded(direct_batches(table, stream=run.stream, output=target.output), context)
+    context.controls.lease.require()
+    return DirectDelivery(plan=plan, context=context, target=target, writer=writer, unrecorded=unrecorded)
+
+
+def _find_unrecorded(newest_first: Iterable[DirectBatch], context: DeliveryContext) -> tuple[DirectBatch, ...]:
+    """The batches that the table holds and the checkpoint has committed, and that the ledger lacks, oldest first."""
+    newest = newest_batch(context.ledger, context.run.stream)
+    recorded = (newest.key.generation, newest.key.batch) if newest is not None else (0, -1)
+    committed = (context.run.generation, context.found.newest_committed)
+    later = takewhile(lambda batch: batch.position > recorded, newest_first)
+    return tuple(reversed([batch for batch in later if batch.position <= committed]))
 
 
 def in_order_of(rows: DataFrame, target: IcebergTarget) -> DataFrame:
-    """The rows with the table's columns in the table's order, which Iceberg's sink insists on; a null in a required
-    column stops the batch, as it does in every write of Spark into a table.
+    """The rows with the table's columns in the table's order, which Iceberg's sink requires. A null in a required
+    column fails the batch, as in every write of Spark into a table.
     """
     spark = rows.sparkSession
     jvm = jvm_of(spark)

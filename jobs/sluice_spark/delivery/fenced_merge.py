@@ -1,12 +1,12 @@
-"""Merges staged batches into their target with Spark, fenced: a MERGE that was checked against an old table is refused.
+"""Merges staged batches into their target with Spark. A MERGE that was checked against an old table is refused.
 
-The rows are read and kept, and the MERGE put together, first: nothing but its execution lies behind the fence.
+The rows are read and the MERGE is built first (`merge_statement`), so that only its execution lies behind the fence.
 
-The fence: a Spark session of its own, whose catalog keeps a table object until it is told to refresh. The table is
-refreshed once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Any
-rows that others added to the touched partitions since then refuse the MERGE, whatever keys they have; then everything
-is done again from the check. With the usual expiry of half a minute a driver that was suspended in between would
-look at a newer table than it had checked, and merge an old batch over a newer one.
+The fence is a Spark session of its own, whose catalog keeps a table object until a REFRESH. The table is refreshed
+once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Rows that
+others added to the touched partitions since then refuse the MERGE, whatever keys they have; it is then tried again from
+the check. With the default expiry of half a minute, a driver that was suspended in between would see a newer table than
+it had checked, and merge an old batch over a newer one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.publication.mark_moves import settle_merge
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
-from sluice_spark.delivery.merged_rows import KeptRows, RowsToMerge
+from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PARTS_PER_CORE = 4
-"""In how many parts a MERGE shuffles the rows: Spark puts together what is small, and cannot part what is large."""
+"""Shuffle partitions of a MERGE for each core: Spark coalesces small partitions, and cannot split large ones."""
 
 MERGE_RACES = RacePolicy(attempts=20, longest_wait_seconds=2.0)
 """A MERGE costs seconds and not milliseconds, so it is tried less often than a commit without Spark."""
 
 Turn = Callable[[str], AbstractContextManager[object]]
-"""Waits until no other publisher of Sluice merges into a table, given its name. A courtesy that spares refusals."""
+"""Waits until no other publisher of Sluice merges into a table, given its name. It only saves refused attempts."""
 
 
 def at_once(_table: str) -> AbstractContextManager[object]:
@@ -60,9 +60,8 @@ def at_once(_table: str) -> AbstractContextManager[object]:
 class FencedMerge:
     """Merges the batches of one run.
 
-    token: the run's fencing token.
-    turn: the queue of Sluice's own publishers.
-    policy: how many refused MERGEs make the stream starved.
+    token: the run's fencing token. turn: the queue of Sluice's own publishers.
+    policy: the number of refused MERGEs after which the stream counts as starved.
     """
 
     spark: SparkSession
@@ -74,11 +73,11 @@ class FencedMerge:
     _session: SparkSession | None = None
 
     def publish(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
-        """Make staged batches visible, in order, by one MERGE, and move the mark behind it.
+        """Make staged batches visible, in order, by one MERGE, and move the mark after it.
 
         Raises
         ------
-        StarvedError: when other writers were faster every time.
+        StarvedError: when other writers changed the table before every attempt.
         DeliveryError, LakehouseError: as `publish_append` raises them.
         """
         if _are_empty(batches):
@@ -121,16 +120,16 @@ class FencedMerge:
             return Publication(snapshot_id=merged.published_by, published=todo, attempts=attempts)
         raise StarvedError(
             f"Batch {batches[-1].summary.key} was refused {attempts} times by {target.declared.table}: other writers "
-            "add rows to the same partitions all the time.",
+            "keep adding rows to the same partitions.",
             next_step="Let the others write into other partitions, or less often; a merge that is tried again is safe.",
         ) from refusal
 
     def _move_mark(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
-        """Publish batches without rows: there is nothing to merge, and the mark moves by a commit without Spark."""
+        """Publish batches without rows: the mark moves by a commit without Spark."""
         return publish_append(self.catalog, target.names, batches, token=self.token, reached=self.reached)
 
     def _read_ahead(self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows) -> None:
-        """Read the rows that will be merged, so that only the MERGE itself lies between the check and its commit."""
+        """Read the rows before the check, so that only the MERGE itself lies between the check and its commit."""
         state = load_target_state(self.catalog, target.names)
         position = state.position(target.names)
         todo = batches_to_publish(position, batches, token=self.token, target=target.declared.table)
@@ -142,20 +141,20 @@ class FencedMerge:
             raise _unmergeable(target, todo, error) from error
 
     def _refreshed(self, target: IcebergTarget) -> TargetState:
-        """How far the output is published, in the very metadata that the fenced session holds from now on."""
+        """The state of the target, read from the same metadata that the fenced session holds from now on."""
         session = self._fenced_session()
         for _ in self.policy.turns():
             session.sql(f"REFRESH TABLE {target.identifier}")
-            # The session's object is loaded first: were it the newer one, the check below would be of an older table.
+            # The session's object is loaded first: if it were the newer one, the check would read an older table.
             head = _head(self._held(target))
             state = load_target_state(self.catalog, target.names)
             snapshot = state.table.current_snapshot()
             if head == (snapshot.snapshot_id if snapshot is not None else None):
                 return state
-        raise StarvedError(f"{target.declared.table} changes faster than it can be looked at.")
+        raise StarvedError(f"{target.declared.table} changes faster than it can be read.")
 
-    def _merge(self, brought: RowsToMerge) -> None:
-        brought.statement.merge()  # it looks the target up now, in what the fenced session holds
+    def _merge(self, rows: RowsToMerge) -> None:
+        rows.statement.merge()  # the target is resolved now, in the fenced session
 
     def _has_moved(self, target: IcebergTarget, checked: TargetState) -> bool:
         now, before = load_target_state(self.catalog, target.names).table, checked.table
@@ -178,7 +177,7 @@ class FencedMerge:
             name = self.catalog.name
             session.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "true")
             session.conf.set(f"spark.sql.catalog.{name}.cache.expiration-interval-ms", "-1")
-            # A new session begins with Spark's 200 parts: as many files, for each task of each shuffle of a MERGE.
+            # A new session starts with Spark's 200 partitions, which make as many files in each shuffle of a MERGE.
             session.conf.set(SHUFFLE_PARTITIONS, str(_PARTS_PER_CORE * self.spark.sparkContext.defaultParallelism))
             self._session = session
         return self._session

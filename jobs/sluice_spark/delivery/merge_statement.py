@@ -1,13 +1,23 @@
-"""Puts the MERGE of staged rows into a target together; nothing is looked up before it is executed."""
+"""Reads the rows of staged batches and puts their MERGE together, before the target is looked at.
+
+Whatever is done between the check of the mark and the commit of the MERGE is time in which other writers may commit and
+so refuse it. `KeptRows` therefore reads the rows and keeps them, and builds the whole statement, ahead of the check.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
 
-from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession, Window
 from pyspark.sql import functions as fn
 
+from sluice.publication.staged_batch import StagedBatch, publication_summary
 from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
@@ -15,13 +25,129 @@ from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
 BATCH_VIEW = "sluice_batch"
 """The name of the staged rows in the conditions of a MERGE."""
 
+_BATCH = "_sluice_batch"
+_PLACE = "_sluice_place"
+
+_MOST_VALUES = 200
+"""So many partitions are named one by one in a MERGE; above this number, as a range from the lowest to the highest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToMerge:
+    """Staged batches that were read.
+
+    statement: their MERGE into the target. Its bounds on the target's partitions follow from the equality of keys, so
+        they stay true when the partitioning changes meanwhile.
+    """
+
+    batches: tuple[StagedBatch, ...]
+    statement: MergeIntoWriter
+
+
+class KeptRows:
+    """Reads staged batches once, however often their MERGE is tried. Leaving the block releases them."""
+
+    def __init__(self, session: SparkSession, target: IcebergTarget) -> None:
+        self._session = session
+        self._target = target
+        self._read: RowsToMerge | None = None
+        self._kept = ExitStack()
+
+    def __enter__(self) -> KeptRows:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._release()
+
+    def of(self, batches: Sequence[StagedBatch], table: Table) -> RowsToMerge:
+        """Read batches, unless they are the ones that were read last. What the session commits by SQL carries their
+        summary until other batches are read or the block ends.
+
+        Parameters
+        ----------
+        table: the target; its partitioning decides which bounds are of use.
+        """
+        if self._read is None or self._read.batches != tuple(batches):
+            self._release()
+            self._read = RowsToMerge(batches=tuple(batches), statement=self._prepared(batches, table))
+        return self._read
+
+    def _prepared(self, batches: Sequence[StagedBatch], table: Table) -> MergeIntoWriter:
+        # The session's tables never refresh themselves.
+        self._session.sql(f"REFRESH TABLE {self._target.staging_identifier}")
+        kept = newest_rows(self._session, self._target, batches).persist()
+        self._kept.callback(kept.unpersist)
+        rows = kept.alias(BATCH_VIEW)
+        bounds = partition_bounds(rows, self._target, table)
+        if not bounds:  # nothing has read the rows yet
+            kept.count()
+        summary = publication_summary([batch.summary for batch in batches])
+        self._kept.enter_context(summary_of_sql(self._session, summary))
+        return merge_statement(rows, self._target, bounds)
+
+    def _release(self) -> None:
+        self._read = None
+        self._kept.close()
+
+
+def newest_rows(session: SparkSession, target: IcebergTarget, batches: Sequence[StagedBatch]) -> DataFrame:
+    """The staged rows, one for each key: the newest change of a change feed, otherwise the row of the newest batch."""
+    read = [
+        _staged_rows(session, target, batch).withColumn(_BATCH, fn.lit(batch.summary.key.batch))
+        for batch in batches
+        if batch.data_files > 0
+    ]
+    rows = reduce(DataFrame.unionByName, read)
+    if len(read) > 1:
+        keys = [fn.col(quoted(key)) for key in target.declared.keys]
+        ordered = [fn.col(quoted(ordering)).desc_nulls_last()] if (ordering := ordering_of(target)) else []
+        newest_first = Window.partitionBy(*keys).orderBy(*ordered, fn.col(_BATCH).desc())
+        rows = rows.withColumn(_PLACE, fn.row_number().over(newest_first)).where(fn.col(_PLACE) == 1).drop(_PLACE)
+    return rows.drop(_BATCH)
+
+
+def partition_bounds(rows: DataFrame, target: IcebergTarget, table: Table) -> list[Column]:
+    """The partitions of the target that a batch can touch, as conditions on its columns.
+
+    With the bounds, only rows that others add to those partitions refuse the MERGE. A column that is not part of the
+    key bounds nothing: the replaced row may lie in another partition than the new one.
+    """
+    bounds = []
+    for part in table.spec().fields:
+        column = table.schema().find_column_name(part.source_id)
+        if column is None or column not in target.declared.keys:
+            continue
+        ours, theirs = fn.col(f"{BATCH_VIEW}.{quoted(column)}"), fn.expr(f"{target.identifier}.{quoted(column)}")
+        if isinstance(part.transform, IdentityTransform):
+            values = [row[0] for row in rows.select(ours).distinct().limit(_MOST_VALUES + 1).collect()]
+            if len(values) <= _MOST_VALUES:
+                bounds.append(theirs.isin([value for value in values if value is not None]))
+                continue
+        lowest, highest = rows.agg(fn.min(ours), fn.max(ours)).collect()[0]
+        if lowest is not None:
+            bounds.append(theirs.between(fn.lit(lowest), fn.lit(highest)))
+    return bounds
+
+
+def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
+    """The rows of one batch: what its snapshot added to the previous one."""
+    if batch.parent_id is None:
+        rows = session.read.option("snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+    else:
+        reader = session.read.option("start-snapshot-id", str(batch.parent_id))
+        rows = reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+    if OPERATION_COLUMN in rows.columns:
+        return rows
+    # A snapshot is read with the schema of its time, which may have had no operation column.
+    return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
+
 
 def merge_statement(rows: DataFrame, target: IcebergTarget, bounds: Sequence[Column]) -> MergeIntoWriter:
-    """The MERGE of rows into a target; `merge` executes it, again when it was refused.
+    """The MERGE of rows into a target. Its `merge()` executes it, and can be called again after a refusal.
 
     Parameters
     ----------
-    rows: under the name of `BATCH_VIEW`, one for each key.
+    rows: with the alias `BATCH_VIEW`, one for each key.
     bounds: further conditions on the target's rows, which follow from the equality of keys.
     """
     condition = _same_key(target)
@@ -35,25 +161,27 @@ def merge_statement(rows: DataFrame, target: IcebergTarget, bounds: Sequence[Col
 
 
 def ordering_of(target: IcebergTarget) -> str | None:
-    """The column by which a change is newer than another, in whichever batch; none when the batch alone says it."""
+    """The column that orders the changes of a key across batches; none when the number of the batch orders them."""
     return target.declared.ordering_column if target.declared.operation_column is not None else None
 
 
 def _same_key(target: IcebergTarget) -> Column:
-    """When a row of the batch and one of the target are of the same key."""
+    """Whether a row of the batch and a row of the target have the same key."""
     keys = (quoted(key) for key in target.declared.keys)
     return fn.expr(" AND ".join(f"{target.identifier}.{key} = {BATCH_VIEW}.{key}" for key in keys))
 
 
 def _is_delete() -> Column:
-    """When a row of the batch takes its key out of the target; one without an operation does not."""
+    """Whether a row of the batch removes its key from the target; a row without an operation does not."""
     return fn.coalesce(fn.col(f"{BATCH_VIEW}.{OPERATION_COLUMN}"), fn.lit("")) == DELETE
 
 
 def _is_newer(target: IcebergTarget) -> Column | None:
-    """When a row of the batch may touch the target's: a change that comes late changes nothing. Rows that no ordering
-    places are the oldest; of two that tie, the one that comes later counts, which makes a repeated merge harmless.
-    None where nothing is ordered: always."""
+    """Whether a row of the batch may change the row of the target; none when nothing is ordered and it always may.
+
+    A change that comes late changes nothing. Rows without a value in the ordering column are the oldest. Of two rows
+    that tie, the one that comes later counts, which makes a repeated merge harmless.
+    """
     ordering = ordering_of(target)
     if ordering is None:
         return None
@@ -64,7 +192,7 @@ def _is_newer(target: IcebergTarget) -> Column | None:
 
 @contextmanager
 def summary_of_sql(spark: SparkSession, summary: Mapping[str, str]) -> Iterator[None]:
-    """Snapshots that SQL commits meanwhile carry these properties in their summary."""
+    """While the block runs, the snapshots that SQL commits carry these properties in their summary."""
     names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in summary.items()}
     for name, value in names.items():
         spark.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Reads from the running query which stretch of its sources a batch covers: what makes it this batch and no other."""
+"""Reads the offsets of a batch from the running query. The key and the offsets together identify a batch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """The stretch of the sources that a batch covers, and the event time it starts at.
+    """The offsets that a batch covers, and the watermark it starts with.
 
     start_offsets, end_offsets: from `canonical_offsets`.
-    watermark: the event-time watermark that the batch is judged by; none before Spark has seen an event time.
+    watermark: the event-time watermark by which rows of the batch are late; none before Spark has seen an event time.
     """
 
     start_offsets: str
@@ -34,10 +34,10 @@ class BatchRange:
 class OffsetLog:
     """The offset log of a stream's query, which Spark writes before it hands a batch over.
 
-    The query itself is asked: it keeps the newest entries in memory, so no file of the checkpoint is read again.
+    It is read from the query itself, which keeps the newest entries in memory, so no file of the checkpoint is read.
 
-    query_name: the query's name. sources: the input of each source, in Spark's order.
-    query: the query itself where it is at hand; it is asked after its end too.
+    sources: the input of each source, in Spark's order.
+    query: the query, where it is known; it answers after its end too. Otherwise the active query of the name is used.
     """
 
     spark: SparkSession
@@ -46,7 +46,7 @@ class OffsetLog:
     query: StreamingQuery | None = None
 
     def range_of(self, number: int) -> BatchRange:
-        """The stretch that a batch covers.
+        """The offsets that a batch covers.
 
         Raises
         ------

@@ -1,8 +1,7 @@
-"""Makes staged batches visible in all tables of a stream, in order, and finds what an earlier driver left behind."""
+"""Makes staged batches visible in all tables of a stream, in order, and clears them from the staging tables."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,22 +9,17 @@ from types import MappingProxyType
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.errors import DivergedError, UnpublishableError
+from sluice.errors import DivergedError
 from sluice.ledger.records.stream_batch import PublicationKey
-from sluice.publication.chain import MarkPosition, whole_batches
+from sluice.publication.chain import MarkPosition
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
 from sluice.publication.marks import load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, offsets_digest, read_summary
-from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
-from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.sinks.iceberg import IcebergTarget
-
-_log = logging.getLogger(__name__)
 
 StagedByOutput = Mapping[str, StagedBatch]
 """One batch, staged for each output."""
@@ -37,11 +31,10 @@ no_tables: Mapping[str, Table] = MappingProxyType({})
 class Publisher:
     """The publication of one run's batches, and of those that earlier runs left staged.
 
-    targets: the outputs, in the order in which they become visible.
-    token: the run's fencing token; every commit carries it.
+    targets: the outputs, in the order in which they become visible. token: the fencing token that every commit carries.
     merging: publishes the outputs of mode `merge`.
     lease: the run's; asked before each publication.
-    merges_small: whether small staged files are put together before they become visible.
+    merges_small: whether small staged files are merged into larger ones before they become visible.
     """
 
     catalog: Catalog
@@ -57,48 +50,6 @@ class Publisher:
     def outputs(self) -> frozenset[str]:
         """The names of the outputs."""
         return frozenset(target.output for target in self.targets)
-
-    def open(self, *, generation: int, newest_committed: int) -> None:
-        """Make the staging tables equal to their targets and take the stream over: older runs publish nothing any more.
-
-        What earlier generations have staged and not published is abandoned: a person has left them behind.
-
-        Parameters
-        ----------
-        newest_committed: of the checkpoint. A target that has no mark yet, because the stream's batches were delivered
-            in another way, goes on behind it.
-        """
-        for target in self.targets:
-            names = target.names
-            self._require_partitions(target)
-            leave_generations_before(self.catalog, names, generation=generation, token=self.token)
-            ensure_staging_table(
-                self.catalog,
-                stream=names.stream,
-                output=names.output,
-                target=names.target,
-                is_merged=target.declared.mode == "merge",
-            )
-            open_generation(self.catalog, names, generation=generation, token=self.token, batch=newest_committed)
-
-    def recover(self) -> tuple[StagedByOutput, ...]:
-        """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
-
-        Returns
-        -------
-        The batches that are published and still in the staging tables, in order: the ledger may not know them.
-        """
-        plans = [plan_output(self.catalog, target.names) for target in self.targets]
-        for abandoned in (batch for plan in plans for batch in plan.abandoned):
-            staged = abandoned.batch.summary
-            _log.warning("batch %s, output %s: never published: %s", staged.key, staged.output, abandoned.reason)
-        whole = whole_batches(plans)
-        ready = {batch for plan in plans for batch in plan.ready}
-        waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
-        if waiting:
-            _log.info("publishing %d batches that an earlier run has staged", len(waiting))
-            self.publish(waiting)
-        return whole
 
     def published_outputs(self, batch: BatchSummary) -> frozenset[str]:
         """The outputs in which a batch is visible already.
@@ -151,17 +102,18 @@ class Publisher:
         found = {}
         for target in self.targets:
             for snapshot in load_target_state(self.catalog, target.names).table.snapshots():
-                told = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
-                if told is not None and (told.key, told.output) == (key, target.output):
+                summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+                if summary is not None and (summary.key, summary.output) == (key, target.output):
                     found[target.output] = snapshot.snapshot_id
         return found
 
     def clear(self, *, unrecorded: Collection[int] = ()) -> None:
-        """Remove the visible batches from the staging tables.
+        """Remove visible batches from the staging tables.
 
         Parameters
         ----------
-        unrecorded: the numbers of batches to keep, because only the staging tables have what the ledger lacks yet.
+        unrecorded: the numbers of batches that the ledger does not have yet; they stay, because after a crash the
+            ledger gets them from the staging tables.
         """
         for target in self.targets:
             superseded = self._superseded.pop(target.output, [])
@@ -197,14 +149,6 @@ class Publisher:
             staging=staging,
             reached=self.reached,
         )
-
-    def _require_partitions(self, target: IcebergTarget) -> None:
-        table = load_table(self.catalog, target.declared.table)
-        if target.declared.mode == "overwrite_partitions" and table is not None and table.spec().is_unpartitioned():
-            raise UnpublishableError(
-                f"{target.declared.table} has no partitions to overwrite.",
-                next_step="Declare `partitioning` for the table, or mode `complete` for the output.",
-            )
 
 
 def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarget) -> bool:

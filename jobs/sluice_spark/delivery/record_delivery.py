@@ -1,11 +1,11 @@
-"""Runs the triggers that hand records on one by one: continuous processing and real-time mode, from Kafka to Kafka.
+"""Delivers record by record, from Kafka to Kafka: the triggers continuous processing and real-time mode.
 
-There is no batch to deliver, so Spark's own Kafka sink writes, at least once. In real-time mode Spark plans batches all
-the same, some seconds long, and reports what went through each. Continuous processing reports nothing: its runs have a
-heartbeat and a checkpoint, and no batches in the ledger.
+There is no batch to deliver, so Spark's own Kafka sink writes, at least once. Real-time mode still plans batches, a few
+seconds long, and reports the rows of each. Continuous processing reports nothing: its runs have a heartbeat and a
+checkpoint, and no batches in the ledger.
 
 A task of either mode holds its core for as long as the query runs, one task for each partition of the topics: with
-fewer cores than partitions Spark never comes to read some of them.
+fewer cores than partitions Spark never reads some of them.
 
 Sources: https://spark.apache.org/docs/4.1.0/streaming/performance-tips.html#continuous-processing, and
 `org.apache.spark.sql.streaming.Trigger.RealTime` of Spark 4.1, which has no name in Python yet.
@@ -14,12 +14,16 @@ Sources: https://spark.apache.org/docs/4.1.0/streaming/performance-tips.html#con
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.values import duration_text
-from sluice_spark.delivery.staged_delivery import DeliveredBatch
+from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.kafka import KafkaSink
@@ -29,39 +33,51 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDelivery:
-    """The counts of batches that Spark's own sink delivers: Spark tells them itself, in the report of the batch."""
+    """The delivery of a stream whose trigger hands records on one by one.
 
+    sink: the topic that the records go to. checkpoint: the folder.
+    """
+
+    plan: StreamPlan
+    sink: KafkaSink
+    checkpoint: str
     failure: Exception | None = None
 
-    def __call__(self, batch: object, number: int) -> None:
-        """Never called: a query of this kind hands no batch over."""
-        raise AssertionError(f"batch {number} was handed over by a query without batches")
+    def at_work(self) -> AbstractContextManager[None]:
+        """There is nothing to recover and nothing to finish."""
+        return nullcontext()
+
+    def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """Start the query with the trigger of its declaration: Python's writer has no word for real-time mode."""
+        declared = self.plan.declaration.trigger
+        writer = self._writer()
+        _log.info("records go to %s one by one, at least once", self.sink.place)
+        if declared is not None and declared.real_time is not None:
+            java_trigger = jvm_of(self.plan.rows.sparkSession).org.apache.spark.sql.streaming.Trigger
+            milliseconds = round(declared.real_time.total_seconds() * 1000)
+            writer._jwrite = writer._jwrite.trigger(java_trigger.RealTime(milliseconds))
+            return writer.start()
+        if declared is not None and declared.continuous_processing is not None:
+            writer = writer.trigger(continuous=duration_text(declared.continuous_processing))
+        return writer.start()
+
+    def stops_at_once(self, *, may_publish: bool) -> bool:
+        """Always: records follow each other without a pause."""
+        return True
 
     def take(self, number: int) -> DeliveredBatch | None:
-        """A batch whose counts are in Spark's report."""
-        return DeliveredBatch(rows={}, is_replay=False)
+        """A batch whose rows only Spark's report counts."""
+        return DeliveredBatch(rows={}, counted_by_spark=self.sink.output)
+
+    def _writer(self) -> DataStreamWriter:
+        declaration = self.plan.declaration
+        mode = declaration.outputs[self.sink.output].mode
+        writer = self.sink.records(self.plan.rows).writeStream.queryName(declaration.stream).outputMode(mode)
+        return writer.format("kafka").options(**self.sink.options()).option("checkpointLocation", self.checkpoint)
 
 
 def record_sink(plan: StreamPlan) -> KafkaSink | None:
-    """Where records go one by one; none for a stream of batches."""
+    """The topic that records go to one by one; none for a stream of batches."""
     if not plan.declaration.hands_on_records:
         return None
     return next((sink for sink in plan.sinks if isinstance(sink, KafkaSink)), None)
-
-
-def start_records(plan: StreamPlan, sink: KafkaSink, *, checkpoint: str) -> StreamingQuery:
-    """Start the query of a stream whose trigger hands records on one by one."""
-    trigger = plan.declaration.trigger
-    rows = sink.records(plan.rows)
-    mode = plan.declaration.outputs[sink.output].mode
-    writer = rows.writeStream.queryName(plan.declaration.stream).outputMode(mode)
-    writer = writer.format("kafka").options(**sink.options()).option("checkpointLocation", checkpoint)
-    _log.info("records go to %s one by one, at least once", sink.place)
-    if trigger is not None and trigger.real_time is not None:
-        java_trigger = jvm_of(rows.sparkSession).org.apache.spark.sql.streaming.Trigger
-        milliseconds = round(trigger.real_time.total_seconds() * 1000)
-        writer._jwrite = writer._jwrite.trigger(java_trigger.RealTime(milliseconds))
-        return writer.start()
-    if trigger is not None and trigger.continuous_processing is not None:
-        writer = writer.trigger(continuous=duration_text(trigger.continuous_processing))
-    return writer.start()

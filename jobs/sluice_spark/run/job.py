@@ -21,7 +21,7 @@ from sluice.launching.driver_records import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end
-from sluice_spark.delivery.batch_gate import TurnedAwayError
+from sluice_spark.delivery.delivery_context import TurnedAwayError
 
 _log = logging.getLogger(__name__)
 

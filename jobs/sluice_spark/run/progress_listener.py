@@ -22,8 +22,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from sluice.declarations.streams import QUARANTINE_OUTPUT
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice_spark.delivery.staged_delivery import DeliveredBatch
+from sluice.ledger.records.stream_batch import BatchObservation
+from sluice_spark.delivery.delivery_context import DeliveringRun
+from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_plan import INPUT_METRIC
 from sluice_spark.session.jvm import jvm_of
@@ -39,17 +40,13 @@ _NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOrigin:
-    """Whose batches are observed.
+    """The run whose batches are observed.
 
     sources: the input of each source, in Spark's order.
-    counted_by_spark: the output whose rows Spark's own sink counts.
     """
 
-    stream: str
-    generation: int
-    run_id: str
+    run: DeliveringRun
     sources: Sequence[str]
-    counted_by_spark: str | None = None
 
 
 def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin: BatchOrigin) -> BatchObservation:
@@ -64,12 +61,12 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
     """
     operators = progress["stateOperators"]
     return BatchObservation(
-        key=PublicationKey(stream=origin.stream, generation=origin.generation, batch=progress["batchId"]),
-        run_id=origin.run_id,
+        key=origin.run.key(progress["batchId"]),
+        run_id=origin.run.run_id,
         started_at=_instant(progress["timestamp"]),
         duration_ms=progress["durationMs"].get("triggerExecution", 0),
         input_rows=_input_rows(progress),
-        published_rows=_published_rows(progress, delivered, origin),
+        published_rows=_published_rows(progress, delivered),
         refused_rows=delivered.rows.get(QUARANTINE_OUTPUT, 0),
         late_rows=_late_rows(progress),
         duplicate_rows=sum(operator["customMetrics"].get("numDroppedDuplicateRows", 0) for operator in operators),
@@ -179,9 +176,9 @@ def _late_rows(progress: Mapping[str, Any]) -> int:
     return sum(counted) + sum(others)
 
 
-def _published_rows(progress: Mapping[str, Any], delivered: DeliveredBatch, origin: BatchOrigin) -> dict[str, int]:
-    if origin.counted_by_spark is not None and not delivered.rows:
-        return {origin.counted_by_spark: progress["sink"]["numOutputRows"]}
+def _published_rows(progress: Mapping[str, Any], delivered: DeliveredBatch) -> dict[str, int]:
+    if delivered.counted_by_spark is not None:
+        return {delivered.counted_by_spark: progress["sink"]["numOutputRows"]}
     return {name: rows for name, rows in delivered.rows.items() if name != QUARANTINE_OUTPUT}
 
 

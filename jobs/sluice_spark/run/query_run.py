@@ -7,21 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from sluice.sources.skipped_input_watch import SkippedInputWatch
-from sluice_spark.delivery.batch_gate import BatchGate
-from sluice_spark.delivery.direct_delivery import DirectDelivery
-from sluice_spark.delivery.record_delivery import start_records
-from sluice_spark.delivery.sink_delivery import Delivery
-from sluice_spark.query.lateness import LateWatermark
+from sluice_spark.delivery.delivery_context import BatchGate, DeliveryContext
+from sluice_spark.delivery.delivery_port import Delivery
 from sluice_spark.query.stream_plan import StreamPlan
-from sluice_spark.run.progress_listener import ProgressListener
+from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.session.garbage import quick_collections, swept
-from sluice_spark.sinks.kafka import KafkaSink
+from sluice_spark.session.garbage import quick_collections
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +29,6 @@ _BATCH_SECONDS = 90.0
 _LAST_EVENTS_SECONDS = 10.0
 """How long the end waits for Spark's report of the last batches."""
 
-_MAY_NOT_PUBLISH = frozenset({StopReason.LEASE_LOST, StopReason.UNPUBLISHED})
 _LOOK_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 
@@ -44,25 +37,14 @@ _WATCH_SECONDS = 0.1
 class QueryRun:
     """A planned stream, its delivery, and what may stop it.
 
-    new_listener: makes the listener of one start. on_started: hears the query's id.
-    late_watermark: is kept up with the batches.
-    skipped_input: observes the sources before each batch.
-    records_to: where records go one by one; none when batches go to the delivery.
-    direct: what starts the query when Iceberg's own sink writes; none when batches go to the delivery.
+    on_started: is called with the query's id.
     """
 
-    spark: SparkSession
     plan: StreamPlan
     delivery: Delivery
-    checkpoint: str
+    context: DeliveryContext
     stop: StopRequest
-    gate: BatchGate
-    new_listener: Callable[[], ProgressListener]
     on_started: Callable[[str], None]
-    late_watermark: LateWatermark
-    skipped_input: SkippedInputWatch
-    records_to: KafkaSink | None = None
-    direct: DirectDelivery | None = None
 
     def keep_running(self, trigger: Mapping[str, Any]) -> StopReason:
         """Run until a stop is asked for.
@@ -79,15 +61,16 @@ class QueryRun:
         ------
         Exception: what made the query fail; the error of the delivery itself where it was one.
         """
-        listener = self.new_listener()
-        self.spark.streams.addListener(listener)
+        streams = self.plan.rows.sparkSession.streams
+        listener = self._listener()
+        streams.addListener(listener)
         try:
             if self.stop.reason is None:
                 with quick_collections():
                     self._start_and_watch(trigger)
                 listener.terminated.wait(_LAST_EVENTS_SECONDS)
         finally:
-            self.spark.streams.removeListener(listener)
+            streams.removeListener(listener)
         return self.stop.reason or StopReason.EXHAUSTED
 
     def exhaust(self, *, has_unfinished_batch: bool) -> StopReason:
@@ -111,8 +94,21 @@ class QueryRun:
             reason = self.keep_running({"once": True})
         return reason
 
+    @property
+    def _gate(self) -> BatchGate:
+        return self.context.controls.gate
+
+    def _listener(self) -> ProgressListener:
+        hand_over = self.context.controls.skipped_input.completing(self.context.recording.observed)
+        return ProgressListener(
+            self.plan.rows.sparkSession,
+            BatchOrigin(run=self.context.run, sources=self.plan.sources),
+            take_delivered=self.delivery.take,
+            hand_over=hand_over,
+        )
+
     def _start_and_watch(self, trigger: Mapping[str, Any]) -> None:
-        query = self._start(trigger)
+        query = self.delivery.start(trigger)
         is_interrupted = False
         try:
             self.on_started(query.id)
@@ -123,23 +119,12 @@ class QueryRun:
                 is_interrupted = self._stop_between_batches(query)
         self._raise_failure(query, is_interrupted=is_interrupted)
 
-    def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
-        if self.records_to is not None:
-            return start_records(self.plan, self.records_to, checkpoint=self.checkpoint)
-        if self.direct is not None:
-            return self.direct.start(self.plan, checkpoint=self.checkpoint, trigger=trigger)
-        deliver = swept(self.late_watermark.ahead_of(self.skipped_input.ahead_of(self.delivery)))
-        writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(deliver)
-        return writer.trigger(**trigger).start()
-
     def _stop_between_batches(self, query: StreamingQuery) -> bool:
-        """Stop the query and say whether it still ran then, so that what it says after it is the stop's own doing."""
-        # Records follow each other without a pause. Before Iceberg's own sink lies no gate, so that a run that may not
-        # publish any more ends within its batch: the sink knows the batch when it comes again.
-        is_at_once = self.records_to is not None or (self.direct is not None and self.stop.reason in _MAY_NOT_PUBLISH)
-        if not is_at_once:
+        """Stop the query. Returns whether it still ran then, so that its later errors follow from the stop."""
+        reason = self.stop.reason
+        if not self.delivery.stops_at_once(may_publish=reason is None or reason.may_publish):
             self._await_pause(query, seconds=_PAUSE_SECONDS)
-            self.gate.close()
+            self._gate.close()
             self._await_pause(query, seconds=_BATCH_SECONDS)
         is_running = bool(query.isActive)
         query.stop()
@@ -147,7 +132,7 @@ class QueryRun:
 
     def _await_pause(self, query: StreamingQuery, *, seconds: float) -> None:
         def is_within_batch() -> bool:
-            is_held = self.gate.turned_away.is_set()
+            is_held = self._gate.turned_away.is_set()
             return query.isActive and not is_held and bool(query.status["isTriggerActive"])
 
         patiently = retry(retry=retry_if_result(bool), wait=wait_fixed(_LOOK_SECONDS), stop=stop_after_delay(seconds))
@@ -160,7 +145,7 @@ class QueryRun:
         if self.delivery.failure is not None:
             raise self.delivery.failure
         error = query.exception()
-        if error is None or self.gate.turned_away.is_set():
+        if error is None or self._gate.turned_away.is_set():
             return
         if not is_interrupted:
             raise error

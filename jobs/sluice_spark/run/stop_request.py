@@ -29,6 +29,11 @@ class StopReason(StrEnum):
     UNPUBLISHED = "stopped because a publication failed"
     LEDGER_AWAY = "stopped because the ledger was away, before its lease ran out"
 
+    @property
+    def may_publish(self) -> bool:
+        """Whether a run that stops for this reason may still publish the batch that runs."""
+        return self not in (StopReason.LEASE_LOST, StopReason.UNPUBLISHED)
+
 
 LEASE_ENDS = frozenset({StopReason.LEASE_LOST, StopReason.LEDGER_AWAY})
 """The ends that were not requested: the run stopped for its lease, and the stream is to be started again."""

@@ -1,0 +1,213 @@
+"""Decides when staged batches become visible, and clears the staging tables behind them.
+
+A batch is published at once, or on a thread of the driver while Spark works on the next batch: a staged batch is safe,
+so Spark does not wait for its commit. Several batches may wait to be published together (`publish_every`); a table that
+gets a snapshot every half minute stays small and quick.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyiceberg.table import Table
+
+from sluice_spark.delivery.batch_recording import Recording
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput, no_tables
+
+_log = logging.getLogger(__name__)
+
+CLEARED_TOGETHER = 20
+"""How many visible batches the staging tables keep before they are cleared: clearing costs a commit or two for each
+output, which small batches should not pay every time."""
+
+_SETTLING_SECONDS = 5.0
+"""How long the end of a run waits for the ledger before it leaves the clearing to the next run."""
+
+Publish: TypeAlias = Callable[[Sequence[StagedByOutput]], None]
+"""Makes batches visible, in order, with all that follows from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationRhythm:
+    """How often staged batches are published.
+
+    every_seconds: how long staged batches wait to be published together; none when each is published alone.
+    is_overlapped: whether a batch is published while Spark works on the next; groups always are.
+    """
+
+    every_seconds: float | None = None
+    is_overlapped: bool = False
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether publications have a thread of their own."""
+        return self.is_overlapped or self.every_seconds is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class StagedPublication:
+    """The publications of one run.
+
+    on_failure: is called when a publication on a thread of its own has failed.
+    """
+
+    publisher: Publisher
+    recording: Recording
+    rhythm: PublicationRhythm
+    on_failure: Callable[[], None]
+    _uncleared: int = 0
+    _overlapped: OverlappedPublication | None = None
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Publish while the block runs; after it, unless it failed, publish what still waits, and clear what is
+        visible and recorded."""
+        if self.rhythm.is_beside:
+            overlapped = OverlappedPublication(
+                self._publish, every_seconds=self.rhythm.every_seconds, on_failure=self.on_failure
+            )
+            with overlapped as self._overlapped:
+                yield
+        else:
+            yield
+        if self._uncleared and self.recording.await_settled(_SETTLING_SECONDS):
+            self.publisher.clear()
+            self._uncleared = 0
+
+    def before_batch(self) -> None:
+        """Clear between two batches, where no thread beside the query does."""
+        if self._overlapped is None:
+            self._clear_when_worthwhile()
+
+    def publish(self, batch: StagedByOutput, staging: Mapping[str, Table] = no_tables) -> None:
+        """Let a staged batch become visible, now or on the thread beside the query.
+
+        Parameters
+        ----------
+        staging: the staging tables by output, where they are loaded already.
+
+        Raises
+        ------
+        LeaseLostError, DeliveryError, LakehouseError: as `Publisher.publish` raises them, for this batch or an earlier.
+        """
+        if self._overlapped is not None:
+            self._overlapped.add(batch)
+        else:
+            self._publish([batch], staging)
+
+    def note_visible(self, numbers: Sequence[int], snapshot_ids: Mapping[str, int]) -> None:
+        """Note that batches are visible. snapshot_ids: of the targets, by output."""
+        for number in numbers:
+            self._uncleared += 1
+            self.recording.published(number, snapshot_ids)
+
+    def note_recovered(self) -> None:
+        """Note that a batch of an earlier run is visible and still in the staging tables."""
+        self._uncleared += 1
+
+    def _publish(self, batches: Sequence[StagedByOutput], staging: Mapping[str, Table] = no_tables) -> None:
+        snapshot_ids = self.publisher.publish(batches, staging=staging)
+        self.note_visible([next(iter(batch.values())).summary.key.batch for batch in batches], snapshot_ids)
+        if self._overlapped is not None:
+            self._clear_when_worthwhile()
+
+    def _clear_when_worthwhile(self) -> None:
+        # Of batches that follow each other without a pause the ledger is always one behind: the others can be cleared.
+        unrecorded = self.recording.unrecorded
+        if self._uncleared - len(unrecorded) >= CLEARED_TOGETHER:
+            self.publisher.clear(unrecorded=unrecorded)
+            self._uncleared = len(unrecorded)
+
+
+class OverlappedPublication:
+    """Publishes waiting batches on a thread of its own when they are due.
+
+    A group is due a fixed time after its first batch was staged, with or without new input, and when the run ends.
+    Without groups each batch is published alone, and Spark is at most one batch ahead. A context manager: leaving it
+    publishes what still waits, unless the block failed; then the next run publishes it.
+
+    Parameters
+    ----------
+    publish: called on the thread, and at the end on the caller's.
+    every_seconds: how long the first batch of a group waits; none when there are no groups.
+    on_failure: is called when a publication has failed; leaving the block then raises its error.
+    """
+
+    def __init__(self, publish: Publish, *, every_seconds: float | None, on_failure: Callable[[], None]) -> None:
+        self._publish = publish
+        self._every_seconds = every_seconds
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._waiting: list[StagedByOutput] = []
+        self._due_at: float | None = None
+        self._is_ending = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="publication", daemon=True)
+
+    def __enter__(self) -> OverlappedPublication:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._failure is not None:  # the cause; an error of the query beside it is a consequence
+            raise self._failure
+        if kind is None:
+            self._publish_waiting()
+
+    def add(self, batch: StagedByOutput) -> None:
+        """Queue a staged batch for publication; without groups, once the previous batch is visible.
+
+        Raises
+        ------
+        Exception: the error of a publication that has failed; no further batch is taken.
+        """
+        with self._changed:
+            if self._every_seconds is None:
+                self._changed.wait_for(lambda: not self._waiting or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            if self._due_at is None:
+                self._due_at = time.monotonic() + (self._every_seconds or 0.0)
+            self._waiting.append(batch)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while self._await_due():
+            try:
+                self._publish_waiting()
+            except Exception as error:  # noqa: BLE001  # the thread's end: the error is kept whole and raised by the run
+                _log.error("a publication failed, so the run ends: %s", error)
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                self._on_failure()
+                return
+
+    def _await_due(self) -> bool:
+        """Wait until a publication is due. Returns False when the run ends instead."""
+        with self._changed:
+            while not self._is_ending:
+                left = None if self._due_at is None else self._due_at - time.monotonic()
+                if left is not None and left <= 0:
+                    return True
+                self._changed.wait(left)
+            return False
+
+    def _publish_waiting(self) -> None:
+        with self._changed:
+            batches, self._due_at = tuple(self._waiting), None
+        if batches:
+            self._publish(batches)
+        with self._changed:
+            del self._waiting[: len(batches)]
+            self._changed.notify_all()

@@ -1,0 +1,105 @@
+"""Takes the tables of a stream over at the start of a run, and publishes what an earlier run has staged."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.errors import UnpublishableError
+from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.publication.chain import whole_batches
+from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
+from sluice.publication.staging_layout import ensure_staging_table
+from sluice.tables.declared_tables import load_table
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput
+from sluice_spark.sinks.iceberg import IcebergTarget
+
+_log = logging.getLogger(__name__)
+
+
+def take_stream_over(publisher: Publisher, *, generation: int, newest_committed: int) -> None:
+    """Prepare the staging tables, and keep older runs from publishing.
+
+    What earlier generations have staged and not published is abandoned: a person has left those generations behind.
+
+    Parameters
+    ----------
+    publisher: of the run that takes over.
+    newest_committed: of the checkpoint. A target without a mark, because the stream's batches were delivered in another
+        way, continues after this batch.
+
+    Raises
+    ------
+    UnpublishableError: when an output overwrites partitions of a table that has none.
+    """
+    catalog, token = publisher.catalog, publisher.token
+    for target in publisher.targets:
+        names = target.names
+        _require_partitions(catalog, target)
+        leave_generations_before(catalog, names, generation=generation, token=token)
+        ensure_staging_table(
+            catalog,
+            stream=names.stream,
+            output=names.output,
+            target=names.target,
+            is_merged=target.declared.mode == "merge",
+        )
+        open_generation(catalog, names, generation=generation, token=token, batch=newest_committed)
+
+
+def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
+    """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
+
+    Returns
+    -------
+    The batches that are published and still in the staging tables, in order: the ledger may not have them.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when a staged batch cannot be published.
+    """
+    plans = [plan_output(publisher.catalog, target.names) for target in publisher.targets]
+    for abandoned in (batch for plan in plans for batch in plan.abandoned):
+        staged = abandoned.batch.summary
+        _log.warning("batch %s, output %s: never published: %s", staged.key, staged.output, abandoned.reason)
+    whole = whole_batches(plans)
+    ready = {batch for plan in plans for batch in plan.ready}
+    waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
+    if waiting:
+        _log.info("publishing %d batches that an earlier run has staged", len(waiting))
+        publisher.publish(waiting)
+    return whole
+
+
+def recovered_observation(batch: StagedByOutput) -> BatchObservation:
+    """The record of a batch whose driver died before it wrote one: what the snapshots of the batch hold."""
+    summaries = [staged.summary for staged in batch.values()]
+    rows = {summary.output: summary.rows or 0 for summary in summaries}
+    return BatchObservation(
+        key=summaries[0].key,
+        run_id=summaries[0].run_id,
+        started_at=min(staged.staged_at for staged in batch.values()),
+        duration_ms=0,
+        input_rows=sum(rows.values()),
+        published_rows={output: count for output, count in rows.items() if output != QUARANTINE_OUTPUT},
+        refused_rows=rows.get(QUARANTINE_OUTPUT, 0),
+        late_rows=0,
+        duplicate_rows=0,
+        watermark=summaries[0].watermark,
+        start_offsets=json.loads(summaries[0].start_offsets),
+        end_offsets=json.loads(summaries[0].end_offsets),
+        snapshot_ids={},
+        durations_ms={},
+    )
+
+
+def _require_partitions(catalog: Catalog, target: IcebergTarget) -> None:
+    table = load_table(catalog, target.declared.table)
+    if target.declared.mode == "overwrite_partitions" and table is not None and table.spec().is_unpartitioned():
+        raise UnpublishableError(
+            f"{target.declared.table} has no partitions to overwrite.",
+            next_step="Declare `partitioning` for the table, or mode `complete` for the output.",
+        )
