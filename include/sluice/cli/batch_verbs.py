@@ -14,7 +14,7 @@ from sluice.cli.terminal import console, print_json
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.publication import batch_commands
-from sluice.publication.batch_commands import BatchSight, Rejection
+from sluice.publication.batch_commands import BatchView, Rejection
 from sluice.tables.catalog import open_catalog
 
 app = typer.Typer(help="List, show and reject batches of a stream.", no_args_is_help=True, add_completion=False)
@@ -68,7 +68,7 @@ def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json:
     _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
 
 
-def _observe(stream: str, *, limit: int) -> tuple[BatchSight, ...]:
+def _observe(stream: str, *, limit: int) -> tuple[BatchView, ...]:
     with open_cli_context() as ctx:
         declaration = ctx.declarations.stream(stream).declaration
         return batch_commands.observe_batches(open_catalog(ctx.settings), ctx.ledger, declaration, limit=limit)
@@ -83,5 +83,5 @@ def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> N
     typer.echo(f"Batch {rejection.key} {verb}: {rows} never become visible.")
 
 
-def _as_json(sight: BatchSight) -> dict[str, Any]:
+def _as_json(sight: BatchView) -> dict[str, Any]:
     return {**json_value(sight), "key": str(sight.key)}

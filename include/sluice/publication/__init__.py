@@ -1,5 +1,5 @@
 """Makes staged batches visible in their target tables, each exactly once, without Spark.
 
-The words: a batch is *staged* in a table of its stream's own, *published* by one commit on the target that also moves
-the stream's *mark* there, and *cleared* from the staging table. Decision 0001 says why.
+A batch is *staged* in a staging table of its stream, *published* by one commit on the target that also moves the
+stream's *mark* there, and *cleared* from the staging table. Decision 0001 says why.
 """

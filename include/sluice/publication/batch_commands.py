@@ -1,7 +1,7 @@
-"""What a person sees of a stream's batches and does about one: those in the ledger, and those that wait staged.
+"""Shows the batches of a stream, recorded and staged, and rejects the next staged one.
 
-A batch that is staged and cannot become visible stands in the way of all behind it: publication is strictly in order.
-Rejecting it moves the stream's mark past it in every table, so that the next one is the next.
+Publication is strictly in order, so a staged batch that cannot be published blocks all later ones. Rejecting it moves
+the stream's mark past it in every table.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sluice.tables.declared_tables import load_table
 
 
 class BatchState(StrEnum):
-    """Where a batch is.
+    """The progress of a batch.
 
-    RECORDED: the ledger has it, so it is visible, or was rejected. VISIBLE: the tables show it and the ledger does not
-    have it yet. STAGED: it waits for its publication. PARTLY_STAGED: some outputs of it are staged; the next run stages
-    the rest. ABANDONED: it is never published.
+    RECORDED: the ledger has it; it is visible or was rejected. VISIBLE: the tables have it and the ledger does not yet.
+    STAGED: it waits for its publication. PARTLY_STAGED: some of its outputs are staged; the next run stages the rest.
+    ABANDONED: it is never published.
     """
 
     RECORDED = "recorded"
@@ -45,12 +45,12 @@ class BatchState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSight:
+class BatchView:
     """One batch as the tables and the ledger show it.
 
-    explanation: what the state means for it; empty when the state says it all.
-    rows: by output. staged_at: unset for one that the ledger has.
-    recorded: what the ledger has of it.
+    explanation: what happens next or why it is abandoned; empty for a recorded batch.
+    rows: by output. staged_at: unset for a recorded batch.
+    recorded: the batch as the ledger has it.
     """
 
     key: PublicationKey
@@ -63,7 +63,7 @@ class BatchSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A batch that is to be rejected. outputs: whose mark moves past it. rows: by output, never to become visible."""
+    """The rejection of a batch. outputs: those whose mark moves past it. rows: by output; they never become visible."""
 
     key: PublicationKey
     outputs: tuple[str, ...]
@@ -71,15 +71,15 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OutputSight:
-    """One output: its state, and the plan of what is staged for it."""
+class _OutputView:
+    """One output: the state of its target, and the plan of its staged batches."""
 
     output: StagedOutput
     state: TargetState
     plan: PublicationPlan
 
     def has_rejected(self, number: int) -> bool:
-        """Whether its mark was moved past this very batch without its rows."""
+        """Whether the mark was moved past exactly this batch by a rejection."""
         mark = self.state.mark
         snapshot = self.state.table.snapshot_by_id(mark.snapshot_id) if mark is not None else None
         why = snapshot.summary.additional_properties.get(MARK_MOVE) if snapshot and snapshot.summary else None
@@ -88,57 +88,57 @@ class _OutputSight:
 
 def observe_batches(
     catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, limit: int
-) -> tuple[BatchSight, ...]:
-    """The batches of a stream, the newest first: what is staged, then at most `limit` of the ledger.
+) -> tuple[BatchView, ...]:
+    """The batches of a stream, the newest first: the staged ones, then at most `limit` recorded ones.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
-    DeliveryError, LakehouseError: when a table is not as publication left it, or cannot be read.
+    DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
     recorded = recent_batches(ledger, declaration.stream, limit=limit)
     known = {(batch.key.generation, batch.key.batch) for batch in recorded}
-    sights = _sights(catalog, declaration)
-    staged = [one for one in _staged_sights(sights) if (one.key.generation, one.key.batch) not in known]
+    views = _output_views(catalog, declaration)
+    staged = [one for one in _staged_views(views) if (one.key.generation, one.key.batch) not in known]
     newest_first = sorted(staged, key=lambda one: (one.key.generation, one.key.batch), reverse=True)
-    return (*newest_first, *(_recorded_sight(batch) for batch in recorded))
+    return (*newest_first, *(_recorded_view(batch) for batch in recorded))
 
 
 def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
-    """See whether a batch may be rejected now, and what that would do.
+    """Check whether a batch may be rejected now, and plan the rejection.
 
     Raises
     ------
-    RunAlreadyLiveError: when the stream has a live run, which publishes what is staged.
-    UsageError: when the batch is not the next one, or not staged whole.
+    RunAlreadyLiveError: when the stream has a live run, which publishes the staged batches.
+    UsageError: when the batch is not the next one, or not all of its outputs are staged.
     DeliveryError, LakehouseError: as `observe_batches` raises them.
     """
-    return _plan_rejection(ledger, declaration, _sights(catalog, declaration), number)[0]
+    return _plan_rejection(ledger, declaration, _output_views(catalog, declaration), number)[0]
 
 
 def reject(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
-    """Move the mark of every output past the next staged batch, and record its rows as refused.
+    """Move the mark of every output past the next staged batch, and record all its rows as rejected.
 
-    Doing it again after a crash in between finishes it. The token is the mark's own: a driver that begins meanwhile has
-    a higher one, and then nothing is rejected any more.
+    After a crash in between, a second call completes the rejection. The commits carry the mark's own token: a driver
+    that begins meanwhile has a higher one, and then the rejection is refused.
 
     Raises
     ------
     StaleTokenError: when a driver has begun meanwhile.
     SluiceError: as `plan_rejection` does.
     """
-    sights = _sights(catalog, declaration)
-    rejection, batches = _plan_rejection(ledger, declaration, sights, number)
-    for sight in sights:
-        if not sight.has_rejected(number):
-            token = sight.state.position(sight.output).token
-            reject_batch(catalog, sight.output, batches[sight.output.output], token=token)
+    views = _output_views(catalog, declaration)
+    rejection, batches = _plan_rejection(ledger, declaration, views, number)
+    for view in views:
+        if not view.has_rejected(number):
+            token = view.state.position(view.output).token
+            reject_batch(catalog, view.output, batches[view.output.output], token=token)
     record_batch(ledger, _rejected_observation(declaration, batches))
     return rejection
 
 
-def _sights(catalog: Catalog, declaration: StreamDeclaration) -> list[_OutputSight]:
-    """Every output that is staged; none before the first start."""
+def _output_views(catalog: Catalog, declaration: StreamDeclaration) -> list[_OutputView]:
+    """Every output that has a staging table and a mark; none before the first start."""
     found = []
     for output in staged_outputs(declaration):
         staging = load_table(catalog, output.staging)
@@ -149,7 +149,7 @@ def _sights(catalog: Catalog, declaration: StreamDeclaration) -> list[_OutputSig
             continue
         staged = staged_batches(staging, stream=output.stream, output=output.output)
         plan = plan_publication(state.position(output), staged)
-        found.append(_OutputSight(output=output, state=state, plan=plan))
+        found.append(_OutputView(output=output, state=state, plan=plan))
     return found
 
 
@@ -163,24 +163,24 @@ def staged_outputs(declaration: StreamDeclaration) -> Iterator[StagedOutput]:
         yield StagedOutput(stream=declaration.stream, output=QUARANTINE_OUTPUT, target=target)
 
 
-def _staged_sights(sights: Sequence[_OutputSight]) -> Iterator[BatchSight]:
-    ready = [{batch.position: batch for batch in sight.plan.ready} for sight in sights]
-    visible = [{batch.position: batch for batch in sight.plan.published} for sight in sights]
+def _staged_views(views: Sequence[_OutputView]) -> Iterator[BatchView]:
+    ready = [{batch.position: batch for batch in view.plan.ready} for view in views]
+    visible = [{batch.position: batch for batch in view.plan.published} for view in views]
     for position in sorted({position for known in (*ready, *visible) for position in known}):
         found = [own[position] for own in (*ready, *visible) if position in own]
         if all(position in own for own in visible):
-            yield _staged_sight(found, BatchState.VISIBLE, "the next run records it")
-        elif len(found) == len(sights):
-            yield _staged_sight(found, BatchState.STAGED, "the next run publishes it, or the present one does")
+            yield _staged_view(found, BatchState.VISIBLE, "the next run records it")
+        elif len(found) == len(views):
+            yield _staged_view(found, BatchState.STAGED, "the live run or the next one publishes it")
         else:
-            yield _staged_sight(found, BatchState.PARTLY_STAGED, "the next run stages the rest of it")
-    for sight in sights:
-        for lost in sight.plan.abandoned:
-            yield _staged_sight([lost.batch], BatchState.ABANDONED, str(lost.reason))
+            yield _staged_view(found, BatchState.PARTLY_STAGED, "the next run stages the rest of it")
+    for view in views:
+        for lost in view.plan.abandoned:
+            yield _staged_view([lost.batch], BatchState.ABANDONED, str(lost.reason))
 
 
-def _staged_sight(batches: Sequence[StagedBatch], state: BatchState, explanation: str) -> BatchSight:
-    return BatchSight(
+def _staged_view(batches: Sequence[StagedBatch], state: BatchState, explanation: str) -> BatchView:
+    return BatchView(
         key=batches[0].summary.key,
         state=state,
         explanation=explanation,
@@ -189,33 +189,33 @@ def _staged_sight(batches: Sequence[StagedBatch], state: BatchState, explanation
     )
 
 
-def _recorded_sight(batch: BatchObservation) -> BatchSight:
+def _recorded_view(batch: BatchObservation) -> BatchView:
     refused = {QUARANTINE_OUTPUT: batch.refused_rows} if batch.refused_rows else {}
     rows = {**batch.published_rows, **refused}
-    return BatchSight(key=batch.key, state=BatchState.RECORDED, explanation="", rows=rows, recorded=batch)
+    return BatchView(key=batch.key, state=BatchState.RECORDED, explanation="", rows=rows, recorded=batch)
 
 
 def _plan_rejection(
-    ledger: Ledger, declaration: StreamDeclaration, sights: Sequence[_OutputSight], number: int
+    ledger: Ledger, declaration: StreamDeclaration, views: Sequence[_OutputView], number: int
 ) -> tuple[Rejection, Mapping[str, StagedBatch]]:
     live = newest_run(ledger, declaration.stream)
     if live is not None and live.state in LIVE_STATES:
         raise already_live(live)
-    if not sights:
-        raise UsageError(f"Nothing is staged for {declaration.stream}: no table of it has a staging table.")
+    if not views:
+        raise UsageError(f"Nothing is staged for {declaration.stream}: it has no staging table.")
     batches: dict[str, StagedBatch] = {}
-    for sight in sights:
-        known = sight.plan.published if sight.has_rejected(number) else sight.plan.ready[:1]
+    for view in views:
+        known = view.plan.published if view.has_rejected(number) else view.plan.ready[:1]
         own = [batch for batch in known if batch.summary.key.batch == number]
         if not own:
-            waiting = ", ".join(str(batch.summary.key.batch) for batch in sight.plan.ready[:10]) or "none"
+            waiting = ", ".join(str(batch.summary.key.batch) for batch in view.plan.ready[:10]) or "none"
             raise UsageError(
-                f"Batch {number} of {declaration.stream} is not the next one of the output {sight.output.output}; "
+                f"Batch {number} of {declaration.stream} is not the next one of the output {view.output.output}; "
                 f"staged and not visible are: {waiting}.",
-                next_step="Only the first of them can be rejected, once every output of it is staged; a start of the "
-                "stream stages what is missing.",
+                next_step="Only the first of them can be rejected, once all of its outputs are staged; start the "
+                "stream to stage the missing ones.",
             )
-        batches[sight.output.output] = own[0]
+        batches[view.output.output] = own[0]
     keys = {batch.summary.key for batch in batches.values()}
     if len(keys) != 1:
         raise DeliveryError(f"The outputs of {declaration.stream} hold different batches: {sorted(map(str, keys))}.")
@@ -228,7 +228,7 @@ def _plan_rejection(
 
 
 def _rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
-    """The batch as the ledger keeps it: no output got a row, all of them are refused."""
+    """The batch as the ledger records it: no output got a row, all rows were rejected."""
     summary = next(iter(batches.values())).summary
     rows = sum(batch.summary.rows or 0 for batch in batches.values())
     return BatchObservation(

@@ -1,4 +1,4 @@
-"""Checks and commits, again from the check when another writer was faster."""
+"""Repeats check and commit until the commit has landed or is no longer needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sluice.publication.iceberg_commit import Answer, PlannedCommit, build_attem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacePolicy:
-    """How long to go on when other writers win the race for main.
+    """How often a commit is tried again when other writers commit first.
 
-    attempts: so many commits are sent before the publication is starved. Each costs 20-100 ms.
-    shortest_wait_seconds, longest_wait_seconds: between two attempts, a random time that grows from one to the other.
+    attempts: how many commits are sent before the publication fails as starved. Each costs 20-100 ms.
+    shortest_wait_seconds, longest_wait_seconds: the limits of the random time between two attempts, which grows.
     """
 
     attempts: int = 60
@@ -27,21 +27,21 @@ class RacePolicy:
     longest_wait_seconds: float = 1.0
 
     def turns(self) -> Iterator[int]:
-        """One number for each attempt, with the waits in between."""
+        """Yield the number of each attempt, and wait between two of them."""
         wait = wait_random_exponential(multiplier=self.shortest_wait_seconds, max=self.longest_wait_seconds)
         stop = stop_after_attempt(self.attempts)
         for attempt in Retrying(stop=stop, wait=wait, retry=retry_always, retry_error_callback=lambda state: None):
             yield attempt.retry_state.attempt_number
-            attempt.retry_state.set_result(None)  # the wait follows; after the last attempt the numbers end
+            attempt.retry_state.set_result(None)  # tenacity then waits, or ends after the last attempt
 
 
 DEFAULT_POLICY = RacePolicy()
-"""About half a minute of lost races: longer than any burst of commits, short enough to be told of a steady rival."""
+"""About half a minute of conflicts: longer than a burst of commits, short enough to report a steady other writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """A commit that is known to have landed: its snapshot, and how many commits were sent before it did."""
+    """A commit that is known to have landed: its snapshot, and how many commits were sent."""
 
     snapshot_id: int
     attempts: int
@@ -49,36 +49,36 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingToCommit:
-    """The check found that the table is already as wanted. snapshot_id: the snapshot that made it so."""
+    """The check found that no commit is needed. snapshot_id: the snapshot that made the change, when it is known."""
 
     snapshot_id: int | None
 
 
 Check = Callable[[], tuple[Table, PlannedCommit] | NothingToCommit]
-"""Loads the table, judges it, and says what to commit on exactly that metadata. Raises when it must not be."""
+"""Loads and checks the table, and plans the commit on exactly that metadata. Raises when there must be no commit."""
 
 
 def commit_checked(
     catalog: Catalog, check: Check, *, what: str, reached: Reached = unnoticed, policy: RacePolicy = DEFAULT_POLICY
 ) -> Landed | NothingToCommit:
-    """Check and commit, again from the check whenever another writer was faster, until it landed or needs not to.
+    """Check and commit, again from the check after each conflict, until the commit lands or is no longer needed.
 
     Parameters
     ----------
-    what: the work in words, for messages, to follow "publish", for example `batch s:1:7 into a.b`.
-    reached: is told `CHECKED` before each commit is sent.
+    what: what is published, for messages, to follow "publish", for example `batch s:1:7 into a.b`.
+    reached: called with `CHECKED` before each commit is sent.
 
     Raises
     ------
-    StarvedError: when other writers won every race.
-    UncertainError: when an answer was lost and the catalog can no longer be asked.
+    StarvedError: when every attempt met a conflict.
+    UncertainError: when an answer was lost and the catalog cannot be asked any more.
     """
     sent: list[int] = []
     unanswered = 0
     for _ in policy.turns():
         checked = _check_again(check, what=what, unanswered=unanswered)
         if isinstance(checked, NothingToCommit):
-            # With an answer lost, this is how a commit of ours is recognised.
+            # After a lost answer an own commit that has landed is recognised by its snapshot.
             if checked.snapshot_id in sent:
                 return Landed(snapshot_id=checked.snapshot_id or 0, attempts=len(sent))
             return checked
@@ -96,7 +96,7 @@ def commit_checked(
         raise _uncertain(what)
     raise StarvedError(
         f"Cannot publish {what}: other writers of the table won {len(sent)} races in a row.",
-        next_step="Try again; if it stays so, give the other writers fewer commits or this stream fewer batches.",
+        next_step="Try again. If it fails again, let the other writers commit less often, or publish less often.",
     )
 
 
@@ -111,6 +111,6 @@ def _check_again(check: Check, *, what: str, unanswered: int) -> tuple[Table, Pl
 
 def _uncertain(what: str) -> UncertainError:
     return UncertainError(
-        f"Cannot tell whether this was published: {what}. The catalog's answer was lost.",
-        next_step="Try again when the catalog answers: what landed is recognised and not published twice.",
+        f"It is unknown whether this was published: {what}. The catalog's answer was lost.",
+        next_step="Try again when the catalog answers: a commit that has landed is recognised and not repeated.",
     )

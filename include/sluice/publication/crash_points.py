@@ -1,7 +1,7 @@
-"""The named places on the way of a batch where a process may die, and the port by which tests make it die there.
+"""The named points in the delivery of a batch at which tests kill the process.
 
-A crash between any two of them must leave a table that recovery makes right; the tests kill a process at each. The
-production code reports every place it reaches to a `Reached`, which does nothing unless a test brought another one.
+After a crash between any two of them recovery must complete the delivery. Production code reports every point that it
+reaches to a `Reached`, which does nothing unless a test passes another one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """A place on the way of a batch, in the order in which a batch passes them. From AUDITED on, what is only appended
-    goes its way on a thread of its own, while Spark works on the next batch.
+    """A point in the delivery of a batch, in the order in which a batch passes them. After AUDITED, a batch of an
+    appending output continues on its own thread while Spark works on the next batch.
 
     BATCH_BEGUN: Spark has handed the batch over; nothing of it is written.
     FIRST_OUTPUT_STAGED: one of several outputs is staged, the others are not.
-    STAGED: every output of the batch is staged: from here on the batch is never lost.
-    AUDITED: the rules have let it pass.
+    STAGED: every output of the batch is staged: from then on the batch is never lost.
+    AUDITED: the rules have passed the batch.
     CHECKED: the mark on the target was read and admits the batch; the commit is built and not sent.
-    MERGED: Spark's MERGE has made the rows visible; the mark does not say so yet. Mode merge only.
+    MERGED: Spark's MERGE has made the rows visible; the mark has not moved yet. Mode merge only.
     FIRST_OUTPUT_PUBLISHED: one of several outputs is visible, the others are not.
     PUBLISHED: every output is visible.
     RECORDED: the ledger knows the batch.
@@ -39,8 +39,8 @@ class CrashPoint(StrEnum):
 
 
 Reached = Callable[[CrashPoint], None]
-"""Is told each place as it is reached. It may raise or kill the process; whatever it raises is passed on."""
+"""Called with each point when it is reached. It may raise or kill the process; its exceptions are not caught."""
 
 
 def unnoticed(point: CrashPoint) -> None:
-    """Go on: what production does at every place."""
+    """Continue; production uses it at every point."""

@@ -1,10 +1,9 @@
-"""What Iceberg's own streaming sink leaves in a table's history, and whether a run may begin after it.
+"""Reads the batches of Iceberg's own streaming sink from a table's history, and decides whether a run may begin.
 
-A stream with `delivery: direct` has no staging table and no mark. What says that a batch is visible is a snapshot with
-the id of Spark's query and the number of the batch, and only as long as main leads back to it: the sink skips a batch
-when it finds that number, or a later one, among main's ancestors. Check and append are two steps, so a driver that was
-suspended in between can make its batch visible a second time. Decision 0024 says what is done
-about that here.
+A stream with `delivery: direct` has no staging table and no mark. Only a snapshot with the id of Spark's query and the
+number of the batch proves that a batch is visible, as long as it is an ancestor of main: the sink skips a batch when an
+ancestor of main has that number or a later one. Check and append are two steps, so a driver that was suspended in
+between can make its batch visible a second time. Decision 0024 says what is done about that.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ class DirectBatch:
 
 
 ENTRIES = (STREAM, OUTPUT, GENERATION, EPOCH, QUERY_ID, RUN_ID, TOKEN, _ADDED_ROWS)
-"""The entries of a summary that `read_direct_batch` looks at."""
+"""The entries of a summary that `read_direct_batch` reads."""
 
 
 def read_direct_batch(
     entries: Mapping[str, str], *, snapshot_id: int, committed_at_ms: int, stream: str, output: str
 ) -> DirectBatch | None:
-    """The batch that a snapshot's summary tells of; none when the sink of this output did not write it."""
+    """Read the batch from a snapshot's summary; none when the sink of this output did not write it."""
     if (entries.get(STREAM), entries.get(OUTPUT)) != (stream, output) or EPOCH not in entries:
         return None
     return DirectBatch(
@@ -97,7 +96,7 @@ def read_direct_batch(
 
 
 def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[DirectBatch]:
-    """The batches in main's history, the newest first, as far as it is listed."""
+    """The batches in main's history, the newest first, as far as the metadata lists it."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
@@ -115,18 +114,18 @@ def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[Direct
 
 
 def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since: datetime | None) -> None:
-    """See that a run may begin: no newer run has written, and the sink will recognise the batch that comes again.
+    """Check that a run may begin: no newer run has written, and the sink will recognise a batch that is repeated.
 
     Parameters
     ----------
     table: the target, freshly loaded.
-    unfinished_since: when the batch was planned that the checkpoint has and did not note as done; none without one.
+    unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
     Raises
     ------
     StaleTokenError: when a newer run has made a batch visible.
-    DivergedError: when main's history does not reach back to that time, so that nobody knows whether the batch is
-        visible: the sink would append it.
+    DivergedError: when main's history does not reach back to that time: it is unknown whether the batch is visible, and
+        the sink would append it.
     """
     newest = next(direct_batches(table, stream=writer.stream, output=writer.output), None)
     if newest is not None and newest.token > writer.token:
@@ -136,28 +135,28 @@ def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since
     oldest = _oldest_listed_at(table)
     if oldest is not None and oldest > unfinished_since - CLOCKS_APART:
         raise DivergedError(
-            f"A batch of {writer.stream} that was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} was not noted as "
-            f"done, and the history of {'.'.join(table.name())} begins {oldest:%Y-%m-%d %H:%M:%S %Z}: its snapshots "
-            "were expired or replaced meanwhile, so nobody knows whether the batch is in the table.",
-            next_step="See whether the table holds the rows that follow the newest recorded batch (`sluice stream "
-            "show`); take them out, or open a new generation behind them. `delivery: staged` has a mark for this.",
+            f"A batch of {writer.stream} was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} and not committed in the "
+            f"checkpoint, and the history of {'.'.join(table.name())} begins {oldest:%Y-%m-%d %H:%M:%S %Z}: its "
+            "snapshots were expired or replaced meanwhile, so it is unknown whether the batch is in the table.",
+            next_step="Check whether the table has the rows that follow the newest recorded batch (`sluice stream "
+            "show`); delete them, or open a new generation behind them. `delivery: staged` has a mark for this.",
         )
 
 
 def stale(writer: DirectWriter, newest: DirectBatch, *, target: str) -> StaleTokenError:
-    """The error of a run that finds a batch of a newer one."""
+    """The error of a run that finds a batch of a newer run."""
     return StaleTokenError(
         f"This run's token is {writer.token}, and batch {newest.batch} on {target} was written with {newest.token}: a "
         "newer run has taken the stream over.",
-        next_step="Nothing is to be done: the newer run goes on.",
+        next_step="No action is needed: the newer run continues.",
     )
 
 
 def _oldest_listed_at(table: Table) -> datetime | None:
-    """The commit time of the first snapshot to which main leads back; none when history is whole.
+    """The commit time of the oldest listed ancestor of main; none when the history is complete.
 
-    A first snapshot without a parent says nothing: pyiceberg's expiry takes the parent's id out of what it leaves. The
-    table's very first commit has the sequence number 1.
+    A snapshot without a parent is not always the first one: pyiceberg's expiry removes the parent's id from the
+    snapshots that it keeps. The first commit of a table has the sequence number 1.
     """
     snapshot = table.current_snapshot()
     while snapshot is not None:

@@ -29,11 +29,14 @@ _FORMAT_VERSION: Literal[2] = 2
 
 
 def fit_files(files: Iterable[DataFile], *, staging: Table, target: Table) -> tuple[DataFile, ...]:
-    """The files as entries of the target, each with the number of its spec there.
+    """Translate staged files into entries of the target, with the target's ids of their spec and sort order.
+
+    The ids of specs and sort orders belong to one table, so they are looked up by their fields. When the target has
+    evolved since a batch was staged, the batch is published under the older spec.
 
     Raises
     ------
-    UnpublishableError: when the target never had the spec that a file was staged under.
+    UnpublishableError: when the target never had the partition spec of a file.
     """
     specs: dict[int, int] = {}
     fitted = []
@@ -49,11 +52,11 @@ def fit_files(files: Iterable[DataFile], *, staging: Table, target: Table) -> tu
 
 
 def refuse_unfit_schema(batches: Sequence[StagedBatch], *, staging: Table, target: Table) -> None:
-    """Refuse batches whose rows the target would show wrongly: a column that is gone, narrower, or newly required.
+    """Refuse batches whose rows do not fit the target's schema: a column was dropped, narrowed or made required.
 
     Raises
     ------
-    UnpublishableError: naming the batch and the columns.
+    UnpublishableError: with the batch and the columns.
     """
     wanted = target.schema()
     for schema_id, batch in {_schema_id(staging, batch): batch for batch in batches}.items():
@@ -63,7 +66,8 @@ def refuse_unfit_schema(batches: Sequence[StagedBatch], *, staging: Table, targe
         raise UnpublishableError(
             f"Batch {batch.summary.key} was staged under another schema of {'.'.join(target.name())}: "
             f"{'; '.join(problems)}.",
-            next_step="Bring the table back to its declaration; a column is never dropped, narrowed or made required.",
+            next_step="Restore the table's schema to its declaration: a column must not be dropped, narrowed or made "
+            "required.",
         )
 
 
@@ -91,7 +95,7 @@ def _holds_all_values_of(now: NestedField, before: NestedField) -> bool:
     match now.field_type, before.field_type:
         case PrimitiveType() as after, PrimitiveType() as earlier:
             return after == earlier or is_wider(after, than=earlier)
-        case after, earlier:  # what is inside has field ids of its own
+        case after, earlier:  # nested fields have their own ids and are compared by those
             return type(after) is type(earlier)
 
 
@@ -104,7 +108,7 @@ def _spec_in(target: Table, staging: Table, staged_spec_id: int) -> int:
     raise UnpublishableError(
         f"Files of {'.'.join(staging.name())} were staged under the partition spec {staged}, which "
         f"{'.'.join(target.name())} never had.",
-        next_step="See who changed the staging table: it is written by its own stream only.",
+        next_step="Only its own stream may write into a staging table: find what changed it.",
     )
 
 
@@ -116,17 +120,17 @@ def _sort_order_in(target: TableMetadata, staging: TableMetadata, staged_order_i
 
 
 MOST_BYTES_AT_A_TIME = 64 * 1024 * 1024
-"""How much of compressed files becomes one: their rows are held in memory, at five to ten times as many bytes."""
+"""How many bytes of compressed files are merged into one: their rows in memory take five to ten times as many bytes."""
 
 SMALL_PART_OF_TARGET = 0.75
-"""A file that has less than this part of the table's target size is small; compaction uses the same part."""
+"""A file below this share of the table's target size is small; compaction uses the same share."""
 
 _ANY_SIZE = str(1 << 40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFiles:
-    """The files to publish, and the paths of those that went into larger ones."""
+    """The files to publish, and the paths of the files whose rows were merged into larger ones."""
 
     files: tuple[DataFile, ...]
     superseded: tuple[str, ...]
@@ -136,9 +140,9 @@ no_files_merged = MergedFiles(files=(), superseded=())
 
 
 def merge_small_files(target: Table, files: Sequence[DataFile]) -> MergedFiles:
-    """Write one file where several small ones of a partition would go in.
+    """Merge the small files of each partition into larger ones, so that the target gets no small files.
 
-    Only files of the table's default spec are merged. The new ones are sorted as the table asks for.
+    Only files of the table's default spec are merged. The new files have the table's sort order.
 
     Parameters
     ----------
@@ -181,7 +185,7 @@ def _merge(target: Table, group: Sequence[DataFile]) -> Iterator[DataFile]:
     metadata = target.metadata
     scan = ArrowScan(metadata, target.io, metadata.schema(), AlwaysTrue())
     rows = _sorted(scan.to_table([FileScanTask(file) for file in group]), metadata)
-    # One file for the group: pyiceberg would cut by the size of the rows in memory.
+    # pyiceberg would split the group by the size of the rows in memory; one file is wanted.
     in_one_piece = metadata.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
     uncut = metadata.model_copy(update={"properties": in_one_piece})
     for written in _dataframe_to_data_files(uncut, rows, target.io):
@@ -190,7 +194,7 @@ def _merge(target: Table, group: Sequence[DataFile]) -> Iterator[DataFile]:
 
 
 def _sorted(rows: pa.Table, metadata: TableMetadata) -> pa.Table:
-    """The rows in the table's sort order, as far as that orders by columns themselves."""
+    """The rows in the table's sort order, up to its first field with a transform."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
     keys: list[tuple[str, Literal["ascending", "descending"]]] = []
     for field in order.fields if order is not None else ():

@@ -1,7 +1,10 @@
-"""Sends one commit at a time: built on the metadata that was checked, admitted only while main is still there.
+"""Builds one Iceberg commit on the metadata that was checked, and sends it once. Uses pyiceberg's private producers.
 
-pyiceberg's own `commit_transaction` is not used. It retries a lost race by itself and applies the change to whatever it
-finds, without the check that admitted it; in a race of publishers that published a batch twice.
+pyiceberg's own `commit_transaction` is not used: it retries a conflict by itself and applies the change to the newest
+metadata without our check. In a race of two publishers that published a batch twice.
+
+pyiceberg 0.12 writes all added files into one manifest of the table's default spec, whatever spec they were written
+under; a file of another spec ended in an IndexError. The producers of this module write a manifest for every spec.
 """
 
 from __future__ import annotations
@@ -46,18 +49,18 @@ from sluice.tables.catalog import catalog_refusals
 _log = logging.getLogger(__name__)
 
 Producer = _SnapshotProducer[Any]
-"""What writes the manifests of one new snapshot. pyiceberg has no public name for it; its version is pinned."""
+"""Writes the manifests of one new snapshot. pyiceberg has no public name for it; its version is pinned."""
 
 ProducerOf = Callable[[UpdateSnapshot], Producer]
-"""Chooses the kind of the snapshot, for example `lambda update: update.fast_append()`, and gives it its files."""
+"""Makes the producer of a snapshot with its files: `appending`, `overwriting` or `removing`."""
 
-_TELLS_NOTHING = (CommitStateUnknownException, ServerError, ServiceUnavailableError, RequestException, DBAPIError)
+_OUTCOME_UNKNOWN = (CommitStateUnknownException, ServerError, ServiceUnavailableError, RequestException, DBAPIError)
 
-_JUDGED_HERE = (CommitFailedException, BadRequestError, *_TELLS_NOTHING)
+_HANDLED = (CommitFailedException, BadRequestError, *_OUTCOME_UNKNOWN)
 
 
 class Answer(StrEnum):
-    """What is known of a commit that was sent. UNKNOWN: its answer was lost; it may have landed, or land later."""
+    """The outcome of a commit that was sent. UNKNOWN: its answer was lost; it may have landed, or land later."""
 
     LANDED = "landed"
     REFUSED = "refused"
@@ -66,11 +69,11 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
-    """What one commit is to do to a table, apart from the attempt that does it.
+    """What one commit changes in a table; every attempt is built from it.
 
     producer_of: makes the new snapshot.
     summary: the entries of its summary.
-    mark: where the mark of `output` moves with it; none for commits on staging tables.
+    output, mark: the position to which the commit moves the mark of the output; none for commits on staging tables.
     also: further updates of the same commit.
     """
 
@@ -83,7 +86,7 @@ class PlannedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAttempt:
-    """One commit, ready to be sent. Its manifests are written; nothing refers to them before it lands."""
+    """One commit, ready to be sent. Its manifests are written; no metadata refers to them before it lands."""
 
     table: Table
     updates: tuple[TableUpdate, ...]
@@ -93,9 +96,9 @@ class CommitAttempt:
 
 
 def build_attempt(table: Table, planned: PlannedCommit) -> CommitAttempt:
-    """Write the manifests of a commit on this very metadata, and say what the catalog must find unchanged.
+    """Write the manifests of a commit on exactly this metadata, and set the requirements that the catalog checks.
 
-    The requirements: the table is this one and not another of its name; main is where the metadata has it.
+    The requirements: the table has the same UUID, and main is at the same snapshot.
     """
     update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(planned.summary))
     producer = planned.producer_of(update)
@@ -117,23 +120,23 @@ def build_attempt(table: Table, planned: PlannedCommit) -> CommitAttempt:
 def send(catalog: Catalog, attempt: CommitAttempt) -> Answer:
     """Send a commit once.
 
-    A refusal is certain: the catalog judged the requirements and changed nothing. An error of the way there or back, or
-    inside the catalog, tells nothing of the table.
+    A refusal is certain: the catalog checked the requirements and changed nothing. After an error of the network or
+    inside the catalog the outcome is unknown.
     """
     name = ".".join(attempt.table.name())
     try:
-        with catalog_refusals(f"commit to {name}", but_not=_JUDGED_HERE):
+        with catalog_refusals(f"commit to {name}", but_not=_HANDLED):
             catalog.commit_table(attempt.table, attempt.requirements, attempt.updates)
     except CommitFailedException as refusal:
-        _log.debug("%s: lost a race: %s", name, refusal)
+        _log.debug("%s: the commit was refused: %s", name, refusal)
         return Answer.REFUSED
     except (BadRequestError, ValueError) as refusal:
-        # Another branch moved the table's sequence number on while main stood still. SeaweedFS answers 400 to that, and
-        # pyiceberg's own catalogs raise ValueError; it is a lost race like any other.
+        # A commit on another branch raised the table's sequence number while main stayed. SeaweedFS answers 400 to that
+        # and pyiceberg's own catalogs raise ValueError; it is a conflict like any other.
         if "sequence number" not in str(refusal).lower():
             raise
         return Answer.REFUSED
-    except _TELLS_NOTHING as error:
+    except _OUTCOME_UNKNOWN as error:
         _log.warning("%s: the answer to a commit was lost: %s", name, type(error).__name__)
         return Answer.UNKNOWN
     return Answer.LANDED
@@ -145,7 +148,7 @@ def discard(attempt: CommitAttempt) -> None:
 
 
 class _SettledTransaction(Transaction):
-    """A transaction whose metadata is the table's: pyiceberg's copies all of it, history included, at each look."""
+    """A transaction on the table's own metadata: pyiceberg's copies all of it, history included, at each access."""
 
     @property
     def table_metadata(self) -> TableMetadata:
@@ -153,7 +156,7 @@ class _SettledTransaction(Transaction):
 
 
 def appending(files: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that adds files; none for an empty batch. `spec_id` of each is the target's."""
+    """A snapshot that adds files; none for an empty batch. Each file's `spec_id` is the target's."""
     added = tuple(files)
 
     def producer_of(update: UpdateSnapshot) -> Producer:
@@ -163,13 +166,13 @@ def appending(files: Iterable[DataFile]) -> ProducerOf:
 
 
 def overwriting(*, removed: Iterable[DataFile], added: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that takes files out and puts others in. The removed ones must be live in the table."""
+    """A snapshot that removes files and adds others. The removed ones must be live in the table."""
     out, put = tuple(removed), tuple(added)
 
     def producer_of(update: UpdateSnapshot) -> Producer:
         producer = _OverwriteUnderAnySpec(**_arguments_of(update.overwrite()))
-        # pyiceberg looks for the removed files only in manifests that the predicate may match, and works that out from
-        # their partitions; for an unpartitioned table it would look in none.
+        # pyiceberg searches the removed files only in manifests whose partitions the predicate may match; without this
+        # one it would search no manifest of an unpartitioned table.
         producer.delete_by_predicate(AlwaysTrue())
         for file in out:
             producer.delete_data_file(file)
@@ -179,7 +182,7 @@ def overwriting(*, removed: Iterable[DataFile], added: Iterable[DataFile]) -> Pr
 
 
 def removing(files: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that takes files out, and is there even when there are none."""
+    """A snapshot that removes files; it is committed even when there are none."""
     out = tuple(files)
 
     def producer_of(update: UpdateSnapshot) -> Producer:

@@ -1,7 +1,7 @@
-"""Moves a mark without publishing files, always together with main: by an empty append.
+"""Moves the mark of an output without publishing files, always together with main, by an empty append.
 
-A mark that was raised as a bare property would not be seen by a publisher that is already between its check and its
-commit: the catalog compares snapshots and not properties.
+A publisher that is between its check and its commit would not notice a mark that another process raises as a bare
+property: the catalog compares snapshots and not properties.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from sluice.tables.declared_tables import load_table, require_table
 _log = logging.getLogger(__name__)
 
 MARK_MOVE = "sluice.mark-move"
-"""The entry of a snapshot's summary that says why a mark moved without rows."""
+"""The entry of a snapshot's summary with the reason why a mark moved without rows."""
 
 STREAM = "sluice.stream"
-"""The entry of such a snapshot that names the stream; it has no publication key, because it publishes nothing."""
+"""The entry of such a snapshot with the stream's name. It has no publication key, because it publishes no batch."""
 
 
 class MarkMove(StrEnum):
     """Why a mark moves without rows.
 
-    OPENED: a generation begins. TAKEN_OVER: a newer run begins; older ones are refused from here on.
+    OPENED: a generation begins. TAKEN_OVER: a newer run begins; older ones are refused from now on.
     MERGED: Spark's MERGE has made the batch visible. REJECTED: a person decided that the batch is never published.
-    FENCED: on a staging table: what older runs stage from here on does not count.
+    FENCED: on a staging table: batches that older runs stage from now on are not published.
     """
 
     OPENED = "opened"
@@ -105,9 +105,9 @@ def open_generation(
 
 
 def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> Mark:
-    """Write a run's token to the mark and to the staging table: older runs publish nothing from here on.
+    """Write a run's token to the mark and to the staging table: older runs publish nothing from then on.
 
-    A batch that a MERGE made visible is folded into the mark. Done once by a run, it is not done again.
+    The mark also moves to the newest batch that a MERGE made visible. A second call of the same run changes nothing.
 
     Raises
     ------
@@ -134,9 +134,9 @@ def settle_merge(
     reached: Reached = unnoticed,
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
-    """Move the mark to the newest batch that a MERGE made visible; nothing happens when it is there.
+    """Move the mark to the newest batch that a MERGE made visible; nothing happens when the mark has it.
 
-    Called after each MERGE, and before anything else by recovery and by expiry, which would cut history short.
+    Called after each MERGE. Recovery and expiry call it first: expiry shortens the history that shows the batch.
 
     Raises
     ------
@@ -155,9 +155,9 @@ def settle_merge(
 def settle_merges_of_table(
     catalog: Catalog, target: str, *, policy: RacePolicy = DEFAULT_POLICY
 ) -> tuple[StagedOutput, ...]:
-    """Move every mark on a table to what MERGE made visible, whoever's it is: before history is cut short.
+    """Move every mark on a table to the newest batch that a MERGE made visible, before expiry shortens the history.
 
-    No token is needed, because none is raised: the mark keeps the one that it has.
+    No token is needed, because each mark keeps its own.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def settle_merges_of_table(
 
     Raises
     ------
-    DeliveryError: when a mark is not in order; then the table's history is evidence and must stay.
+    DeliveryError: when a mark is invalid; then the table's history is needed to repair it and must stay.
     LakehouseError: when the table does not exist or the catalog does not answer.
     """
     outputs = marked_outputs(require_table(catalog, target))
@@ -186,7 +186,7 @@ def _merged_position(state: TargetState, *, output: StagedOutput) -> MarkPositio
 def reject_batch(
     catalog: Catalog, output: StagedOutput, batch: StagedBatch, *, token: int, policy: RacePolicy = DEFAULT_POLICY
 ) -> Mark:
-    """Move the mark past a staged batch that is never to be published; the batch behind it is the next one.
+    """Move the mark past a staged batch that will never be published; the following batch is the next one.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def reject_batch(
 
 
 def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> None:
-    """Put an empty snapshot with this token into the staging table: what older runs stage after it does not count.
+    """Commit an empty snapshot with this token to the staging table: later batches of older runs are not published.
 
     Raises
     ------
@@ -245,7 +245,9 @@ def _move(
     commit_checked(catalog, check, what=f"the mark of {output} on {output.target}", reached=reached, policy=policy)
     mark = load_target_state(catalog, output).mark
     if mark is None:
-        raise MarkError(f"The mark of {output} is gone from {output.target}.", next_step="See who removed it.")
+        raise MarkError(
+            f"The mark of {output} is missing on {output.target}.", next_step="Find what removed the table property."
+        )
     if token is not None:
         refuse_stale_token(mark.at, token, target=output.target)
     return mark
@@ -268,15 +270,15 @@ def plan_output(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
 def leave_generations_before(
     catalog: Catalog, output: StagedOutput, *, generation: int, token: int
 ) -> tuple[AbandonedBatch, ...]:
-    """Let a staging table forget what generations before this one have staged and not published.
+    """Abandon the batches that generations before this one have staged and not published.
 
-    What every run does before it opens its generation; nothing happens when that is open already. The older runs are
-    fenced off first, so that nothing is staged or published behind it. Batches that are visible stay in the staging
-    table until the ledger has them. Doing it again after a crash in between finishes it.
+    Every run calls it before it opens its generation; nothing happens when that is open already. The older runs are
+    fenced off first, so that they neither stage nor publish afterwards. Visible batches stay in the staging table until
+    the ledger has them. After a crash in between, a second call completes the work.
 
     Returns
     -------
-    What is never published; it was told in the log.
+    The abandoned batches, each of which was logged.
 
     Raises
     ------
@@ -286,14 +288,14 @@ def leave_generations_before(
     state = load_target_state(catalog, output)
     if state.mark is None or state.position(output).generation >= generation:
         return ()
-    if load_table(catalog, output.staging) is None:  # somebody dropped it, and what was staged with it
+    if load_table(catalog, output.staging) is None:  # it was dropped, and its batches with it
         return ()
     take_over(catalog, output, token=token)
     plan = plan_output(catalog, output)
     left = [AbandonedBatch(batch=batch, reason=AbandonReason.LEFT_BEHIND) for batch in plan.ready]
     abandoned = (*left, *plan.abandoned)
     for lost in abandoned:
-        _log.warning("%s: staged batch %s is never published: %s", output, lost.batch.summary.key, lost.reason)
+        _log.warning("%s: staged batch %s is abandoned: %s", output, lost.batch.summary.key, lost.reason)
     visible = [batch.summary.key.batch for batch in plan.published]
     clear_staging(catalog, output, token=token, abandoned=abandoned, unrecorded=visible)
     return abandoned

@@ -154,14 +154,15 @@ def _publish(
     policy: RacePolicy,
 ) -> Publication:
     """Load the target, check its mark, and commit the snapshot of the batches that are not visible yet."""
-    todo: tuple[StagedBatch, ...] = ()
+    sent: tuple[StagedBatch, ...] = ()
 
     def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        nonlocal todo
+        nonlocal sent
         state = load_target_state(catalog, output)
         todo = batches_to_publish(state.position(output), batches, token=token, target=output.target)
         if not todo:
             return NothingToCommit(snapshot_id=state.published_by)
+        sent = todo  # stays as it is when the next check finds that this commit has landed after all
         planned = PlannedCommit(
             producer_of=snapshot_for(state.table, todo),
             summary=publication_summary([batch.summary for batch in todo]),
@@ -173,7 +174,7 @@ def _publish(
     landed = commit_checked(catalog, check, what=_described(output, batches), reached=reached, policy=policy)
     if isinstance(landed, NothingToCommit):
         return Publication(snapshot_id=landed.snapshot_id, published=(), attempts=0)
-    return Publication(snapshot_id=landed.snapshot_id, published=todo, attempts=landed.attempts)
+    return Publication(snapshot_id=landed.snapshot_id, published=sent, attempts=landed.attempts)
 
 
 def _described(output: StagedOutput, batches: Sequence[StagedBatch]) -> str:

@@ -15,19 +15,19 @@ from sluice.ledger.records.stream_batch import PUBLICATION_KEY, PublicationKey
 
 
 def canonical_offsets(offsets: Mapping[str, Any]) -> str:
-    """The offsets of all inputs as one JSON text.
+    """The offsets of all inputs as one JSON text, which is equal whenever the offsets are equal.
 
     Parameters
     ----------
     offsets: by input name, as the sources write them: JSON text (`{"topic":{"0":5}}`), a value, or none before
-        the first batch. JSON text is read, so that the order of its keys and its spaces do not matter.
+        the first batch. JSON text is parsed, so that the order of its keys and its spaces do not matter.
     """
     plain = {name: _read(value) for name, value in offsets.items()}
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def offsets_digest(canonical: str) -> str:
-    """A short text that stands for canonical offsets in a mark, where a property must stay small."""
+    """The SHA-256 of canonical offsets, for a mark: a table property must stay small."""
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -44,19 +44,19 @@ STAGING_NAMESPACE = "staging"
 """The namespace of the staging tables of a catalog."""
 
 MARK_PROPERTY_PREFIX = "sluice.mark."
-"""Table properties with this prefix are marks: nobody but publication writes them."""
+"""Table properties with this prefix are marks; only publication writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutput:
     """One output of a stream and the table it becomes visible in.
 
-    stream, output: their names; the output of refused rows is called `quarantine`.
+    stream, output: their names; the output of rejected rows is called `quarantine`.
     target: `<namespace>.<table>` in the catalog.
 
     Raises
     ------
-    DeliveryError: when a name holds what must not reach SQL, a path or a table property.
+    DeliveryError: when a name has characters that must not reach SQL, a path or a table property.
     """
 
     stream: str
@@ -90,7 +90,7 @@ OUTPUT = "sluice.output"
 
 RUN_ID = "sluice.run-id"
 
-TOKEN = "sluice.token"  # noqa: S105  # the fencing token: a number that everybody may know
+TOKEN = "sluice.token"  # noqa: S105  # the fencing token is no secret
 
 START_OFFSETS = "sluice.start-offsets"
 
@@ -101,19 +101,19 @@ WATERMARK = "sluice.watermark"
 ROWS = "sluice.rows"
 
 FIRST_BATCH = "sluice.first-batch"
-"""In a publication of several batches: the number of the first; the key names the last."""
+"""In a publication of several batches: the number of the first one. The key names the last one."""
 
 _ICEBERG_ADDED_ROWS = "added-records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSummary:
-    """A batch of one output, as its snapshots tell it.
+    """A batch of one output, as recorded in the summaries of its snapshots.
 
     token: the fencing token of the run that wrote it.
     start_offsets, end_offsets: from `canonical_offsets`.
     watermark: the event-time watermark of the batch; none without one.
-    rows: rows of this output; none when the writer did not know, then Iceberg's own count is taken on reading.
+    rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
     """
 
     key: PublicationKey
@@ -141,14 +141,14 @@ class BatchSummary:
 
 
 def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
-    """The batch that a snapshot's summary tells of; none when it is not a snapshot of a stream's live batch.
+    """Read the batch from a snapshot's summary; none when the snapshot does not belong to a batch of a stream.
 
     Raises
     ------
-    DeliveryError: when the summary has a publication key and lacks what belongs to it.
+    DeliveryError: when the summary has a publication key and lacks other entries of a batch.
     """
     key = read_key(entries.get(PUBLICATION_KEY))
-    if key is None or TOKEN not in entries:  # another's snapshot, or one that was not staged
+    if key is None or TOKEN not in entries:  # the snapshot of another writer, or one that was not staged
         return None
     try:
         watermark = entries.get(WATERMARK)
@@ -167,7 +167,7 @@ def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
 
 
 def read_key(text: str | None) -> PublicationKey | None:
-    """The key of a live batch, `<stream>:<generation>:<batch>`; none for anything else, for example a backfill's."""
+    """Parse the key of a batch, `<stream>:<generation>:<batch>`; none for other text, such as the key of a backfill."""
     parts = text.split(":") if text is not None else []
     if len(parts) != 3 or not all(_is_whole_number(part) for part in parts[1:]):
         return None
@@ -179,7 +179,7 @@ def _is_whole_number(text: str) -> bool:
 
 
 def publication_summary(batches: Sequence[BatchSummary]) -> dict[str, str]:
-    """The summary of the snapshot that publishes batches: the last one's, over the offsets and rows of all of them.
+    """The summary of the snapshot that publishes batches: that of the last batch, with the offsets and rows of all.
 
     Parameters
     ----------
@@ -197,11 +197,11 @@ def publication_summary(batches: Sequence[BatchSummary]) -> dict[str, str]:
 class StagedBatch:
     """One batch of an output in its staging table.
 
-    summary: what it says of itself.
-    snapshot_id, parent_id: its snapshot there and the one before; Spark reads just the batch's rows between the two.
-    staged_at: when it was committed there.
-    data_files: how many files it brought, as Iceberg counted them.
-    is_overtaken: whether a newer run had begun before it was staged; then it is never published.
+    summary: the summary of its snapshot.
+    snapshot_id, parent_id: its snapshot and the previous one; Spark reads the rows of the batch between the two.
+    staged_at: when its snapshot was committed.
+    data_files: how many files it added, as Iceberg counted them.
+    is_overtaken: whether a newer run had begun before it was staged; such a batch is never published.
     """
 
     summary: BatchSummary
@@ -213,5 +213,5 @@ class StagedBatch:
 
     @property
     def position(self) -> tuple[int, int]:
-        """What batches are ordered by: generation, then number."""
+        """The order of batches: generation, then number."""
         return (self.summary.key.generation, self.summary.key.batch)

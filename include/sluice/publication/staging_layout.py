@@ -30,18 +30,18 @@ from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
 
 TARGET_UUID = "sluice.staging.target-uuid"
-"""The property of a staging table that says which table its files are meant for, a name being given anew at times."""
+"""The property of a staging table with the UUID of its target: a dropped table's name may be used again."""
 
 OPERATION_COLUMN = "_sluice_operation"
-"""The column that the staging table of a merge has beside those of its target: `insert`, `update` or `delete`, null for
-a row without an operation. It is staged so that a replay and a recovery know what a change meant; no target has it."""
+"""The additional column of the staging table of a merge: `insert`, `update` or `delete`, null for a row without an
+operation. It is staged so that a replay and a recovery know the operation of each row; no target has it."""
 
 _OPERATION_FIELD_ID = 1_000_000_000
-"""Far above the ids that a target will give to columns of its own."""
+"""Far above the ids that a target assigns to its own columns."""
 
 _OWN_PLACES = frozenset({"write.metadata.path", "write.data.path", "write.wap.enabled"})
-"""Properties of a target that its staging table does not take over: its metadata is its own, its data is the target's,
-and a staged batch is not staged a second time."""
+"""Properties that a staging table does not copy from its target: it has its own metadata, its data folder is set
+explicitly, and a staged batch is not staged a second time."""
 
 _DISTRIBUTION = "write.distribution-mode"
 
@@ -49,16 +49,17 @@ _LAST_ADDED = -1
 
 
 def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: str, is_merged: bool = False) -> str:
-    """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is.
+    """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is equal.
 
-    Field ids, partition spec, sort order and `write.*` properties are the target's. Files go into the target's data
-    folder and stay there; `gc.enabled=false` keeps every engine's maintenance from deleting them. Rows are sorted
-    within files, not over all files of a batch: Spark would compute the batch twice, the first time for a sample.
+    Field ids, partition spec, sort order and `write.*` properties are the target's. Files are written into the target's
+    data folder and stay there; `gc.enabled=false` keeps the maintenance of every engine from deleting them. Rows are
+    sorted within files and not over all files of a batch: for that Spark would compute the batch twice, the first time
+    for a sample.
 
     Parameters
     ----------
     target: `<namespace>.<table>`; it must exist.
-    is_merged: whether Spark merges what is staged: then there is a column for the operation, `OPERATION_COLUMN`.
+    is_merged: whether Spark merges the staged rows; then the table has the column `OPERATION_COLUMN`.
 
     Returns
     -------
@@ -67,8 +68,8 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     Raises
     ------
     LakehouseError: when the target does not exist, or the catalog refuses.
-    UnpublishableError: when nothing can be published into the target, or batches for a table that had its name before
-        are staged.
+    UnpublishableError: when staged delivery cannot write into the target, or when batches for a dropped table of the
+        same name are staged.
     """
     names = StagedOutput(stream=stream, output=output, target=target)
     wanted = require_table(catalog, target)
@@ -96,7 +97,7 @@ def data_folder(target: TableMetadata) -> str:
 
 
 def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schema: Schema) -> tuple[TableUpdate, ...]:
-    """What makes a staging table equal to its target, but for its own schema; nothing when it is."""
+    """Plan the updates that make a staging table equal to its target, with a schema of its own; none when it is."""
     return (
         *_schema_updates(staging, schema),
         *_spec_updates(staging, target),
@@ -106,7 +107,7 @@ def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schem
 
 
 def _create(catalog: Catalog, names: StagedOutput, target: Table) -> Table:
-    """Create it with the columns alone: a catalog gives a new table field ids of its own, so layout comes after."""
+    """Create it with the columns alone: the catalog assigns new field ids, so the layout is set afterwards."""
     namespace = names.staging.partition(".")[0]
     with catalog_refusals(f"create the table {names.staging}"):
         catalog.create_namespace_if_not_exists(namespace)
@@ -118,7 +119,7 @@ def _create(catalog: Catalog, names: StagedOutput, target: Table) -> Table:
                 sort_order=UNSORTED_SORT_ORDER,
                 properties={"format-version": str(target.metadata.format_version), **_properties(target.metadata)},
             )
-        except TableAlreadyExistsError:  # another driver was faster
+        except TableAlreadyExistsError:  # another driver has created it meanwhile
             return catalog.load_table(names.staging)
 
 
@@ -130,14 +131,14 @@ def _refuse_anothers_batches(staging: Table, target: Table) -> None:
     with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
         if any(m.has_added_files() or m.has_existing_files() for m in newest.manifests(staging.io)):
             raise UnpublishableError(
-                f"{'.'.join(staging.name())} holds batches for a table {'.'.join(target.name())} that was dropped and "
-                "made anew since.",
-                next_step="Bring the old table back, or drop the staging table, which gives those batches up.",
+                f"{'.'.join(staging.name())} holds batches for an earlier table {'.'.join(target.name())}, which was "
+                "dropped and created again.",
+                next_step="Restore the earlier table, or drop the staging table; its batches are lost then.",
             )
 
 
 def _with_operation(target: Table) -> Schema:
-    """The schema of a target and the column of the operation.
+    """The schema of a target with the operation column.
 
     Raises
     ------
@@ -146,8 +147,8 @@ def _with_operation(target: Table) -> Schema:
     schema = target.schema()
     if OPERATION_COLUMN in schema.column_names:
         raise UnpublishableError(
-            f"{'.'.join(target.name())} has a column {OPERATION_COLUMN}, which is the staging table's own.",
-            next_step="Give the column another name.",
+            f"{'.'.join(target.name())} has a column {OPERATION_COLUMN}, a name that is reserved for staging tables.",
+            next_step="Rename the column.",
         )
     operation = NestedField(_OPERATION_FIELD_ID, OPERATION_COLUMN, StringType(), required=False)
     return Schema(*schema.fields, operation, identifier_field_ids=schema.identifier_field_ids)
@@ -222,7 +223,7 @@ def _properties(target: TableMetadata) -> dict[str, str]:
 
 
 def _is_sorted_over_all_files(target: TableMetadata) -> bool:
-    """Whether engines give each file of a write a range of its own, which they do by default where rows are sorted.
+    """Whether engines distribute the rows of a write by ranges, which is the default for a sorted table.
 
     Source: https://iceberg.apache.org/docs/latest/spark-writes/#writing-distribution-modes
     """

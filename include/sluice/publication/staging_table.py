@@ -27,10 +27,10 @@ from sluice.tables.declared_tables import load_table
 from sluice.tables.inspection import READERS
 
 CLEARED = "sluice.staging.cleared"
-"""The property of a staging table that lists snapshots whose batches are cleared and that are not expired yet."""
+"""The property of a staging table that lists the snapshots of cleared batches that are not expired yet."""
 
 ORPHAN_AGE = timedelta(hours=12)
-"""A staged file that is younger is taken for there: orphan removals leave files of a day alone, most of three."""
+"""A younger staged file is assumed to exist: orphan removals spare the files of a day, most of them of three days."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
 
     Raises
     ------
-    LakehouseError: when it is not there, or the catalog cannot be asked.
+    LakehouseError: when it does not exist, or the catalog cannot be asked.
     """
     table = load_table(catalog, output.staging)
     if table is None:
@@ -49,13 +49,13 @@ def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
 
 
 def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedBatch, ...]:
-    """Every batch in a loaded staging table, oldest first, published ones that are not cleared yet included.
+    """Every batch in a loaded staging table, oldest first, including published ones that are not cleared yet.
 
-    A batch that was staged twice, by a driver that lost its answer or by two drivers, is listed twice.
+    A batch that was staged twice, after a lost answer or by two drivers, is listed twice.
 
     Raises
     ------
-    StagingError: when somebody else wrote into the table.
+    StagingError: when the table holds a batch of another output.
     """
     cleared = cleared_snapshots(staging)
     newest_token = -1
@@ -72,12 +72,12 @@ def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedB
 
 
 def cleared_snapshots(staging: Table) -> frozenset[int]:
-    """The snapshots whose batches are cleared and that stay only because the next batch is what follows them."""
+    """The snapshots of cleared batches that remain because the rows of the next batch are read from them on."""
     return frozenset(int(snapshot_id) for snapshot_id in json.loads(staging.properties.get(CLEARED, "[]")))
 
 
 def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:
-    """The data files that batches brought, by the batch's snapshot id. One look at the newest snapshot serves all.
+    """The data files that batches added, by the batch's snapshot id, read from the newest snapshot in one pass.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
 
 
 def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:
-    """Whether a manifest can list files that some snapshots added. One that only adds files lists those of the snapshot
-    that wrote it; others were written anew from older ones and may list anybody's.
+    """Whether a manifest can list files that some snapshots added. A manifest that only adds files lists those of its
+    own snapshot; a rewritten manifest may list files of any snapshot.
 
     Source: https://iceberg.apache.org/spec/#manifest-lists, `added_snapshot_id` and the counts, which version 1 lacks.
     """
@@ -113,21 +113,21 @@ def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:
 
 
 def _live_entries(staging: Table, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-    """The entries of all manifests, which are many and small when many batches are published together."""
+    """The entries of all manifests, read in parallel: many batches that are published together have many small ones."""
     with ThreadPoolExecutor(READERS) as pool:
         for entries in pool.map(lambda manifest: manifest.fetch_manifest_entry(staging.io), manifests):
             yield from entries
 
 
 def refuse_missing_files(staging: Table, batches: Sequence[StagedBatch], *, now: datetime) -> None:
-    """Refuse batches whose files somebody removed from the store.
+    """Refuse batches whose files were removed from the store.
 
-    Staged files lie in the target's folder and are not in the target yet: an orphan removal on the target takes them
-    for leftovers once they are old enough. Only then is the store asked, one request for each file.
+    Staged files lie in the target's folder and are not in the target yet, so an orphan removal on the target deletes
+    them once they are old enough. The store is asked for those files only, with one request for each.
 
     Raises
     ------
-    StagingError: naming the first file that is gone.
+    StagingError: with the name of the first file that is missing.
     """
     old = [batch for batch in batches if now - batch.staged_at > ORPHAN_AGE]
     for batch, files in ((batch, staged_files(staging, [batch])[batch.snapshot_id]) for batch in old):
@@ -136,7 +136,7 @@ def refuse_missing_files(staging: Table, batches: Sequence[StagedBatch], *, now:
                 raise StagingError(
                     f"Batch {batch.summary.key} was staged {batch.staged_at:%Y-%m-%d %H:%M} and its file "
                     f"{file.file_path} is gone: an orphan removal on the target took it.",
-                    next_step="Bring the file back, or open a new generation at the newest published batch.",
+                    next_step="Restore the file, or open a new generation at the newest published batch.",
                 )
 
 
@@ -144,7 +144,7 @@ def _refuse_anothers(summary: BatchSummary, *, stream: str, output: str) -> None
     if (summary.key.stream, summary.output) != (stream, output):
         raise StagingError(
             f"The staging table of {stream}.{output} holds batch {summary.key} of output {summary.output}.",
-            next_step="A staging table is written by its own stream only; see who else writes there.",
+            next_step="Only its own stream may write into a staging table: find the other writer.",
         )
 
 
@@ -153,7 +153,7 @@ def _refuse_incomplete(batch: StagedBatch, *, found: int, staging: Table) -> Non
         raise StagingError(
             f"Batch {batch.summary.key} was staged with {batch.data_files} files and {'.'.join(staging.name())} holds "
             f"{found} of them.",
-            next_step="See who changed the staging table: it is written by its own stream only.",
+            next_step="Only its own stream may write into a staging table: find what changed it.",
         )
 
 
@@ -171,7 +171,7 @@ def _staged(snapshot: Snapshot, summary: BatchSummary, *, is_overtaken: bool) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clearance:
-    """What was cleared: the batches, and how many files of the staging table's own metadata and merged data went."""
+    """The result of a clearing: the cleared batches, and how many metadata files and merged data files were deleted."""
 
     batches: tuple[StagedBatch, ...]
     deleted_files: int
@@ -187,16 +187,17 @@ def clear_staging(
     superseded_files: Sequence[str] = (),
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> Clearance:
-    """Let the staging table forget the batches at or below the mark, and those that are abandoned.
+    """Remove the batches at or below the mark and the abandoned batches from the staging table.
 
-    One commit deletes their entries and expires their snapshots, so that there is no moment at which a batch is listed
-    and its files are not. Snapshots stay as long as a batch behind them is read as what follows them.
+    Orphan removal on the target can work only after that. Data files of the target stay where they are. One commit
+    deletes the entries and expires the snapshots, so that a batch is never listed without its files. A snapshot remains
+    while the rows of the next batch are read from it on.
 
     Parameters
     ----------
     abandoned: from `plan_publication`, after they were reported.
-    unrecorded: the numbers of published batches that stay, because nobody else knows of them yet.
-    superseded_files: from publications: staged files that went in as part of larger ones. Nothing needs them any more.
+    unrecorded: the numbers of published batches to keep, because the ledger does not have them yet.
+    superseded_files: from publications: staged files whose rows were published in larger files; they are deleted.
 
     Raises
     ------
@@ -228,7 +229,7 @@ def clear_staging(
 
 
 def _forgetting(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[StagedBatch]) -> tuple[TableUpdate, ...]:
-    """Expire what nobody needs. The head that was stays once more: a writer may just be reading it to append to it."""
+    """Expire unneeded snapshots. The previous head is kept once more: a writer may be about to append to it."""
     head = staging.metadata.current_snapshot_id
     needed = {batch.snapshot_id for batch in kept} | {batch.parent_id for batch in kept} | {head}
     present = {snapshot.snapshot_id for snapshot in staging.metadata.snapshots}
@@ -243,9 +244,9 @@ def _forgetting(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[Stag
 
 
 def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, superseded_files: Collection[str]) -> int:
-    """Delete the metadata files of the expired snapshots, which nothing else would ever delete, and merged files.
+    """Delete the metadata files of the expired snapshots, which nothing else deletes, and the superseded files.
 
-    The commit has landed. What cannot be deleted now is left behind, which costs space and nothing else.
+    The commit has landed. A file that cannot be deleted now stays, which costs nothing but space.
     """
     after = load_staging_table(catalog, output)
     present = {snapshot.snapshot_id for snapshot in after.metadata.snapshots}
@@ -255,7 +256,7 @@ def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, supe
             used = {path for snapshot in after.metadata.snapshots for path in _metadata_files(after, snapshot)}
             unused = {path for snapshot in expired for path in _metadata_files(before, snapshot)} - used
     except LakehouseError as error:
-        _log.warning("metadata files of %s are left behind: %s", output.staging, error)
+        _log.warning("metadata files of %s were not deleted: %s", output.staging, error)
         return 0
     deleted = 0
     for path in (*sorted(unused), *superseded_files):
@@ -263,7 +264,7 @@ def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, supe
             after.io.delete(path)
             deleted += 1
         except OSError as error:
-            _log.warning("a file of %s is left behind: %s", output.staging, error)
+            _log.warning("a file of %s was not deleted: %s", output.staging, error)
     return deleted
 
 

@@ -74,5 +74,5 @@ def test_an_unfinished_batch_needs_a_history_that_reaches_back_to_it(bench: Work
 
     require_direct_start(bench.target(), own, unfinished_since=None)
     require_direct_start(bench.target(), own, unfinished_since=now + CLOCKS_APART + timedelta(hours=1))
-    with pytest.raises(DivergedError, match="nobody knows whether the batch is in the table"):
+    with pytest.raises(DivergedError, match="it is unknown whether the batch is in the table"):
         require_direct_start(bench.target(), own, unfinished_since=now)

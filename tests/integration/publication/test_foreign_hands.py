@@ -76,7 +76,7 @@ def test_a_table_that_was_dropped_and_made_anew(bench: Workbench) -> None:
     with pytest.raises(LakehouseError, match="does not exist"):
         bench.publish(*bench.staged())
     bench.declare()
-    with pytest.raises(UnpublishableError, match="dropped and made anew"):
+    with pytest.raises(UnpublishableError, match="dropped and created again"):
         bench.begin()
 
 

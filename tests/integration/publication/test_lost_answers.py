@@ -90,7 +90,7 @@ def test_a_connection_that_breaks_and_a_catalog_that_is_gone_then(bench: Workben
         through = settings.catalog.model_copy(update={"uri": f"http://127.0.0.1:{proxy.port}"})
         behind = replace(bench, catalog=open_catalog(settings.model_copy(update={"catalog": through})))
         proxy.to_drop, proxy.is_silent_after_drop = 1, True
-        with pytest.raises(UncertainError, match="Cannot tell whether this was published"):
+        with pytest.raises(UncertainError, match="It is unknown whether this was published"):
             behind.publish(batch, policy=RacePolicy(attempts=3))
         behind.catalog.close()
     assert bench.publish(batch).was_published_before
