@@ -46,7 +46,7 @@ from tests.faults.dying_driver import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
 from sluice_spark.session.session import open_session

@@ -1,6 +1,6 @@
 """The DAG that checks every checkpoint, on schedule."""
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
 from sluice_airflow.dag_builders.checkpoint_health import checkpoint_health_dag
 

@@ -1,6 +1,6 @@
 """The DAG that checks every table against its declared expectations."""
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
 from sluice_airflow.dag_builders.data_quality import data_quality_dag
 

@@ -1,6 +1,6 @@
 """The DAG that keeps every table in order, on schedule."""
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
 from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag
 

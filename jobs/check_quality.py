@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.errors import UnhealthyError
 from sluice.launching.job_command import CheckQuality, parse_arguments
 from sluice.launching.job_output import json_line

@@ -14,7 +14,7 @@ from functools import cache, partial
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.errors import UnhealthyError
 from sluice.launching.job_command import MaintainTable, parse_arguments
 from sluice.launching.job_output import json_line

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from sluice.declarations.loading import load_declarations
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_command import PreviewStream, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.settings import load_settings

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LeaseLostError, UsageError
 from sluice.launching.job_command import RunStream, parse_arguments
 from sluice.ledger.connection import open_ledger

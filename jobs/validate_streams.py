@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.plan_report import PlansObservation
-from sluice.declarations.streams import StateDeclaration
 from sluice.errors import UsageError
 from sluice.launching.job_command import ValidateStreams, parse_arguments
 from sluice.launching.job_output import json_line

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-import sluice.declarations.loading
+import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
 import sluice_airflow.dag_builders.broken_declarations
 import sluice_airflow.dag_builders.checkpoint_health

@@ -27,9 +27,11 @@ from uuid import uuid4
 
 import pytest
 
-from sluice.declarations.loaded import Declarations, LoadedStream
-from sluice.declarations.sources import Column, FilesSource, IcebergSource, InputDeclaration, KafkaSource
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
+from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.value_declaration import Column
 from sluice.errors import UsageError
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
@@ -243,7 +245,7 @@ def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settin
 @pytest.fixture(scope="session")
 def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session as a driver opens it, with two cores of this machine."""
-    from sluice.declarations.streams import EngineDeclaration, StateDeclaration
+    from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
     from sluice.launching.launch_settings import launch_conf
     from sluice_spark.session.session import open_session
 
@@ -263,7 +265,7 @@ def stream_bench(
     sluice_settings: Settings, sluice_spark: SparkSession, sluice_pipelines: Path, tmp_path: Path
 ) -> Iterator[Callable[[str], StreamBench]]:
     """Puts the stream of a name on the bench: its tables empty, its checkpoint new."""
-    from sluice.declarations.loading import load_declarations
+    from sluice.declarations.load_declarations import load_declarations
     from sluice.ledger.connection import open_ledger
 
     declarations = load_declarations(sluice_pipelines)
@@ -327,7 +329,7 @@ def _fed(declared: InputDeclaration, name: str, *, prefix: str) -> InputDeclarat
 
 
 def _create_tables(bench: StreamBench, *, declared: LoadedStream) -> None:
-    from sluice.declarations.quarantine import quarantine_declaration
+    from sluice.declarations.quarantine_table import quarantine_declaration
     from sluice.tables.catalog import open_catalog
     from sluice.tables.declared_tables import create_or_evolve_table
 

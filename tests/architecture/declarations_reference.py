@@ -15,12 +15,9 @@ from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sluice.declarations.not_yet import NOT_YET, NotYetPart
-from sluice.declarations.record_values import MessageName, SubjectName
-from sluice.declarations.sources import TopicName, meaningless_sources
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import TableDeclaration
-from sluice.declarations.values import (
+from sluice.declarations.checks.not_yet import NOT_YET, NotYetPart
+from sluice.declarations.input_declaration import meaningless_sources
+from sluice.declarations.scalar_types import (
     ColumnName,
     Cron,
     Duration,
@@ -31,6 +28,10 @@ from sluice.declarations.values import (
     SqlFile,
     TableName,
 )
+from sluice.declarations.source_declarations import TopicName
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.value_declaration import MessageName, SubjectName
 
 FILE = Path(__file__).parents[2] / "docs" / "declarations.md"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.architecture.declarations_reference import FILE, INTRODUCTION, render
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 
 
 def test_the_reference_is_what_the_models_say() -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluice.checkpoints.compatibility import fingerprint_of
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger

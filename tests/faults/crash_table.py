@@ -36,7 +36,7 @@ from tests.fixtures.crash_scenarios import FOREIGN, Scenario, Way
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice_spark.session.session import open_session
 

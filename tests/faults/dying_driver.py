@@ -21,8 +21,8 @@ from contextlib import suppress
 import psutil
 from tests.faults.guards import Guard, without
 
-from sluice.declarations.loading import load_declarations
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import admit_run, record_process

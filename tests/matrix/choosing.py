@@ -7,7 +7,7 @@ from itertools import combinations
 
 from tests.matrix.declaring import unbuilt_part
 
-from sluice.declarations.combinations import Combination, every_combination, judge
+from sluice.declarations.checks.combinations import Combination, every_combination, judge
 
 _PARTS = ("input", "output", "trigger", "mode")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from sluice.declarations.combinations import Combination
-from sluice.declarations.not_yet import refused_parts
-from sluice.declarations.positions import read_document
-from sluice.declarations.streams import RECORD_TRIGGERS
+from sluice.declarations.checks.combinations import Combination
+from sluice.declarations.checks.not_yet import refused_parts
+from sluice.declarations.trigger_declaration import RECORD_TRIGGERS
+from sluice.declarations.yaml_document import read_document
 
 WORDS = ("a", "a", "b")
 """What every input holds: so small that all of the time goes into Spark's own work."""

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from tests.matrix.running import name_of
 
-from sluice.declarations.combinations import INPUTS, MODES, OUTPUTS, TRIGGERS, Combination
+from sluice.declarations.checks.combinations import INPUTS, MODES, OUTPUTS, TRIGGERS, Combination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

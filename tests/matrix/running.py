@@ -15,7 +15,7 @@ from tests.fixtures.workshop import Workshop
 from tests.matrix.declaring import declared_parts, expected_rows, query
 from tests.matrix.services import Services
 
-from sluice.declarations.combinations import Combination
+from sluice.declarations.checks.combinations import Combination
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.sinks import console
 from sluice_spark.sinks.memory import kept_rows

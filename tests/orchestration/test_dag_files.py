@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
 
-from sluice.declarations.streams import PLATFORM_DAGS
+from sluice.declarations.stream_declaration import PLATFORM_DAGS
 from sluice.settings import project_root
 
 DAGS = project_root() / "dags"

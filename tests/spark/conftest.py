@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.streams import EngineDeclaration, StateDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings

@@ -15,7 +15,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.checkpoints.check_checkpoints import check_checkpoints, observe_checkpoint
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_history import newest_checkpoint_check
 from sluice.ledger.records.checkpoint_check import CheckpointObservation, CheckpointProperty

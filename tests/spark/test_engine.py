@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.fixtures.stack import Stack
 
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.settings import Settings
@@ -19,7 +19,7 @@ from sluice.settings import Settings
 APPLICATION = """
 import json
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.settings import load_settings
 from sluice_spark.session.session import open_session
 

@@ -15,8 +15,8 @@ from pyiceberg.catalog import Catalog
 from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
 from tests.fixtures.stack import Stack
 
-from sluice.declarations.loading import Declarations, load_declarations
-from sluice.declarations.quarantine import all_tables
+from sluice.declarations.load_declarations import Declarations, load_declarations
+from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.flights_data import FIRST_DAY, Flight, Span, flights_of, read_weather
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.reference_data import write_reference_data

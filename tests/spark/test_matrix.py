@@ -10,7 +10,7 @@ from tests.matrix.choosing import pairwise, runnable_combinations
 from tests.matrix.running import name_of, run_combination
 from tests.matrix.services import Services, services_in
 
-from sluice.declarations.combinations import Combination
+from sluice.declarations.checks.combinations import Combination
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings
 

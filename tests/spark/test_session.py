@@ -9,8 +9,8 @@ import pytest
 from py4j.java_gateway import JVMView
 from pyspark.sql import SparkSession
 
+from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
-from sluice.declarations.streams import EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
 from sluice_spark.session.jvm import jvm_of

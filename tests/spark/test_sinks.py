@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.outputs import FilesOutput, KafkaOutput
+from sluice.declarations.output_declaration import FilesOutput, KafkaOutput
 from sluice.errors import DeliveryError, LeaseLostError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.records.stream_batch import PublicationKey

@@ -15,7 +15,7 @@ from tests.fixtures.database import run_sql
 from tests.fixtures.streaming import Running, running
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.sources import InputDeclaration
+from sluice.declarations.input_declaration import InputDeclaration
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.sources import open_input

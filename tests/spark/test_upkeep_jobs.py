@@ -14,7 +14,7 @@ import yaml
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.launching.job_command import CheckQuality
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import SparkConnection, spark_submit_command

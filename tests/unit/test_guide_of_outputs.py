@@ -9,9 +9,9 @@ import pytest
 import yaml
 from tests.fixtures.readme import PROJECT, named_blocks
 
-from sluice.declarations.combinations import TRIGGERS
-from sluice.declarations.loading import load_declarations
-from sluice.declarations.outputs import OutputDeclaration
+from sluice.declarations.checks.combinations import TRIGGERS
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.output_declaration import OutputDeclaration
 
 GUIDE = (PROJECT / "docs" / "guides" / "outputs.md").read_text()
 OUTPUTS = frozenset(OutputDeclaration.model_fields)

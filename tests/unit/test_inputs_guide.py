@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sluice.declarations.loading import load_declarations
-from sluice.declarations.sources import SourceDeclaration
+from sluice.declarations.input_declaration import SourceDeclaration
+from sluice.declarations.load_declarations import load_declarations
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "inputs.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)]

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sluice.cli.app import app
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 
 
 def test_it_is_short(readme: str) -> None:

@@ -14,8 +14,8 @@ from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.yarn.single_node import SingleNodeYarn
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState

@@ -8,8 +8,8 @@ from datetime import datetime
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files, paths_to_read
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.checkpoint_history import record_checkpoint_check

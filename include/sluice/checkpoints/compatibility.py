@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 
 STATE_OPERATORS = "state operators"
 """The entry of the operators that keep state, with their keys; empty: none do. Only a planned query can tell."""

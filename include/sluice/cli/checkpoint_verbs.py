@@ -9,7 +9,7 @@ import typer
 from sluice.checkpoints.check_checkpoints import check_checkpoints
 from sluice.cli.command_options import AsJson
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.checkpoint_check import CheckpointObservation

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import submit_by_program
 from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher

@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.terminal import print_dry_run_note, print_json
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.records.desired_state import DesiredStateObservation

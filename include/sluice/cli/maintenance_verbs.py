@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.terminal import print_dry_run_note, print_json
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import MaintainTable
 from sluice.launching.job_output import json_value

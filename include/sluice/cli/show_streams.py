@@ -12,7 +12,7 @@ from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.command_options import AsJson, StreamName
 from sluice.cli.stream_rendering import batches_table, remarks, row_json, rows_table, runs_table, state_text
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.generations import find_generation

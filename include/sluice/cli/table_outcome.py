@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.change_plan import plan_table_changes
 from sluice.tables.declared_tables import apply_table_changes, load_table

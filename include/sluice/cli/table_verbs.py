@@ -12,10 +12,10 @@ from sluice.cli import maintenance_verbs
 from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.table_outcome import TableOutcome, create_or_change_table, plan_table
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.loading import load_declarations
-from sluice.declarations.quarantine import all_tables
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from sluice.declarations.wording import did_you_mean
+from sluice.declarations.error_messages import did_you_mean
 
 
 def _as_spark_writes(value: object) -> object:

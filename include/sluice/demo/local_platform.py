@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.report import WhereToLook

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.local_platform import LocalPlatform, flights_topic, is_stack_running
 from sluice.demo.reference_data import write_reference_data
@@ -23,7 +23,7 @@ def prepare_tables(platform: LocalPlatform) -> None:
     DeclarationError: when a declaration is wrong.
     LakehouseError: when the catalog refuses.
     """
-    from sluice.declarations.quarantine import all_tables
+    from sluice.declarations.quarantine_table import all_tables
     from sluice.tables.catalog import open_catalog
     from sluice.tables.declared_tables import create_or_evolve_table
 

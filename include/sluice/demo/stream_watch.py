@@ -11,7 +11,7 @@ from sluice.ledger.records.run import RunState
 from sluice.supervision.stream_status import StreamRow, observe_rows
 
 if TYPE_CHECKING:
-    from sluice.declarations.loaded import LoadedStream
+    from sluice.declarations.loaded_declarations import LoadedStream
     from sluice.launching.launcher_port import Launcher
     from sluice.ledger.connection import Ledger
     from sluice.sources.source_heads import SourceHeads

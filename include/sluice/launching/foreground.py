@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.launching.job_command import JobCommand
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import SparkConnection, spark_submit_command

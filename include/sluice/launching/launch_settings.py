@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
 
 _REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"

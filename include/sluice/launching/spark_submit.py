@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import JobCommand, RunStream
 from sluice.launching.launch_settings import launch_conf

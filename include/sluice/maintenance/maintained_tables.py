@@ -6,9 +6,9 @@ from datetime import datetime
 
 from pyiceberg.table import Table
 
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.quarantine import all_tables
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
 from sluice.maintenance.pin_plan import PinPlan, plan_pins

@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Any
 
-from sluice.declarations.tables import (
+from sluice.declarations.maintenance_declaration import (
     CompactionDeclaration,
     ExpiryDeclaration,
     MaintenanceDeclaration,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.sources import IcebergSource
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger

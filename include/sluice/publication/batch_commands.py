@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.streams import QUARANTINE_OUTPUT, StreamDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError, UsageError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.connection import Ledger

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sluice.declarations.values import is_name, is_table_name
+from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PUBLICATION_KEY, PublicationKey
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastavro import schemaless_reader
 from fastavro.read import SchemaResolutionError
 
-from sluice.declarations.avro_schemas import parsed_avro
+from sluice.declarations.schemas.avro_schemas import parsed_avro
 from sluice.record_values.schemas import SchemaText
 from sluice.record_values.unfit import UnfitError
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from sluice.declarations.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
+from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
 from sluice.record_values.schemas import SchemaText
 from sluice.record_values.unfit import UnfitError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sluice.declarations.avro_schemas import avro_columns
-from sluice.declarations.record_values import RECORD_COLUMN, Column, ValueDeclaration
-from sluice.declarations.schema_files import columns_of_json
+from sluice.declarations.schemas.avro_schemas import avro_columns
+from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
 from sluice.errors import RegistryError, UsageError
 from sluice.record_values.registry import schema_of_subject
 from sluice.record_values.schemas import SchemaText, ValueSchema
@@ -71,7 +71,11 @@ def _of_subject(
 
 def _columns(value: ValueDeclaration, schema: SchemaText) -> tuple[Column, ...]:
     if value.format == "protobuf":
-        from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of  # few need protoc
+        from sluice.declarations.schemas.protobuf_schemas import (  # few need protoc
+            compiled,
+            message_columns,
+            message_of,
+        )
 
         columns = message_columns(message_of(compiled(schema.text, schema.imports), value.message))
     else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sluice.declarations.record_values import Column
+from sluice.declarations.value_declaration import Column
 from sluice.settings import SchemaRegistryConnection
 
 ValueFormat = Literal["json", "avro", "protobuf"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.declarations.sources import KafkaSource
+from sluice.declarations.source_declarations import KafkaSource
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from sluice.declarations.sources import IcebergSource, KafkaSource
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.errors import LakehouseError, SettingsError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.settings import KafkaConnection, Settings
@@ -25,7 +25,7 @@ from sluice.tables.declared_tables import load_table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from sluice.declarations.streams import StreamDeclaration
+    from sluice.declarations.stream_declaration import StreamDeclaration
 
 Rows = TypeVar("Rows")
 Firsts: TypeAlias = Mapping[str, Mapping[int, int]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sluice.declarations.sources import FilesSource, IcebergSource, KafkaSource
+from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.errors import CheckpointError, LakehouseError
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, Settings
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
 
-    from sluice.declarations.sources import InputDeclaration
-    from sluice.declarations.streams import StreamDeclaration
+    from sluice.declarations.input_declaration import InputDeclaration
+    from sluice.declarations.stream_declaration import StreamDeclaration
     from sluice.ledger.records.stream_batch import BatchObservation
 
 RETRY_AFTER_SECONDS = 15.0

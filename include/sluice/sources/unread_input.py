@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.declarations.sources import FilesSource
+from sluice.declarations.source_declarations import FilesSource
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import TableStep, snapshot_of

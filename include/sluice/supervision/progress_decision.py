@@ -27,7 +27,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation

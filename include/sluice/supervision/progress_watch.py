@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from sluice.declarations.loaded import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.batches import newest_batch, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample

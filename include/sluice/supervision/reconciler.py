@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.supervision.progress_watch import watch_progress

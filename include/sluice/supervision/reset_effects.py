@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sluice.declarations.outputs import DeltaOutput, FilesOutput, IcebergOutput, KafkaOutput, OutputDeclaration
-from sluice.declarations.sources import (
-    DeltaSource,
-    FilesSource,
-    IcebergSource,
-    KafkaSource,
-    KinesisSource,
-)
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.output_declaration import DeltaOutput, FilesOutput, KafkaOutput, OutputDeclaration
+from sluice.declarations.source_declarations import DeltaSource, FilesSource, IcebergSource, KafkaSource, KinesisSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 
 _WHAT_COMES = "only what comes after that start; what came since the last batch is never read"
 _TWICE = "what is read again is published again: rows of before are there twice"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sluice.declarations.supervision import SupervisionDeclaration
+from sluice.declarations.supervision_declaration import SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 
-from sluice.declarations.supervision import BreakerDeclaration, RestartDeclaration
+from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration
 from sluice.failure_reasons import FailureClass
 
 LARGEST_SHARE_OFF = 0.25

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause

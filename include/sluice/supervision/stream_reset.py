@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError, SluiceError, UsageError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import batches_since, totals
 from sluice.ledger.connection import Ledger

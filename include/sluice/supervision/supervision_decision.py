@@ -41,7 +41,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import Failure, describe_failure, given_up_steps
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun

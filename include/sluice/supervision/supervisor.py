@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, LedgerError, RunAlreadyLiveError, SettingsError, SluiceError
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.transforms import VoidTransform
 
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.table_changes import (
     AddColumn,

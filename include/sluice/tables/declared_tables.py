@@ -17,7 +17,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 
-from sluice.declarations.tables import SortField, TableDeclaration
+from sluice.declarations.table_declaration import SortField, TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import plan_table_changes

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pyiceberg import types as iceberg
 
-from sluice.declarations.tables import PartitionField, SortField
+from sluice.declarations.table_declaration import PartitionField, SortField
 
 ColumnPath: TypeAlias = tuple[str, ...]
 """The way to a column: its name, then names inside structs, `element` inside lists and `value` inside maps."""

@@ -21,9 +21,9 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
-from sluice.declarations.tables import PartitionField as DeclaredPartitionField
-from sluice.declarations.tables import SortField as DeclaredSortField
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import PartitionField as DeclaredPartitionField
+from sluice.declarations.table_declaration import SortField as DeclaredSortField
+from sluice.declarations.table_declaration import TableDeclaration
 
 FORMAT_VERSION = "2"
 """Every reader and writer of the platform knows it; pyiceberg writes no manifests of version 3 yet."""

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as fn
 
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed

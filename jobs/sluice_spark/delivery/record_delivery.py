@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from sluice.declarations.values import duration_text
+from sluice.declarations.scalar_types import duration_text
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.jvm import jvm_of

@@ -7,7 +7,7 @@ import logging
 
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.chain import whole_batches

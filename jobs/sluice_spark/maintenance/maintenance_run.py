@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_command import MaintainTable
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.maintenance_history import record_maintenance

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from sluice.declarations.tables import ExpectationDeclaration
+from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.ledger.records.quality_check import ExpectationObservation
 
 SAMPLES = 10

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice_spark.quality.expectation_results import evaluate, import_great_expectations

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.plan_report import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
 from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.spark_errors import first_line

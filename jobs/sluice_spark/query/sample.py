@@ -7,14 +7,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.declarations.sources import (
-    DeltaSource,
-    FilesSource,
-    IcebergSource,
-    InputDeclaration,
-    KafkaSource,
-    RateSource,
-)
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.source_declarations import DeltaSource, FilesSource, IcebergSource, KafkaSource, RateSource
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice_spark.sources import delta, files, iceberg, kafka, open_input

@@ -19,7 +19,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from sluice.declarations.sources import FilesSource, InputDeclaration
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.source_declarations import FilesSource
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from pyspark.sql import functions as fn
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.outputs import IcebergOutput
-from sluice.declarations.sources import IcebergSource
-from sluice.declarations.streams import QUARANTINE_OUTPUT, StreamDeclaration
-from sluice.declarations.values import duration_text
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.scalar_types import duration_text
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError
 from sluice.settings import Settings
 from sluice_spark.query.runnable import require_runnable, stateful_operators

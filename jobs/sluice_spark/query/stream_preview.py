@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.settings import Settings
 from sluice_spark.query.sample import sample_input
 from sluice_spark.query.transformation import transform

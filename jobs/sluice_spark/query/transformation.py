@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.session.user_code import load_function

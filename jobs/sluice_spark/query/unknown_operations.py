@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice_spark.query.united_outputs import field, move
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation, RunState

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from sluice.declarations.streams import QUARANTINE_OUTPUT
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch

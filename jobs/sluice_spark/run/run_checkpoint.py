@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation, record_fingerprint, record_query_id

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation

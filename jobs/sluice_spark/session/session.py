@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session.jvm import remember_names

@@ -18,7 +18,7 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
-from sluice.declarations.sources import Column
+from sluice.declarations.value_declaration import Column
 from sluice.errors import UsageError
 
 _PRIMITIVES: dict[str, types.DataType] = {

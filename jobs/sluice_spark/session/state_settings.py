@@ -12,8 +12,8 @@ import logging
 from pyspark.sql import SparkSession
 
 from sluice.checkpoints.state_parts import StateParts, decide_state_parts
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.streams import StateDeclaration
+from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError
 from sluice_spark.session.checkpoint_metadata import CheckpointState
 

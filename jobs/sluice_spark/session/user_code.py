@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.wording import key_text
+from sluice.declarations.error_messages import key_text
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.outputs import ConsoleOutput, DeltaOutput, FilesOutput, KafkaOutput, MemoryOutput, PythonOutput
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.output_declaration import (
+    ConsoleOutput,
+    DeltaOutput,
+    FilesOutput,
+    KafkaOutput,
+    MemoryOutput,
+    PythonOutput,
+)
 from sluice.errors import DeclarationError
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice_spark.session.user_code import load_function

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
-from sluice.declarations.outputs import ConsoleOutput
+from sluice.declarations.output_declaration import ConsoleOutput
 from sluice.ledger.records.stream_batch import PublicationKey
 
 _log = logging.getLogger(__name__)

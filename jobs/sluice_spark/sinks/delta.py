@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from sluice.declarations.outputs import DeltaOutput
+from sluice.declarations.output_declaration import DeltaOutput
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
-from sluice.declarations.outputs import FilesOutput
+from sluice.declarations.output_declaration import FilesOutput
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
 from sluice_spark.session.jvm import jvm_of

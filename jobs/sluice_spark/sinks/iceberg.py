@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import MapType
 
-from sluice.declarations.outputs import IcebergOutput, OperationsDeclaration
+from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.publication.staged_batch import BatchSummary, StagedOutput
 from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted, quoted_table

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from sluice.declarations.outputs import PythonOutput
+from sluice.declarations.output_declaration import PythonOutput
 from sluice.errors import DeliveryError, SluiceError
 from sluice.ledger.records.stream_batch import PublicationKey
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import (
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.scalar_types import duration_text
+from sluice.declarations.source_declarations import (
     DeltaSource,
     FilesSource,
     IcebergSource,
-    InputDeclaration,
     JdbcSource,
     KafkaSource,
     KinesisSource,
     RateSource,
     SocketSource,
 )
-from sluice.declarations.values import duration_text
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
 from sluice_spark.sources import delta, files, iceberg, jdbc, kafka, kinesis, rate, socket

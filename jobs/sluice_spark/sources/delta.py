@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import DeltaSource
+from sluice.declarations.source_declarations import DeltaSource
 from sluice.settings import FilesConnection
 from sluice_spark.sources.files import location_below
 

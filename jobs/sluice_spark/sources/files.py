@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructType
 
-from sluice.declarations.sources import FilesSource
+from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import FilesConnection
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.spark_types import spark_schema

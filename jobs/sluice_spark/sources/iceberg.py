@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import IcebergSource
+from sluice.declarations.source_declarations import IcebergSource
 from sluice_spark.session.identifiers import quoted_table
 
 

@@ -14,8 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
-from sluice.declarations.sources import RECORD_COLUMN, FilesSource, InputDeclaration
-from sluice.declarations.sources import Column as DeclaredColumn
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.source_declarations import FilesSource
+from sluice.declarations.value_declaration import RECORD_COLUMN
+from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.record_values.frames import HEAD, HEAD_BYTES, NO_FRAME
 from sluice.record_values.resolving import resolve_values
 from sluice.record_values.schemas import ValueSchema

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import JdbcSource
+from sluice.declarations.source_declarations import JdbcSource
 from sluice.settings import JdbcConnection
 
 _DRIVER = "org.postgresql.Driver"

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import KafkaSource
+from sluice.declarations.source_declarations import KafkaSource
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import spark_options
 

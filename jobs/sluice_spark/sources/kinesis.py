@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.declarations.sources import KinesisSource
+from sluice.declarations.source_declarations import KinesisSource
 from sluice.settings import KinesisConnection, ObjectStoreSettings
 from sluice.sources.kinesis_shards import AT_TIMESTAMP, TRIM_HORIZON, KinesisShards, kinesis_client
 

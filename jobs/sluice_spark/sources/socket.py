@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.sources import SocketSource
+from sluice.declarations.source_declarations import SocketSource
 
 
 def read_stream(spark: SparkSession, source: SocketSource) -> DataFrame:

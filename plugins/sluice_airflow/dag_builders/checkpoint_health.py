@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations.loading import Declarations
+from sluice.declarations.load_declarations import Declarations
 from sluice_airflow.dag_builders.choices import choice_param, chosen
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check_streams(streams: Sequence[str]) -> None:
     AirflowFailException: when one is not healthy; the message names each stream and what is wrong.
     """
     from sluice.checkpoints.check_checkpoints import check_checkpoints
-    from sluice.declarations.loading import load_declarations
+    from sluice.declarations.load_declarations import load_declarations
     from sluice_airflow.composition import load_deployment
 
     if not streams:  # to the check, none would mean all

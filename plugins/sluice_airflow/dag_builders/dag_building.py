@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from airflow.sdk import DAG
 
-from sluice.declarations.loading import LoadedStream
+from sluice.declarations.load_declarations import LoadedStream
 from sluice.errors import DeclarationError
 from sluice_airflow.dag_builders.broken_declarations import broken_declaration_dags
 

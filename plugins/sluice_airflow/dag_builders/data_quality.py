@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from sluice.declarations.loading import Declarations
+from sluice.declarations.load_declarations import Declarations
 from sluice.launching.job_command import CheckQuality
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
 from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY

@@ -8,8 +8,9 @@ from enum import Enum
 
 from pydantic import BaseModel
 
-from sluice.declarations.loading import LoadedStream
-from sluice.declarations.streams import StreamDeclaration, TriggerDeclaration
+from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.trigger_declaration import TriggerDeclaration
 
 CONTINUOUS_OPERATION = """\
 ## How to operate it

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
 
-from sluice.declarations.loading import LoadedStream
-from sluice.declarations.streams import ScheduleDeclaration
+from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.trigger_declaration import ScheduleDeclaration
 from sluice.launching.job_command import RunIncrement
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import incremental_stream_document

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations.loading import Declarations
+from sluice.declarations.load_declarations import Declarations
 
 if TYPE_CHECKING:
-    from sluice.declarations.loaded import LoadedStream
+    from sluice.declarations.loaded_declarations import LoadedStream
     from sluice.ledger.connection import Ledger
     from sluice.supervision.stream_commands import ControlPlan
     from sluice.supervision.stream_reset import ResetPlan
@@ -180,7 +180,7 @@ def _with_stream(
 
 
 def _on_deployment(params: Mapping[str, Any], *, work: Callable[[Deployment, Ledger, LoadedStream], None]) -> None:
-    from sluice.declarations.loading import load_declarations
+    from sluice.declarations.load_declarations import load_declarations
     from sluice.errors import SluiceError
     from sluice_airflow.composition import load_deployment
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice_airflow.adapters.paused_dags import paused_state
 
 if TYPE_CHECKING:
-    from sluice.declarations.loaded import LoadedStream
+    from sluice.declarations.loaded_declarations import LoadedStream
     from sluice.supervision.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def reconcile_streams(*, is_paused: Callable[[str], bool | None]) -> None:
     ------
     AirflowFailException: when a stream could not be looked after; the others were.
     """
-    from sluice.declarations.loading import load_declarations
+    from sluice.declarations.load_declarations import load_declarations
     from sluice_airflow.composition import load_deployment
 
     deployment = load_deployment()

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from sluice.declarations.loading import LoadedStream
+from sluice.declarations.load_declarations import LoadedStream
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import continuous_stream_document
 from sluice_airflow.operators.stream_operator import StreamOperator

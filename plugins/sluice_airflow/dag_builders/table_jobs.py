@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
 
-from sluice.declarations.loading import LoadedTable
+from sluice.declarations.load_declarations import LoadedTable
 from sluice.launching.job_command import JobCommand
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.choices import choice_param, chosen

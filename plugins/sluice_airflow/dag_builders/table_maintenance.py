@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from sluice.declarations.loading import Declarations
-from sluice.declarations.tables import MaintenanceDeclaration
+from sluice.declarations.load_declarations import Declarations
+from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.launching.job_command import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
 from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY

@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from sluice import errors
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.launching.job_command import JobCommand
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 

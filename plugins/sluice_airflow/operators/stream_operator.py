@@ -72,7 +72,7 @@ class StreamOperator(BaseOperator):
 
     def _supervise(self, context: Context, *, is_asked: bool = False) -> Supervised:
         """Supervise once. is_asked: whether a person has just asked for the stream through Airflow."""
-        from sluice.declarations.loading import load_declarations
+        from sluice.declarations.load_declarations import load_declarations
         from sluice.errors import DeclarationError, SettingsError, UsageError
         from sluice.supervision.supervisor import supervise
         from sluice_airflow.composition import load_deployment

@@ -97,8 +97,8 @@ def payload_of(publications: UnannouncedPublications) -> dict[str, Any]:
 
 def continuous_writers(table: str) -> dict[str, str]:
     """The continuous streams that write a table, each with its output."""
-    from sluice.declarations.loading import load_declarations
-    from sluice.declarations.outputs import IcebergOutput
+    from sluice.declarations.iceberg_output import IcebergOutput
+    from sluice.declarations.load_declarations import load_declarations
     from sluice_airflow.composition import load_deployment
 
     declarations = load_declarations(load_deployment().settings.pipelines)

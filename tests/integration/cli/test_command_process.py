@@ -84,7 +84,7 @@ def test_validation_imports_nothing_heavy() -> None:
 
 def test_loading_declarations_imports_nothing_heavy() -> None:
     load = (
-        "import sys; from pathlib import Path; from sluice.declarations.loading import load_declarations; "
+        "import sys; from pathlib import Path; from sluice.declarations.load_declarations import load_declarations; "
         f"assert load_declarations(Path({str(PROJECT / 'include' / 'pipelines')!r})).streams; "
         f"print({HEAVY!r} & set(sys.modules))"
     )

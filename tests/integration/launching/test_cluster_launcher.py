@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.cluster import IGNORES_ITS_LEASE, FakeCluster, fake_conf
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import FailureReason
 from sluice.launching.cluster import cluster_launcher as launcher_room

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation

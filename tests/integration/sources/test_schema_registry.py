@@ -14,7 +14,7 @@ from tests.fixtures.deployment import PLANTED_SECRET
 from tests.fixtures.kinesis import free_port
 from tests.fixtures.registry import Registry
 
-from sluice.declarations.record_values import ValueDeclaration
+from sluice.declarations.value_declaration import ValueDeclaration
 from sluice.errors import RegistryError, RegistryUnreachableError
 from sluice.failure_reasons import FailureClass, FailureReason
 from sluice.failures.classification import classify

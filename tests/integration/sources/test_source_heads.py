@@ -20,7 +20,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings

@@ -17,7 +17,7 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.loaded import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger

@@ -17,7 +17,7 @@ from tests.fixtures.drivers import end_drivers
 from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.compatibility import fingerprint_of
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.batches import record_batch

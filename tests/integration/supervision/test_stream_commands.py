@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 from tests.fixtures.stream_commands import Sluice, document
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger

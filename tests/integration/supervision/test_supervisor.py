@@ -13,7 +13,7 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import end_drivers, processes_of
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.launching.driver_records import write_exit_note
 from sluice.launching.launcher_port import LaunchRequest

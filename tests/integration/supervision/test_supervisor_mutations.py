@@ -18,7 +18,7 @@ from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.tampered_ledger import without_condition
 
-from sluice.declarations.loaded import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LedgerError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger import leases

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
 from sluice.tables import catalog as catalog_module

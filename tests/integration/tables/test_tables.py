@@ -13,9 +13,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.declarations.quarantine import quarantine_declaration
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import apply_table_changes, create_or_evolve_table, load_table, plan_table

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.broken_declarations import broken_declaration_dags
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 from typer.testing import CliRunner
 
 from sluice.cli.app import app
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.stream_control import ControlVerb, stream_control_dag
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow.sdk import DAG, CronTriggerTimetable
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.dag_building import build_stream_dags
 from sluice_airflow.dag_builders.streams import continuous_stream_dag

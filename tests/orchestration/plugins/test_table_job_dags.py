@@ -10,7 +10,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
 from tests.fixtures.sample_declarations import write_table
 
-from sluice.declarations.loading import load_declarations
+from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.choices import chosen
 from sluice_airflow.dag_builders.data_quality import data_quality_dag
 from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declarations.loading import Declarations, load_declarations
+from sluice.declarations.load_declarations import Declarations, load_declarations
 
 STREAM = """\
 stream: silver_flights

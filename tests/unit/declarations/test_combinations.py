@@ -10,10 +10,18 @@ import pytest
 import yaml
 from tests.matrix.declaring import Places, declared_parts, query
 
-from sluice.declarations.combinations import INPUTS, MODES, OUTPUTS, TRIGGERS, Combination, every_combination, judge
-from sluice.declarations.outputs import OutputDeclaration
-from sluice.declarations.sources import SourceDeclaration
-from sluice.declarations.streams import TriggerDeclaration
+from sluice.declarations.checks.combinations import (
+    INPUTS,
+    MODES,
+    OUTPUTS,
+    TRIGGERS,
+    Combination,
+    every_combination,
+    judge,
+)
+from sluice.declarations.input_declaration import SourceDeclaration
+from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.trigger_declaration import TriggerDeclaration
 from sluice.errors import DeclarationError, NotYetError
 
 if TYPE_CHECKING:

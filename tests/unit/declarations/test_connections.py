@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.connections import unknown_connections
-from sluice.declarations.expectations import installed_expectations
+from sluice.declarations.checks.connections import unknown_connections
+from sluice.declarations.checks.expectations import installed_expectations
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.loading import declared_name, load_declarations
+from sluice.declarations.load_declarations import declared_name, load_declarations
 from sluice.errors import DeclarationError, UsageError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from sluice.declarations.not_yet import NOT_YET, NotYetPart
-from sluice.declarations.sources import meaningless_sources
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.checks.not_yet import NOT_YET, NotYetPart
+from sluice.declarations.input_declaration import meaningless_sources
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import NotYetError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sluice.declarations.column_types import (
     kind_of,
     parse_column_type,
 )
-from sluice.declarations.values import (
+from sluice.declarations.scalar_types import (
     ColumnName,
     FunctionReference,
     Name,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.streams import EngineDeclaration
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.job_command import MaintainTable, RunStream
 from sluice.launching.launch_settings import launch_conf

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ByteSize
 
-from sluice.declarations.tables import (
+from sluice.declarations.maintenance_declaration import (
     CompactionDeclaration,
     ExpiryDeclaration,
     MaintenanceDeclaration,

@@ -14,8 +14,8 @@ from fastavro import schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.declarations.record_values import Column
-from sluice.declarations.schema_files import columns_of_json
+from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.value_declaration import Column
 from sluice.record_values.decoding import Decoded, ValueDecoder
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema
 from sluice.settings import SchemaRegistryConnection

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.record_values.test_avro_values import REGISTRY, framed
 
-from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of
+from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
 from sluice.record_values.decoding import ValueDecoder
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sluice.declarations.streams import StreamDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.lease import LeaseObservation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
-from sluice.declarations.tables import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.change_plan import declared_before, plan_table_changes
 from sluice.tables.table_schemas import DECLARED_PROPERTIES, partition_spec_of, properties_of, schema_of, sort_order_of

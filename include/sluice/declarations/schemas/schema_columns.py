@@ -7,11 +7,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from sluice.declarations.positions import Document, KeyPath
-from sluice.declarations.schema_files import read_columns, read_schema
-from sluice.declarations.sources import RECORD_COLUMN, Column, InputDeclaration
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.wording import key_text
+from sluice.declarations.error_messages import key_text
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.schemas.schema_files import read_columns, read_schema
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.value_declaration import RECORD_COLUMN, Column
+from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import DeclarationError
 
 
@@ -54,9 +55,7 @@ def _columns(file: Path, declared: InputDeclaration) -> tuple[Column, ...]:
     """The columns of a schema file, once it is one by which the input's values can be read."""
     value = declared.declared_source.value
     if value is not None and value.format == "avro" and (value.registry is None or file.suffix == ".avsc"):
-        from sluice.declarations.avro_schemas import (
-            avro_columns,
-        )  # here, because few need it and DAG files are parsed often
+        from sluice.declarations.schemas.avro_schemas import avro_columns
 
         columns = avro_columns(read_schema(file))
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.wording import key_text
+from sluice.declarations.error_messages import key_text
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import Location
 
 DIRECT_PROMISE = (

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from sluice.declarations import expectations
+from sluice.declarations.checks.combinations import forbidden_combinations
+from sluice.declarations.checks.expectations import unknown_columns
+from sluice.declarations.checks.not_yet import refused_parts
+from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import kind_of
-from sluice.declarations.combinations import forbidden_combinations
-from sluice.declarations.loaded import STREAM_SUFFIX, TABLE_SUFFIX, LoadedStream, LoadedTable, declared_name
-from sluice.declarations.not_yet import refused_parts
-from sluice.declarations.outputs import IcebergOutput
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.sources import IcebergSource
-from sluice.declarations.transformations import TransformationFiles
-from sluice.declarations.wording import did_you_mean, key_text
+from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.loaded_declarations import (
+    STREAM_SUFFIX,
+    TABLE_SUFFIX,
+    LoadedStream,
+    LoadedTable,
+    declared_name,
+)
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 PLATFORM_NAMESPACES = frozenset({"quarantine", "staging"})
@@ -44,7 +50,7 @@ def find_problems(
         *_duplicates(tables, key="table"),
         *_platform_tables(tables),
         *_readers_of_rewritten_tables(streams),
-        *expectations.unknown_columns(tables),
+        *unknown_columns(tables),
         *(problem for stream in streams for problem in refused_parts(stream.document)),
         *(problem for table in tables for problem in refused_parts(table.document)),
         *(problem for stream in streams for problem in forbidden_combinations(stream)),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.declarations.sources import Column
+from sluice.declarations.value_declaration import Column
 
 LARGEST_SCHEMA_BYTES = 1024**2
 """A schema is a page or ten; something larger is a mistake."""
@@ -56,7 +56,11 @@ def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...
     """
     text = read_schema(file)
     if file.suffix == ".proto":
-        from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of  # few need protoc
+        from sluice.declarations.schemas.protobuf_schemas import (  # few need protoc
+            compiled,
+            message_columns,
+            message_of,
+        )
 
         return message_columns(message_of(compiled(text, name=file.name), message))
     return columns_of_json(text)

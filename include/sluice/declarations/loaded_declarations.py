@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from sluice.declarations.positions import Document, KeyPath
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import TableDeclaration
-from sluice.declarations.wording import did_you_mean
+from sluice.declarations.error_messages import did_you_mean
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import DeclarationError, Location, SluiceError, UsageError
 
 STREAM_SUFFIX = ".stream.yaml"

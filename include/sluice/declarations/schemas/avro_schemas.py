@@ -11,8 +11,8 @@ from typing import Any
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType
 
-from sluice.declarations.record_values import Column
-from sluice.declarations.schema_files import columns_of_json
+from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.value_declaration import Column
 
 AvroSchema = Any
 """A schema as fastavro has parsed it."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.wording import did_you_mean, key_text
+from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, Location
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.outputs import OutputMode
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.streams import RECORD_TRIGGERS
-from sluice.declarations.wording import key_text
+from sluice.declarations.error_messages import key_text
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.output_declaration import OutputMode
+from sluice.declarations.trigger_declaration import RECORD_TRIGGERS
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")

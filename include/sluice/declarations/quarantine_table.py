@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sluice.declarations.loaded import Declarations
-from sluice.declarations.sources import Column
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import PartitionField, TableDeclaration
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import PartitionField, TableDeclaration
+from sluice.declarations.value_declaration import Column
 
 _COLUMNS = (
     Column(name="stream", type="string", required=True, doc="the stream that refused the row"),

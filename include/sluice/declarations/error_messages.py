@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sluice.declarations.positions import Document, KeyPath
+from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import DeclarationError
 
 _SECRET_KEY = re.compile(r"(?i)secret|password|token|credential|access.?key|jaas")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sluice.declarations.loaded import LoadedStream
-from sluice.declarations.positions import KeyPath
-from sluice.declarations.wording import did_you_mean, key_text
+from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 _KINDS: Mapping[str, str] = {"kafka": "kafka", "files": "files", "delta": "files", "jdbc": "jdbc"}

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.declarations.values import Declared, Duration
+from sluice.declarations.scalar_types import Declared, Duration
 
 
 class RestartDeclaration(Declared):

@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from sluice.declarations.column_types import DEEPEST_TYPE
-from sluice.declarations.record_values import Column
+from sluice.declarations.value_declaration import Column
 
 _COMPILE_SECONDS = 60.0
 _SCALARS: Mapping[int, str] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from sluice.declarations.column_types import ColumnType, parse_column_type
-from sluice.declarations.values import ColumnName, Declared, Name, SchemaFile, wrong
+from sluice.declarations.scalar_types import ColumnName, Declared, Name, SchemaFile, wrong
 
 RECORD_COLUMN = "record"
 """Where the record itself lies, beside the columns that its value became."""

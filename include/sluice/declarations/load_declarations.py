@@ -15,7 +15,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sluice.declarations.loaded import (
+from sluice.declarations.checks.cross_checks import find_problems
+from sluice.declarations.error_messages import declaration_errors
+from sluice.declarations.loaded_declarations import (
     STREAM_SUFFIX,
     TABLE_SUFFIX,
     Declarations,
@@ -23,12 +25,10 @@ from sluice.declarations.loaded import (
     LoadedTable,
     declared_name,
 )
-from sluice.declarations.positions import Document, read_document
-from sluice.declarations.schemas_beside import with_columns_of_files
-from sluice.declarations.streams import StreamDeclaration
-from sluice.declarations.tables import TableDeclaration
-from sluice.declarations.validation import find_problems
-from sluice.declarations.wording import declaration_errors
+from sluice.declarations.schemas.schema_columns import with_columns_of_files
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.yaml_document import Document, read_document
 from sluice.errors import DeclarationError, Location
 
 __all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load_declarations"]

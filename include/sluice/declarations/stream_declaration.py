@@ -5,23 +5,28 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Literal, Self
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import Field, model_validator
 
-from sluice.declarations.engine_options import OptionValue, option_problem
-from sluice.declarations.outputs import IcebergOutput, OutputDeclaration
-from sluice.declarations.sources import IcebergSource, InputDeclaration
-from sluice.declarations.supervision import SupervisionDeclaration
-from sluice.declarations.values import (
+from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.scalar_types import (
     ColumnName,
-    Cron,
     Declared,
-    Duration,
     FunctionReference,
     Name,
     SqlFile,
-    TableName,
     one_of,
     wrong,
+)
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.supervision_declaration import SupervisionDeclaration
+from sluice.declarations.trigger_declaration import (
+    INCREMENTAL_TRIGGERS,
+    RECORD_TRIGGERS,
+    ScheduleDeclaration,
+    TriggerDeclaration,
 )
 
 QUARANTINE_OUTPUT = "quarantine"
@@ -31,14 +36,6 @@ PLATFORM_DAGS = frozenset(
     {"checkpoint_health", "data_quality", "ledger_upkeep", "stream_control", "stream_reconciler", "table_maintenance"}
 )
 """A stream's DAG is called like the stream, so no stream may be called like a DAG of the platform."""
-
-INCREMENTAL_TRIGGERS = frozenset({"available_now", "once"})
-"""The triggers that end by themselves; all others run until they are stopped."""
-
-
-RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
-"""The triggers with which Spark hands records on one by one. There is no batch to hand over, so Spark's own Kafka sink
-writes them, and what belongs to a batch does not exist: tables, functions, rows refused into a quarantine."""
 
 
 class TransformationDeclaration(Declared):
@@ -66,54 +63,6 @@ class TransformationDeclaration(Declared):
         return None if self.python is None else self.python.partition(":")[2]
 
 
-class TriggerDeclaration(Declared):
-    """When a batch is planned."""
-
-    processing_time: Duration | None = Field(None, description="continuous: a batch so often")
-    available_now: Literal[True] | None = Field(
-        None, description="incremental: all that is there, in as many batches as the inputs' limits ask for"
-    )
-    once: Literal[True] | None = Field(None, description="incremental: all that is there, in one batch")
-    continuous_processing: Duration | None = Field(
-        None, description="continuous: Spark's record-at-a-time processing, with a checkpoint so often"
-    )
-    real_time: Duration | None = Field(None, description="continuous: Spark's real-time mode, with batches this long")
-
-    @model_validator(mode="after")
-    def _one_trigger(self) -> Self:
-        one_of(self, "processing_time", "available_now", "once", "continuous_processing", "real_time")
-        return self
-
-    @property
-    def kind(self) -> str:
-        """The trigger: the key it was written under."""
-        return one_of(self, "processing_time", "available_now", "once", "continuous_processing", "real_time")
-
-
-class ScheduleDeclaration(Declared):
-    """When an incremental stream runs: by the clock, by new data in tables, or by whichever comes first."""
-
-    cron: Cron | None = Field(None, description="five fields or a preset such as `@hourly`, in UTC")
-    tables: tuple[TableName, ...] = Field((), description="run when all of these tables have new rows")
-
-    @model_validator(mode="after")
-    def _by_something(self) -> Self:
-        if self.cron is None and not self.tables:
-            raise ValueError("a schedule names a cron, tables, or both")
-        return self
-
-
-class StateDeclaration(Declared):
-    """Where a stateful stream keeps its state."""
-
-    provider: Literal["rocksdb", "hdfs"] = Field("rocksdb", description="Spark's state store")
-    changelog: bool = Field(True, description="rocksdb: whether a batch writes its changes instead of whole files")
-    shuffle_partitions: int | None = Field(
-        None, gt=0, description="parts of the state; frozen in the checkpoint at the first start. Unset: the cores"
-    )
-    backup_every: Duration | None = Field(None, description="how often the checkpoint is copied to a safe place")
-
-
 class RuleDeclaration(Declared):
     """A row rule: what is true of a good row, and what becomes of a row for which it is not."""
 
@@ -128,46 +77,6 @@ class BackfillDeclaration(Declared):
     """How an interval of the past is processed again."""
 
     column: ColumnName = Field(description="the target's column whose values an interval covers")
-
-
-_LEAST_HEAP_BYTES = 512 * 1024**2
-"""Spark refuses to start with less than 450 MiB, counted after the collector has taken its share."""
-
-
-class EngineDeclaration(Declared):
-    """Where a driver runs, and what it may use. Spark options beyond these are checked against an allow-list."""
-
-    connection: Name | None = Field(
-        None, description="the Airflow connection, of type Spark, that says where it runs; unset: `spark_default`"
-    )
-    driver_memory: ByteSize = Field(
-        ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, description="the driver's Java heap"
-    )
-    cores: int | None = Field(
-        None,
-        gt=0,
-        description="cores of the driver in local mode, of each executor on a cluster; unset: what is granted",
-    )
-    executors: int | None = Field(None, gt=0, description="executors on a cluster; with `most_executors` the least")
-    most_executors: int | None = Field(
-        None, gt=0, description="executors on a cluster come and go with the work, up to so many"
-    )
-    executor_memory: ByteSize | None = Field(None, ge=_LEAST_HEAP_BYTES, description="an executor's Java heap")
-    spot_nodes: bool = Field(
-        False, description="whether nodes may be taken away: an executor that is told so hands on what it holds"
-    )
-    options: dict[str, OptionValue] = Field(
-        default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.most_executors is not None and self.most_executors < (self.executors or 1):
-            raise wrong(f"is at least executors, {self.executors}", "most_executors")
-        for name, value in self.options.items():
-            if problem := option_problem(name, value):
-                raise wrong(problem, "options", name)
-        return self
 
 
 class StreamDeclaration(Declared):

@@ -1,0 +1,66 @@
+"""The declared engine of a stream: memory, cores, executors, Spark settings, and where state is kept."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from sluice.declarations.engine_options import OptionValue, option_problem
+from sluice.declarations.scalar_types import (
+    Declared,
+    Duration,
+    Name,
+    wrong,
+)
+
+
+class StateDeclaration(Declared):
+    """Where a stateful stream keeps its state."""
+
+    provider: Literal["rocksdb", "hdfs"] = Field("rocksdb", description="Spark's state store")
+    changelog: bool = Field(True, description="rocksdb: whether a batch writes its changes instead of whole files")
+    shuffle_partitions: int | None = Field(
+        None, gt=0, description="parts of the state; frozen in the checkpoint at the first start. Unset: the cores"
+    )
+    backup_every: Duration | None = Field(None, description="how often the checkpoint is copied to a safe place")
+
+
+_LEAST_HEAP_BYTES = 512 * 1024**2
+"""Spark refuses to start with less than 450 MiB, counted after the collector has taken its share."""
+
+
+class EngineDeclaration(Declared):
+    """Where a driver runs, and what it may use. Spark options beyond these are checked against an allow-list."""
+
+    connection: Name | None = Field(
+        None, description="the Airflow connection, of type Spark, that says where it runs; unset: `spark_default`"
+    )
+    driver_memory: ByteSize = Field(
+        ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, description="the driver's Java heap"
+    )
+    cores: int | None = Field(
+        None,
+        gt=0,
+        description="cores of the driver in local mode, of each executor on a cluster; unset: what is granted",
+    )
+    executors: int | None = Field(None, gt=0, description="executors on a cluster; with `most_executors` the least")
+    most_executors: int | None = Field(
+        None, gt=0, description="executors on a cluster come and go with the work, up to so many"
+    )
+    executor_memory: ByteSize | None = Field(None, ge=_LEAST_HEAP_BYTES, description="an executor's Java heap")
+    spot_nodes: bool = Field(
+        False, description="whether nodes may be taken away: an executor that is told so hands on what it holds"
+    )
+    options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.most_executors is not None and self.most_executors < (self.executors or 1):
+            raise wrong(f"is at least executors, {self.executors}", "most_executors")
+        for name, value in self.options.items():
+            if problem := option_problem(name, value):
+                raise wrong(problem, "options", name)
+        return self

@@ -1,0 +1,67 @@
+"""The declared maintenance of a table: compaction, manifests, expiry, orphan removal."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from sluice.declarations.scalar_types import Declared, Duration, wrong
+
+
+class CompactionDeclaration(Declared):
+    """When small files become large ones."""
+
+    target_file_bytes: ByteSize = Field(ByteSize(128 * 1024**2), ge=1024**2, description="the size of a good file")
+    min_input_files: int = Field(5, gt=1, description="fewer small files than this are left alone")
+    strategy: Literal["binpack", "sort"] = Field("binpack", description="put files together, or sort their rows too")
+    leave_recent: Duration | None = Field(
+        None, description="partitions that were written within so long are left alone"
+    )
+
+
+class ManifestRewriteDeclaration(Declared):
+    """When manifests are rewritten."""
+
+    min_manifests: int = Field(100, gt=1, description="from this many manifests on")
+
+
+class ExpiryDeclaration(Declared):
+    """Which snapshots go; never one that is pinned."""
+
+    older_than: Duration = Field(timedelta(days=5), description="those that are older")
+    retain_last: int = Field(20, gt=0, description="of which so many of the newest stay")
+
+
+class OrphanRemovalDeclaration(Declared):
+    """Which unreferenced files go."""
+
+    older_than: Duration = Field(timedelta(days=3), description="those that are older; three days at least")
+
+    @model_validator(mode="after")
+    def _spares_files_in_flight(self) -> Self:
+        if self.older_than < timedelta(days=3):
+            raise wrong("a file that is not yet committed looks like an orphan: at least 3 days", "older_than")
+        return self
+
+
+class MaintenanceWindow(Declared):
+    """The hours of the day in which the table is maintained, in UTC."""
+
+    start: str = Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", description="from, such as `22:00`")
+    end: str = Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", description="until, such as `04:00`")
+
+
+class MaintenanceDeclaration(Declared):
+    """How the table is kept in order; `null` turns a part off."""
+
+    compaction: CompactionDeclaration | None = Field(
+        CompactionDeclaration(), description="small files become large ones"
+    )
+    manifest_rewrite: ManifestRewriteDeclaration | None = Field(
+        ManifestRewriteDeclaration(), description="many manifests become few"
+    )
+    expiry: ExpiryDeclaration | None = Field(ExpiryDeclaration(), description="old snapshots go")
+    orphan_removal: OrphanRemovalDeclaration | None = Field(None, description="files that nothing references go")
+    window: MaintenanceWindow | None = Field(None, description="when; unset: whenever it is due")
