@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _LOOK_SECONDS = 0.05
 """How often to look whether a process group has ended; the system offers no way to wait for a group."""
@@ -91,20 +92,9 @@ class CommandRunner:
         OSError: when the program does not exist or may not be run.
         """
         with tempfile.TemporaryFile() as output:
-            with self._lock:
-                if self._is_stopped:
-                    raise InterruptedError("the bootstrap is stopping")
-                process = subprocess.Popen(  # noqa: S603  # the one place that starts programs; no shell is involved
-                    [str(word) for word in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {})},
-                    cwd=directory,
-                    start_new_session=True,
-                )
-                if is_stoppable:
-                    self._running.add(process)
+            process = self._start(
+                command, environment=environment, directory=directory, output=output, is_stoppable=is_stoppable
+            )
             too_late = ""
             try:
                 exit_code = process.wait(deadline_seconds)
@@ -121,6 +111,32 @@ class CommandRunner:
                     self._running.discard(process)
             output.seek(0)
             return CommandResult(exit_code=exit_code, output=output.read().decode(errors="replace") + too_late)
+
+    def _start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        environment: Mapping[str, str] | None,
+        directory: Path | None,
+        output: IO[bytes],
+        is_stoppable: bool,
+    ) -> subprocess.Popen[bytes]:
+        """Start a program unless the bootstrap is stopping; the lock keeps `stop` from missing it."""
+        with self._lock:
+            if self._is_stopped:
+                raise InterruptedError("the bootstrap is stopping")
+            process = subprocess.Popen(  # noqa: S603  # the one place that starts programs; no shell is involved
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                cwd=directory,
+                start_new_session=True,
+            )
+            if is_stoppable:
+                self._running.add(process)
+            return process
 
     def stop(self) -> None:
         """Stop every running program that may be stopped, and start no other one."""

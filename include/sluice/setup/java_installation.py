@@ -12,48 +12,20 @@ from sluice.setup.setup_progress import Progress
 OPT_OUT_VARIABLE = "SLUICE_NO_INSTALL"
 """When it is set to anything but 0 or nothing, the bootstrap installs no system packages."""
 
-
 INSTALLED_VERSIONS = (17, 21)
 """The versions of Java that are installed, the preferred one first; a distribution may have only one of them."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageManager:
-    """How one family of distributions installs Java.
-
-    Parameters
-    ----------
-    install: the command that installs a package, without the package's name. Its first word is the package manager.
-    java_package: the package with a Java without a desktop, `{}` in place of the version.
-    refresh: the command that fetches the list of packages; empty when installing does it by itself.
-    """
-
-    install: str
-    java_package: str
-    refresh: str = ""
-
-    @property
-    def program(self) -> str:
-        """The package manager's name."""
-        return self.install.split()[0]
-
-    def commands(self, version: int) -> tuple[tuple[str, ...], ...]:
-        """The commands that install one version of Java."""
-        lines = (self.refresh, f"{self.install} {self.java_package.format(version)}")
-        return tuple(tuple(line.split()) for line in lines if line)
-
-
-PACKAGE_MANAGERS = (
-    PackageManager(
-        refresh="apt-get update --quiet",
-        install="apt-get install --yes --quiet --no-install-recommends -o DPkg::Lock::Timeout=120",
-        java_package="openjdk-{}-jre-headless",
+PACKAGE_MANAGERS: Mapping[str, tuple[str, ...]] = {
+    "apt-get": (
+        "apt-get update --quiet",
+        "apt-get install --yes --quiet --no-install-recommends -o DPkg::Lock::Timeout=120 openjdk-{}-jre-headless",
     ),
-    PackageManager(install="dnf install --assumeyes --quiet", java_package="java-{}-openjdk-headless"),
-    PackageManager(install="zypper --non-interactive install", java_package="java-{}-openjdk-headless"),
-    PackageManager(install="pacman --sync --refresh --noconfirm", java_package="jre{}-openjdk-headless"),
-)
-"""Distributions with the GNU C library only: DuckDB and the embedded PostgreSQL have no packages for another one."""
+    "dnf": ("dnf install --assumeyes --quiet java-{}-openjdk-headless",),
+    "zypper": ("zypper --non-interactive install java-{}-openjdk-headless",),
+    "pacman": ("pacman --sync --refresh --noconfirm jre{}-openjdk-headless",),
+}
+"""For each package manager the commands that install a Java without a desktop, with `{}` in place of the version. They
+are those of distributions with the GNU C library: DuckDB and the embedded PostgreSQL have no packages for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +60,21 @@ def plan_java_installation(
     """
     if environment.get(OPT_OUT_VARIABLE, "") not in ("", "0"):
         return JavaInstallation(obstacle=f"{OPT_OUT_VARIABLE} forbids to install it")
-    manager = next((manager for manager in PACKAGE_MANAGERS if find_program(manager.program)), None)
+    manager = next(filter(find_program, PACKAGE_MANAGERS), None)
     if manager is None:
-        known = ", ".join(manager.program for manager in PACKAGE_MANAGERS)
-        return JavaInstallation(obstacle=f"it cannot be installed here, since there is none of {known}")
+        return JavaInstallation(
+            obstacle=f"it cannot be installed here, since there is none of {', '.join(PACKAGE_MANAGERS)}"
+        )
     if not is_root and not has_sudo:
         return JavaInstallation(
             obstacle="it cannot be installed by this user, who is not root and has no passwordless sudo"
         )
     privilege = () if is_root else ("sudo", "--non-interactive")
-    return JavaInstallation(
-        commands=tuple(
-            tuple((*privilege, *command) for command in manager.commands(version)) for version in INSTALLED_VERSIONS
-        )
+    commands = tuple(
+        tuple((*privilege, *line.format(version).split()) for line in PACKAGE_MANAGERS[manager])
+        for version in INSTALLED_VERSIONS
     )
+    return JavaInstallation(commands=commands)
 
 
 def install_java(plan: JavaInstallation, *, runner: CommandRunner, progress: Progress) -> None:

@@ -15,7 +15,7 @@ from sluice.processes.driver_processes import RUN_ID_VARIABLE, ask_to_end, ident
 from sluice.processes.process_identity import ProcessState
 
 
-def test_this_process_is_alive_and_no_other_is_it() -> None:
+def test_only_the_process_with_the_recorded_start_time_is_alive() -> None:
     me = identity_of(os.getpid())
     assert me.pid == os.getpid()
     assert observe_process(me) is ProcessState.ALIVE
@@ -24,7 +24,7 @@ def test_this_process_is_alive_and_no_other_is_it() -> None:
     assert observe_process(replace(me, host="another-host")) is ProcessState.UNKNOWN
 
 
-def test_a_driver_whose_start_time_moved_with_the_clock_is_not_called_dead() -> None:
+def test_a_driver_whose_start_time_moved_with_the_clock_is_unknown() -> None:
     marked = {**os.environ, RUN_ID_VARIABLE: "run-1"}
     with subprocess.Popen(["/bin/sh", "-c", "echo ready; exec sleep 60"], env=marked, stdout=subprocess.PIPE) as driver:
         try:

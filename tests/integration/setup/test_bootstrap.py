@@ -25,7 +25,7 @@ HIDE_JAVA = "mount -t tmpfs none /usr/lib/jvm && exec "
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """What the bootstrap needs of the project, in a folder of its own: this one's environment is not played with."""
+    """What the bootstrap needs of the project, in a folder of its own: the environment of this one stays as it is."""
     root = tmp_path / "project"
     for name in ("__init__.py", "errors.py", "failure_reasons.py", "setup"):
         source = ROOT / "include" / "sluice" / name
@@ -142,7 +142,7 @@ def test_interruption_ends_with_its_own_exit_code(project: Path, tmp_path: Path,
         ({"XDG_CACHE_HOME": ""}, Path.home() / ".cache/sluice"),
     ],
 )
-def test_cache_lies_where_the_desktop_standard_says(environment: dict[str, str], folder: Path) -> None:
+def test_cache_follows_the_desktop_standard(environment: dict[str, str], folder: Path) -> None:
     assert cache_folder(environment) == folder
 
 

@@ -19,7 +19,7 @@ JARS = Path("/jars")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose Python, in place of recording, writes what it was asked for into the archive."""
+    """A project whose Python writes its arguments into the archive instead of recording one."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "load_classes.py").write_text("the job")
     replace_python(tmp_path, 'echo "$2 $JAVA_HOME $SLUICE_JARS" > "$3"; echo made >> made')
@@ -86,7 +86,7 @@ def test_what_a_killed_bootstrap_left_is_removed(project: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="asks the real Java, which is not on PATH here")
 @pytest.mark.parametrize("content", [None, b"", b"no archive" * 1000])
-def test_java_goes_on_without_a_word_when_the_archive_does_not_fit(tmp_path: Path, content: bytes | None) -> None:
+def test_java_ignores_an_archive_that_does_not_fit(tmp_path: Path, content: bytes | None) -> None:
     archive = tmp_path / ARCHIVE_NAME
     if content is not None:
         archive.write_bytes(content)

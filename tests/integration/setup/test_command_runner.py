@@ -23,7 +23,7 @@ def test_exit_code_and_all_output_come_back() -> None:
     assert (result.exit_code, result.output, result.is_success()) == (3, "out\nerr\n", False)
 
 
-def test_variables_are_added_to_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_added_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "kept")
 
     result = CommandRunner().run(["sh", "-c", 'echo "$KEPT $ADDED"'], environment={"ADDED": "added"})
@@ -149,7 +149,7 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether it runs; one that has ended may stay until the machine's first process has asked for its exit code."""
+    """Whether it runs; one that has ended may stay until the machine's first process collects its exit code."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -59,7 +59,7 @@ def test_obstacles_are_named_and_nothing_is_run(installation: JavaInstallation, 
 
 
 @pytest.mark.parametrize("value", ["", "0"])
-def test_opting_out_takes_a_yes(value: str) -> None:
+def test_empty_and_zero_do_not_opt_out(value: str) -> None:
     assert plan("apt-get", environment={"SLUICE_NO_INSTALL": value}).commands
 
 

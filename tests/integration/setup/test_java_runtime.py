@@ -64,7 +64,7 @@ def test_home_and_version_are_read_from_the_answer() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "java: not found", 'openjdk version "17.0.15"', "    java.home = /x\n"])
-def test_another_answer_is_no_java(answer: str) -> None:
+def test_other_output_is_not_a_java(answer: str) -> None:
     assert parse_java_properties(answer) is None
 
 
@@ -88,7 +88,7 @@ def test_one_java_behind_several_names_is_asked_once(tmp_path: Path) -> None:
     assert java_programs(environment={"PATH": ""}, folders=[str(tmp_path / "jvm")]) == (program,)
 
 
-def test_too_old_and_too_new_are_passed_over(tmp_path: Path) -> None:
+def test_too_old_and_too_new_javas_are_skipped(tmp_path: Path) -> None:
     pretend_java(tmp_path / "old", "11.0.2")
     new = pretend_java(tmp_path / "new", "25.0.3")
     pretend_java(tmp_path / "jvm" / "right", "21.0.6")
@@ -102,7 +102,7 @@ def test_too_old_and_too_new_are_passed_over(tmp_path: Path) -> None:
     assert search.supported() == JavaRuntime(home=tmp_path / "jvm" / "right", version="21.0.6")
 
 
-def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
+def test_a_program_that_does_not_run_is_not_a_java(tmp_path: Path) -> None:
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\nexit 1\n")
 
@@ -111,7 +111,7 @@ def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
     assert ask_java(program, runner=CommandRunner()) is None
 
 
-def test_message_says_what_was_seen_and_what_to_do() -> None:
+def test_message_holds_what_was_found_and_the_next_step() -> None:
     search = JavaSearch(found=(JavaRuntime(home=Path("/opt/java25"), version="25.0.3"),))
 
     error = search.missing("SLUICE_NO_INSTALL forbids to install it")

@@ -34,7 +34,7 @@ def test_a_port_that_was_asked_for_and_is_taken(tmp_path: Path) -> None:
             assert read_ports(stack.data / "ports.json") == {}
 
 
-def test_a_port_that_is_no_port(tmp_path: Path) -> None:
+def test_a_requested_port_that_is_not_a_number(tmp_path: Path) -> None:
     with stack_in(tmp_path / "data", SLUICE_S3_PORT="http") as stack:
         result = stack.run("up", "--services", "seaweedfs")
 
@@ -90,7 +90,7 @@ def test_no_jars(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 MiB, which takes the rights of root to mount."""
+    """A disk of 64 MiB; only root can mount it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
@@ -118,7 +118,7 @@ def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_service_that_ends_while_it_starts(new_stack: Stack) -> None:
-    """The other service, which had started well, is ended too."""
+    """The other service, which has started, is ended too."""
     new_stack.up(("postgres",))
     new_stack.run("down")
     (new_stack.data / "postgres" / "postgresql.conf").write_text("no_such_setting = 1\n")

@@ -39,12 +39,12 @@ RULE = StopRule(signal=signal.SIGINT, patience_seconds=10)
         (False, 10.1 + TREE_SECONDS, signal.SIGKILL),
     ],
 )
-def test_what_a_process_has_to_be_sent(is_root: bool, waited_seconds: float, expected: signal.Signals | None) -> None:
+def test_which_signal_a_process_is_sent(is_root: bool, waited_seconds: float, expected: signal.Signals | None) -> None:
     assert decide_signal(RULE, is_root=is_root, waited_seconds=waited_seconds) is expected
 
 
 def start(script: str, folder: Path) -> int:
-    """Start a shell and wait until it has said that it is ready."""
+    """Start a shell and wait until it prints that it is ready."""
     log = folder / "log"
     pid = start_process(
         ["/bin/sh", "-c", script], environment={"PATH": os.environ["PATH"]}, working_folder=folder, log=log
@@ -59,7 +59,7 @@ def tree_of(pid: int) -> Collection[LivingProcess]:
     return with_descendants(session, everything).values()
 
 
-def test_a_process_that_obeys_ends_at_once(tmp_path: Path) -> None:
+def test_a_process_that_ends_on_sigterm(tmp_path: Path) -> None:
     pid = start("echo ready; exec sleep 60", tmp_path)
 
     ended = end_processes(lambda: tree_of(pid), rules={}, otherwise=StopRule(patience_seconds=5))

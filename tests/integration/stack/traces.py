@@ -32,7 +32,7 @@ def processes_of(stack: Stack) -> list[psutil.Process]:
 
 
 def asked_of_processes(stack: Stack, question: Callable[[psutil.Process], Answer]) -> list[Answer]:
-    """What the living processes of a stack answer; one that ends meanwhile answers nothing."""
+    """The answers of the living processes of a stack; a process that ends meanwhile has none."""
     answers: list[Answer] = []
     for process in processes_of(stack):
         with suppress(psutil.NoSuchProcess):
@@ -41,12 +41,12 @@ def asked_of_processes(stack: Stack, question: Callable[[psutil.Process], Answer
 
 
 def command_line(process: psutil.Process) -> str:
-    """The words with which a process was started."""
+    """The command line of a process."""
     return " ".join(process.cmdline())
 
 
 def listening_addresses(process: psutil.Process) -> list[str]:
-    """The addresses at which a process waits for others."""
+    """The addresses that a process listens on."""
     found = process.net_connections(kind="inet")
     return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
 

@@ -30,7 +30,7 @@ def test_lock_reads_what_it_wrote() -> None:
     )
 
 
-def test_key_follows_the_jars_and_not_the_words_around_them() -> None:
+def test_key_depends_on_the_jars_only() -> None:
     same = JarLock(ivy_xml_sha256="2" * 64, class_paths={"kafka": (KAFKA, ICEBERG), "spark": (ICEBERG,)})
     other = JarLock(ivy_xml_sha256="1" * 64, class_paths={"spark": (ICEBERG, KAFKA), "kafka": (ICEBERG,)})
 
@@ -56,7 +56,7 @@ def test_changed_ivy_xml_needs_a_new_lock(tmp_path: Path) -> None:
         read_lock(tmp_path)
 
 
-def test_folder_is_complete_with_every_jar_in_its_size(tmp_path: Path) -> None:
+def test_folder_is_complete_when_every_jar_has_its_size(tmp_path: Path) -> None:
     lock = JarLock(ivy_xml_sha256="", class_paths={"spark": (ICEBERG,)})
     assert not is_complete(tmp_path, lock=lock)
 

@@ -24,7 +24,7 @@ from sluice.stack.compose_secrets import compose_secrets, write_secrets
 from sluice.stack.credentials import Credentials
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
 from sluice.stack.services import all_services
-from sluice.stack.services.kafka import SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
+from sluice.stack.services.kafka_broker import SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS
 from sluice.stack.stack_plan import StackPlan
 from sluice.stack.tools import package_folder
@@ -38,7 +38,7 @@ IMAGE_ONLY = {"SLUICE_HOME", "SLUICE_JARS", "SLUICE_PIPELINES"}
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """The file as Compose reads it: merged."""
+    """The file as Compose reads it, with merge keys resolved."""
     return dict(yaml.safe_load(COMPOSE_TEXT))
 
 
@@ -70,7 +70,7 @@ def test_it_is_a_compose_file(compose: dict[str, Any], specification: Draft20201
     assert [error.message for error in specification.iter_errors(compose)] == []
 
 
-def test_the_schema_would_find_a_mistake(compose: dict[str, Any], specification: Draft202012Validator) -> None:
+def test_the_schema_finds_a_mistake(compose: dict[str, Any], specification: Draft202012Validator) -> None:
     kafka = services(compose)["kafka"]
     wrong = {**compose, "services": {**services(compose), "kafka": {**kafka, "helthcheck": {}}}}
 
@@ -89,7 +89,7 @@ def test_the_images_are_the_versions_of_the_local_stack(compose: dict[str, Any])
 
 
 def test_the_image_is_made_from_the_locks_only() -> None:
-    """Packages and jars come through the bootstrap, so that their versions are nowhere else."""
+    """The bootstrap installs packages and jars, so their versions are written nowhere else."""
     python = re.search(r"^FROM python:(\d+\.\d+)-slim-bookworm$", DOCKERFILE, re.MULTILINE)
     assert python is not None
 
@@ -101,7 +101,7 @@ def test_the_image_is_made_from_the_locks_only() -> None:
     assert int(oldest) <= int(python.group(1).split(".")[1]) < int(newest)
 
 
-def test_everything_that_is_copied_exists_and_reaches_the_builder() -> None:
+def test_every_copied_file_exists_and_is_in_the_build_context() -> None:
     sources = [
         word
         for line in DOCKERFILE.replace("\\\n", " ").splitlines()
@@ -126,7 +126,7 @@ def test_every_service_that_stays_has_a_health_check(compose: dict[str, Any]) ->
     assert {name for name, service in services(compose).items() if "healthcheck" not in service} == {"airflow-init"}
 
 
-def test_whoever_waits_waits_for_health_and_for_what_exists(compose: dict[str, Any]) -> None:
+def test_services_wait_for_the_health_of_existing_services(compose: dict[str, Any]) -> None:
     waits = {
         (need, wait["condition"])
         for service in services(compose).values()
@@ -142,7 +142,7 @@ def test_whoever_waits_waits_for_health_and_for_what_exists(compose: dict[str, A
     }
 
 
-def test_every_secret_must_be_given_and_none_has_a_default() -> None:
+def test_every_secret_is_required_and_has_no_default() -> None:
     variables = set(re.findall(r"(?<!\$)\$\{([^}]*)\}", COMPOSE_TEXT))
 
     assert {variable.partition(":?")[0] for variable in variables} == set(compose_secrets())

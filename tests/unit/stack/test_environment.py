@@ -69,7 +69,7 @@ def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan) -> None:
     }
 
 
-def test_a_process_gets_nothing_of_the_shell_but_home_locale_and_time_zone(folder: StackFolder) -> None:
+def test_a_process_gets_only_home_locale_and_time_zone_from_the_shell(folder: StackFolder) -> None:
     command = Command(argv=("x",), working_folder=folder.data, environment={"OWN": "1", "TZ": "UTC"})
 
     environment = process_environment(
@@ -123,7 +123,7 @@ def test_no_secret_is_in_a_command_line(plan: StackPlan, monkeypatch: pytest.Mon
     assert [secret for secret in secrets if any(secret in line for line in lines)] == []
 
 
-def test_a_service_knows_only_the_secrets_that_it_needs(plan: StackPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_gets_only_the_secrets_that_it_needs(plan: StackPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = _commands(plan, monkeypatch)
     known = {
         name: {secret for secret in astuple(plan.credentials) if secret in command.environment.values()}

@@ -129,7 +129,7 @@ def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
     assert last_line(log) == "third " + "y" * 294
 
 
-def test_following_a_log_over_its_renewal(tmp_path: Path) -> None:
+def test_following_a_log_that_is_started_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("old\n")
     lines = follow(log, position=4)

@@ -35,7 +35,7 @@ def members(*processes: LivingProcess) -> set[int]:
     return set(stack_members(FOLDER, everything=by_pid(processes), services=SERVICES.values()))
 
 
-def test_a_process_with_the_mark_is_a_member_and_so_is_what_it_started() -> None:
+def test_a_process_with_the_mark_and_its_descendants_are_members() -> None:
     service = replace(BYSTANDER, pid=20, environment={STACK_MARK: "/data"})
     child = replace(BYSTANDER, pid=21, parent_pid=20)  # for example one that cleared its environment
     grandchild = replace(BYSTANDER, pid=22, parent_pid=21)
@@ -43,7 +43,7 @@ def test_a_process_with_the_mark_is_a_member_and_so_is_what_it_started() -> None
     assert members(BYSTANDER, grandchild, child, service) == {20, 21, 22}
 
 
-def test_another_stack_is_another_stack() -> None:
+def test_processes_of_another_stack_are_not_members() -> None:
     assert members(BYSTANDER, replace(BYSTANDER, pid=20, environment={STACK_MARK: "/data2"})) == set()
 
 
@@ -55,7 +55,7 @@ def test_children_of_a_killed_postgres_are_found_by_their_folder() -> None:
     assert members(stray, other, shell) == {20}
 
 
-def test_whoever_asks_is_no_member_and_neither_are_its_ancestors() -> None:
+def test_the_calling_process_and_its_ancestors_are_not_members() -> None:
     me = replace(BYSTANDER, pid=os.getpid(), parent_pid=30, environment={STACK_MARK: "/data"})
     parent = replace(BYSTANDER, pid=30, environment={STACK_MARK: "/data"})
     sibling = replace(BYSTANDER, pid=31, parent_pid=30, environment={STACK_MARK: "/data"})
@@ -63,7 +63,7 @@ def test_whoever_asks_is_no_member_and_neither_are_its_ancestors() -> None:
     assert members(me, parent, sibling) == {31}
 
 
-def test_a_detached_driver_is_no_part_of_the_service_that_started_it() -> None:
+def test_a_detached_driver_is_not_part_of_the_service_that_started_it() -> None:
     scheduler = replace(BYSTANDER, pid=20, session_id=20, environment={STACK_MARK: "/data"})
     worker = replace(BYSTANDER, pid=21, session_id=20, parent_pid=20, environment={STACK_MARK: "/data"})
     driver = replace(BYSTANDER, pid=22, session_id=22, parent_pid=1, environment={STACK_MARK: "/data"})
@@ -83,7 +83,7 @@ def test_workers_of_a_killed_service_are_still_its_own() -> None:
     assert set(service_members(SERVICES["airflow-scheduler"], record, folder=FOLDER, members=by_pid((worker,)))) == {21}
 
 
-def test_nothing_recorded_and_no_stray_means_nothing() -> None:
+def test_a_service_without_record_and_strays_has_no_processes() -> None:
     found = service_members(SERVICES["kafka"], None, folder=FOLDER, members=by_pid((BYSTANDER,)))
 
     assert found == {}
@@ -96,7 +96,7 @@ def test_descendants_end_even_when_process_ids_form_a_circle() -> None:
     assert set(with_descendants([one], by_pid((one, two)))) == {20, 21}
 
 
-def test_a_record_is_alive_only_as_the_very_process() -> None:
+def test_a_record_is_alive_only_as_the_same_process() -> None:
     record = ProcessRecord(service="kafka", pid=10, start_ticks=1, started_at="", fingerprint="")
 
     assert record.is_alive(by_pid((BYSTANDER,)))

@@ -39,14 +39,14 @@ def test_a_new_stack_takes_the_preferred_port_and_any_other() -> None:
     assert choose().ports == {"ui": 8080, "store": 20_001}
 
 
-def test_a_preferred_port_that_is_taken_is_let_be() -> None:
+def test_a_taken_preferred_port_is_not_chosen() -> None:
     chosen = choose(taken={8080})
 
     assert chosen.ports == {"ui": 20_001, "store": 20_002}
     assert chosen.given_up == {}
 
 
-def test_a_port_whose_grpc_neighbour_is_taken_is_not_chosen() -> None:
+def test_a_port_whose_grpc_port_is_taken_is_not_chosen() -> None:
     assert choose(taken={20_001 + GRPC_OFFSET}).ports["store"] == 20_002
 
 
@@ -90,12 +90,12 @@ def test_the_port_that_one_service_asks_for_is_not_given_to_another() -> None:
 
 
 @pytest.mark.parametrize("text", ["http", "80", "70000", "-1", "8080.0"])
-def test_what_is_asked_for_must_be_a_port(text: str) -> None:
+def test_a_requested_port_must_be_a_port_number(text: str) -> None:
     with pytest.raises(UsageError, match=r"SLUICE_UI_PORT is '.*', but a port is a number from 1024 to 65535"):
         requested_ports((UI, STORE), {"SLUICE_UI_PORT": text})
 
 
-def test_only_variables_that_hold_something_ask() -> None:
+def test_empty_variables_request_no_port() -> None:
     assert requested_ports((UI, STORE), {"SLUICE_UI_PORT": "", "SLUICE_STORE_PORT": "9000"}) == {"store": 9000}
 
 

@@ -67,7 +67,7 @@ def test_needs_at_any_distance() -> None:
     }
 
 
-def test_every_preparation_is_asked_for_by_someone() -> None:
+def test_every_preparation_is_needed_by_a_step() -> None:
     steps = all_steps()
     needed = {need for step in steps.values() for need in step.needs}
 

@@ -59,7 +59,7 @@ def test_java_on_the_path_is_found_behind_its_link(tmp_path: Path, monkeypatch: 
     assert find_tools(tmp_path).java_home == home
 
 
-def test_a_chosen_java_that_does_not_serve_gives_way_to_the_bootstrap_s(
+def test_an_unsupported_chosen_java_is_replaced_by_the_one_of_the_bootstrap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = {"java_home": str(make_java(tmp_path / "new", "21.0.4")), "jars": str(make_jars(tmp_path / "jars"))}
@@ -75,7 +75,7 @@ def test_no_java(tmp_path: Path) -> None:
         find_tools(tmp_path)
 
 
-def test_only_a_java_that_does_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_unsupported_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / "jdk", "25")))
 
     with pytest.raises(PrerequisiteError, match=f"found only Java 25 in {tmp_path / 'jdk'}"):
