@@ -11,16 +11,17 @@ FILE = ROOT / "docs" / "guides" / "on-call.md"
 INTRODUCTION = """\
 # On call: a stream that failed
 
-A failure is told by its class and its reason, in the same words everywhere: the log and the state of the stream's task
-in Airflow, `sluice stream status` and `show` (`--json`: `failure`), and the ledger. Clearing the task is always safe.
+A failure has a class and a reason, which are the same words everywhere: in the log and the state of the stream's task
+in Airflow, in `sluice stream status` and `show` (`--json`: `failure`), and in the ledger. Clearing the task is always
+safe.
 
 To be called, give the task a failure callback by Airflow's cluster policy, in `airflow_local_settings.py`: for every
-task with `task.task_type == "StreamOperator"` set `task.on_failure_callback`. The callback finds the words in
-`context["exception"]`: `stream`, `reason`, `failure_class`, `failure_reason` and `next_step`; `str()` of it is the
-whole sentence.
+task with `task.task_type == "StreamOperator"` set `task.on_failure_callback`. The callback finds the failure in
+`context["exception"]`: `stream`, `reason`, `failure_class`, `failure_reason` and `next_step`; its `str()` is the whole
+message.
 
-After the repair, unpause the stream's DAG, or without Airflow: `sluice stream start STREAM`. Both forget the failures
-of before and close the breaker. What happens by itself until then:
+After the repair, unpause the stream's DAG, or without Airflow: `sluice stream start STREAM`. Both reset
+the failure count and close the breaker. What Sluice does by itself until then:
 
 | class | what Sluice does |
 |---|---|
@@ -28,13 +29,13 @@ of before and close the breaker. What happens by itself until then:
 
 
 ENDING = """
-## A batch that stands in the way
+## A batch that cannot be published
 
-Batches become visible strictly in order, so one that cannot be published keeps all behind it waiting in the staging
-tables. `sluice batch list STREAM` shows what waits, and the newest batches of the ledger; `sluice batch show STREAM 17`
-everything about one. A start of the stream publishes what can be published, and that is what to try first.
+Batches become visible strictly in order, so all later batches wait in the staging tables behind one that cannot be
+published. `sluice batch list STREAM` shows the waiting batches, and the newest batches of the ledger; `sluice batch
+show STREAM 17` shows everything about one. First start the stream: a start publishes every batch that can be published.
 
-When a batch is never to become visible, stop the stream and reject it:
+To drop a batch for good, stop the stream and reject the batch:
 
 ```
 sluice stream stop STREAM
@@ -43,17 +44,17 @@ sluice batch reject STREAM 17
 sluice stream start STREAM
 ```
 
-Only the first of those that wait can be rejected, in all tables of the stream at once, and not while a driver lives or
-when one of the tables shows the batch already. The marks move past it; the ledger has it with no published rows, its
-rows counted as refused; the batch behind it is the next one. Its source is not read again, and a stateful stream keeps
-what the batch did to its state. A rejection that was cut short is finished by typing it again. The rejected rows lie in
-files that no table refers to, until orphan removal takes them.
+Only the first waiting batch can be rejected, in all tables of the stream at once, and not while a driver lives or when
+one of the tables shows the batch already. The marks move past the batch; the ledger records it with no published rows
+and counts its rows as refused; the batch behind it is the next one. Its source is not read again, and a stateful stream
+keeps the changes of the batch in its state. To finish an interrupted rejection, run the command again. The rejected
+rows stay in files that no table refers to, until orphan removal deletes them.
 
-## A checkpoint that is left behind
+## A checkpoint that is abandoned
 
-When a stream cannot go on from its checkpoint (it is damaged, the source has lost what comes next, the declaration was
-changed in a way that it cannot follow) and nothing can be repaired, it reads anew from the beginning that its inputs
-declare:
+When a stream cannot continue from its checkpoint (the checkpoint is damaged, the source has lost the next records, or
+the declaration was changed in a way that the checkpoint cannot follow) and a repair is impossible, reset the stream. It
+then rereads its inputs from their declared beginning:
 
 ```
 sluice stream stop STREAM
@@ -62,15 +63,15 @@ sluice stream reset STREAM
 sluice stream start STREAM
 ```
 
-The plan says which generation is left and which begins, at which batch and offsets the old one ends, what the next
-start reads, and what that means for each output: an append gets rows of before a second time, a merge replaces them by
-their keys. On a terminal the command asks; elsewhere it needs `--yes`. It is refused while a run lives or is due. In
-Airflow, choose the verb `reset` in the DAG `stream_control`: its task `approve` shows the plan and waits under
-*Required Actions* for a person, a day at most; rejected, or not answered, nothing is changed.
+The plan shows which generation ends and which begins, at which batch and offsets the old one ends, what the next start
+reads, and the effect on each output: an append gets earlier rows a second time, a merge replaces them by their keys. On
+a terminal the command asks; elsewhere it needs `--yes`. It is refused while a run is live or the stream's desired state
+is `running`. In Airflow, choose the verb `reset` in the DAG `stream_control`: its task `approve` shows the plan and
+waits under *Required Actions* for a person, a day at most; without an approval nothing is changed.
 
-The old checkpoint is kept, and so is everything that the ledger knows of its batches: they are told apart by their
-generation (`sluice batch list STREAM`). Batches that wait staged are abandoned by the next start, which its log tells;
-the plan counts them before. To go back is no command: the old checkpoint lies where the plan says.
+The old checkpoint is kept, and so are the records of its batches in the ledger, which differ by their generation
+(`sluice batch list STREAM`). The next start abandons batches that are still staged, and logs it; the plan shows their
+number beforehand. There is no command to go back: the old checkpoint is at the path that the plan shows.
 """
 
 

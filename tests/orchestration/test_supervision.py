@@ -27,7 +27,7 @@ from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import newest_run, recent_runs
-from sluice_airflow.operators.stream_failures import TOLD_KEY
+from sluice_airflow.operators.stream_failures import DECISION_KEY
 
 
 def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:
@@ -127,23 +127,23 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
     (run,) = recent_runs(airflow.ledger, "given_up", limit=9)  # another start would only have repeated it
     assert (run.state, run.failure) == (RunState.FAILED, Failure.of(FailureReason.CHECKPOINT_DAMAGED))
     log = airflow.log("given_up", TASK, dag_run, task["try_number"])
-    told_to_airflow = airflow.get(f"dags/given_up/dagRuns/{dag_run}/taskInstances/{TASK}/state-store/{TOLD_KEY}")
+    stored_in_airflow = airflow.get(f"dags/given_up/dagRuns/{dag_run}/taskInstances/{TASK}/state-store/{DECISION_KEY}")
     for word in (
         "restart_would_not_help",
         "checkpoint: checkpoint_damaged",
         next_step(FailureReason.CHECKPOINT_DAMAGED, stream="given_up"),
     ):
         assert word in log
-        assert word in str(told_to_airflow["value"]["explanation"]) or word == told_to_airflow["value"]["reason"]
+        assert word in str(stored_in_airflow["value"]["explanation"]) or word == stored_in_airflow["value"]["reason"]
     for word in (
         "CheckpointError: The checkpoint is damaged.",
         "`sluice stream start given_up`",
-        "unpause it: that asks for the stream again",
+        "unpause it: that starts the stream again",
     ):
         assert word in log
     called = airflow.called("given_up")
     assert (called["kind"], called["stream"]) == ("StreamGivenUpError", "given_up")
-    words = told_to_airflow["value"]
+    words = stored_in_airflow["value"]
     assert (words["reason"], words["failure_reason"]) == ("restart_would_not_help", "checkpoint_damaged")
     assert words["next_step"] == next_step(FailureReason.CHECKPOINT_DAMAGED, stream="given_up")
     for key in ("reason", "failure_reason", "next_step"):

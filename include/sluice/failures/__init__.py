@@ -1,1 +1,1 @@
-"""Failures: from the chain of errors behind one to its class, its reason and the next step for the on-call."""
+"""Failures: the chain of errors behind a failure, and the reason that follows from it."""

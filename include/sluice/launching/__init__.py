@@ -1,1 +1,1 @@
-"""Drivers as processes: how they are started so that they outlive whoever asked, seen, and ended."""
+"""Launching: starts drivers that outlive the launching process, observes them, and ends them."""

@@ -1,15 +1,16 @@
-"""The small parent of a driver: `python -m sluice.launching.attend --run-id=R --log-file=F --report-fd=N -- COMMAND …`
+"""The attendant of a driver: `python -m sluice.launching.attend --run-id=R --log-file=F --report-fd=N -- COMMAND …`
 
-It detaches itself, holds the driver at a gate until the ledger has bound the run to the driver's process, lets it
-begin, waits for its end and records that at once. So:
+It detaches itself, holds the driver at a gate until the ledger has bound the run to the driver's process, lets the
+driver start, waits for its end and records the end at once. Therefore:
 
-- No driver begins unrecorded. Whoever launched may die at any moment: the next one finds the run and adopts it.
-- A second launch for the same run is refused by the ledger, and its driver never begins.
-- A death is known in a second, not when a heartbeat is missed.
+- No driver starts unrecorded. The launching process may die at any moment: the next one finds the run and adopts it.
+- The ledger refuses a second launch of the same run, and its driver never starts.
+- The end of a driver is known in a second, not only when a heartbeat is missed.
 
-Killed itself, it takes nobody along: the driver lives on, and the supervisor sees its end by its process.
+When the attendant is killed, the driver lives on, and the supervisor observes its end by its process.
 
-Everything that is not needed while the driver runs is imported by a short-lived child, or after the driver's end.
+The attendant lives as long as the driver and takes about 7 MB. So a module that is not needed while the driver runs is
+imported inside a function: by a short-lived child, or after the driver's end.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from typing import NoReturn
 from sluice.processes.log_rotation import keep_rotating
 
 _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
-"""The driver-to-be: waits for a line, then becomes the command under the same process id. When the attendant dies
-first, `read` meets the end of the pipe and nothing begins."""
+"""The future driver: waits for a line, then becomes the command under the same process id. When the attendant dies
+first, `read` reaches the end of the pipe and no driver starts."""
 
 
 def main() -> NoReturn:
     """Detach, then attend one driver from its gate to its end."""
     arguments = _parse_arguments()
     if os.fork():
-        os._exit(0)  # the launcher waits for this one and keeps no child
+        os._exit(0)  # the launcher waits for this process, so it has no child afterwards
     # A process group of its own, so that the whole driver can be ended, and only the driver.
     driver = subprocess.Popen([*_GATE, *arguments.command], stdin=subprocess.PIPE, process_group=0)  # noqa: S603  # the launcher's own command line
     signal.signal(signal.SIGTERM, lambda *_: _ask_to_end(driver.pid))
     is_recorded = _record_process_in_child(arguments, driver.pid)
     os.close(arguments.report_fd)
-    _let_begin(driver, is_recorded)
+    _open_gate(driver, is_recorded)
     keep_rotating(arguments.log_file)
     _wait_for_end(driver)
     if is_recorded:
@@ -51,14 +52,14 @@ def main() -> NoReturn:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Attend the driver of one run.", allow_abbrev=False)
     parser.add_argument("--run-id", required=True)
-    parser.add_argument("--log-file", required=True, type=Path, help="where the output of this process goes already")
-    parser.add_argument("--report-fd", required=True, type=int, help="where the launcher hears how the launch went")
+    parser.add_argument("--log-file", required=True, type=Path, help="the file that has the output of this process")
+    parser.add_argument("--report-fd", required=True, type=int, help="where to write the result of the launch")
     parser.add_argument("command", nargs="+", help="the driver's command line, after --")
     return parser.parse_args()
 
 
 def _record_process_in_child(arguments: argparse.Namespace, pid: int) -> bool:
-    """Bind the run to the process in a child that ends at once and takes the memory of its imports along."""
+    """Bind the run to the process in a child, whose end frees the memory of its imports."""
     child = os.fork()
     if child == 0:
         os._exit(_record_process(arguments, pid))
@@ -87,8 +88,8 @@ def _record_process(arguments: argparse.Namespace, pid: int) -> int:
     return 0
 
 
-def _let_begin(driver: subprocess.Popen[bytes], is_recorded: bool) -> None:
-    """Open the gate, or close it for good."""
+def _open_gate(driver: subprocess.Popen[bytes], is_recorded: bool) -> None:
+    """Let the driver start when its process is recorded; otherwise end it at the gate."""
     gate = driver.stdin
     assert gate is not None  # noqa: S101  # it was asked for with PIPE
     with contextlib.suppress(BrokenPipeError):  # the driver was ended at the gate
@@ -98,7 +99,7 @@ def _let_begin(driver: subprocess.Popen[bytes], is_recorded: bool) -> None:
 
 
 def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
-    """Wait for the driver, and end what it left of its group before its id is free for others."""
+    """Wait for the driver, and kill the rest of its process group before its id can be reused."""
     os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(driver.pid, signal.SIGKILL)
@@ -106,19 +107,19 @@ def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
-    """Leave the note, tell the ledger, take the note away."""
+    """Write the note, record the exit in the ledger, remove the note."""
     from sluice.errors import LedgerError
     from sluice.launching.driver_records import exit_of, record_driver_exit, remove_exit_note, write_exit_note
 
     ended = exit_of(exit_code, arguments.log_file)
     try:
         write_exit_note(arguments.log_file, ended)
-    except OSError as error:  # a full disk must not keep the exit from the ledger
-        _say(f"no note of the exit could be left: {error}")
+    except OSError as error:  # a full disk must not prevent the record in the ledger
+        _log(f"the note of the exit could not be written: {error}")
     try:
         record_driver_exit(ledger_url=os.environ["SLUICE_LEDGER_URL"], run_id=arguments.run_id, ended=ended)
     except LedgerError as error:
-        _say(f"the exit ({ended.reason}) is not in the ledger: {error}")
+        _log(f"the exit ({ended.reason}) is not in the ledger: {error}")
         sys.exit(1)
     remove_exit_note(arguments.log_file)
 
@@ -129,8 +130,8 @@ def _ask_to_end(pid: int) -> None:
     ask_to_end(pid)
 
 
-def _say(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # the log is on a full disk: there is nobody left to tell
+def _log(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # the log is on a full disk
         sys.stderr.write(f"sluice attendant: {sentence}\n")
         sys.stderr.flush()
 

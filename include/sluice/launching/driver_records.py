@@ -19,6 +19,7 @@ from sluice.errors import LedgerUnreachableError
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import classify, failure_of_exit
 from sluice.failures.error_chains import chain_in
+from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
@@ -30,12 +31,6 @@ PROCESS_RECORDED_WITHIN_SECONDS = 30.0
 
 EXIT_RECORDED_WITHIN_SECONDS = 600.0
 """How long an unreachable ledger is retried to record an exit; afterwards only the note beside the log has it."""
-
-FAILURE_MARK = "sluice: failed: "
-"""A failed job writes this mark in its last line, followed by the error's class and message, and ends with code 1."""
-
-REASON_MARK = "sluice: reason: "
-"""A failed job writes this mark in the line before the last, followed by the word of the reason (`FailureReason`)."""
 
 _TAIL_BYTES = 65_536
 """Enough for the last line of a job below a long Java stack trace."""
@@ -138,7 +133,8 @@ def exit_of(exit_code: int, log_file: Path) -> DriverExit:
     if exit_code == 0:
         return DriverExit(state=RunState.FINISHED, exit_code=0, reason="finished")
     tail = _tail_of(log_file)
-    reason = _killed_by(exit_code) or _last_after(FAILURE_MARK, tail) or f"exit code {exit_code}"
+    logged = (last_after(FAILURE_MARK, tail) or "")[:_REASON_CHARACTERS]
+    reason = _killed_by(exit_code) or logged or f"exit code {exit_code}"
     failure = _logged_failure(tail) or _suspected_failure(tail, exit_code, reason)
     return DriverExit(state=RunState.FAILED, exit_code=exit_code, reason=reason, failure=failure)
 
@@ -152,7 +148,7 @@ def _killed_by(exit_code: int) -> str | None:
 
 def _logged_failure(tail: list[str]) -> Failure | None:
     """The failure whose reason the driver logged itself."""
-    reason = _last_after(REASON_MARK, tail)
+    reason = last_after(REASON_MARK, tail)
     return Failure.of(FailureReason(reason)) if reason in set(FailureReason) else None
 
 
@@ -164,11 +160,6 @@ def _suspected_failure(tail: list[str], exit_code: int, reason: str) -> Failure:
         return by_exit
     by_log = classify(chain_in("\n".join(tail)))
     return by_log if by_log.failure_class is FailureClass.RESOURCE else by_exit
-
-
-def _last_after(mark: str, tail: list[str]) -> str | None:
-    found = [line.partition(mark)[2] for line in tail if line.startswith(mark)]
-    return found[-1][:_REASON_CHARACTERS] if found else None
 
 
 def _tail_of(log_file: Path) -> list[str]:

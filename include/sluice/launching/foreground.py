@@ -1,4 +1,4 @@
-"""Runs a bounded job in the foreground, for a person who waits for it at a terminal."""
+"""Runs a bounded job in the foreground, for a command of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """How a job ended: its exit status and, when it was kept, what it printed."""
+    """The end of a job: its exit status and, when it was kept, its output."""
 
     exit_code: int
     output: str
@@ -25,7 +25,7 @@ def run_in_foreground(command: JobCommand, settings: Settings, *, keeps_output: 
 
     Parameters
     ----------
-    keeps_output: keep what the job prints instead of showing it.
+    keeps_output: return the job's output instead of showing it.
 
     Raises
     ------

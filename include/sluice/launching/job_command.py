@@ -1,6 +1,6 @@
-"""The argument contract of the jobs: a frozen value that Airflow and the CLI build into argv and the job parses back.
+"""The argument contract of the jobs: a frozen value that Airflow and the CLI turn into argv and the job parses back.
 
-A value holds names and nothing secret: argv is seen by everybody on the machine.
+A value contains names and no secret: every user of the machine can read argv.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import ClassVar, TypeVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCommand:
-    """One Spark application and its arguments. `application` is its file below the project's root."""
+    """One Spark application and its arguments. `application` is its file, relative to the project's root."""
 
     application: ClassVar[str]
 
     def arguments(self) -> list[str]:
-        """The argv of the application, one `--name=value` for each field, so that a value never reads as an option."""
+        """Return the argv, one `--name=value` for each field, so that a value is never read as an option."""
         return [f"--{field.name.replace('_', '-')}={getattr(self, field.name)}" for field in fields(self)]
 
 
@@ -33,7 +33,7 @@ class RunStream(JobCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIncrement(JobCommand):
-    """Run an incremental stream over what is new, then end."""
+    """Run an incremental stream over the new input, then end."""
 
     application: ClassVar[str] = "jobs/run_increment.py"
     stream: str
@@ -71,7 +71,7 @@ class ValidateStreams(JobCommand):
 class PreviewStream(JobCommand):
     """Run a stream's transformation over a few rows of its inputs, without a checkpoint and without writing.
 
-    sample: the most rows that are read of an input. rows: the most rows of an output that are shown.
+    sample: at most so many rows of an input are read. rows: at most so many rows of an output are shown.
     """
 
     application: ClassVar[str] = "jobs/preview_stream.py"

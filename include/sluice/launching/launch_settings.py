@@ -1,7 +1,6 @@
-"""How a Spark application is started: the settings that must be known before its JVM exists, none of them secret.
+"""The `--conf` settings of a Spark application: those that must be known before its JVM exists, none of them secret.
 
-What can be set later, and everything secret, is set by the driver itself from its environment
-(`sluice_spark.session.session`).
+The driver itself sets the others, and every secret, from its environment (`sluice_spark.session.session`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|
 
 
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""In local mode nobody outside has to reach the driver."""
+"""In local mode no other machine connects to the driver."""
 
 _SPOT_NODES = {
     f"spark.{what}": "true"
@@ -27,7 +26,7 @@ _SPOT_NODES = {
         "storage.decommission.shuffleBlocks.enabled",
     )
 }
-"""An executor that is told to go takes no more work and hands its rows and shuffled files to others.
+"""An executor that is decommissioned takes no more tasks and moves its blocks and shuffle files to others.
 Source: https://spark.apache.org/docs/4.1.0/configuration.html"""
 
 
@@ -37,33 +36,33 @@ _PATIENT_COMPILER = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-"""Let the JVM's optimizing compiler wait ten times longer than it would. What runs hot for good is compiled all the
-same; what a driver does while it starts is not, which took two fifths of its first minutes' processor time.
+"""Ten times the JVM's default thresholds for its optimizing compiler. Code that stays hot is compiled all the same; the
+code of the start is not, whose compilation took two fifths of the processor time of a driver's first minutes.
 Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html (and `java -XX:+PrintFlagsFinal`)"""
 
 
 def class_path(jars: Path) -> str:
-    """The jars of Spark's class path, in a stable order; Delta's lie there unused until a session asks for them."""
+    """Return Spark's class path, in a stable order. Delta's jars are on it for sessions that use Delta."""
     return ":".join(str(jar) for folder in ("spark", "delta") for jar in sorted((jars / folder).glob("*.jar")))
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark works inside the driver, on this machine."""
+    """Whether Spark runs inside the driver, on this machine."""
     return master == "local" or master.startswith("local[")
 
 
 def launch_conf(
     *, home: Path, jars: Path, engine: EngineDeclaration, is_bounded: bool, master: str = "local[*]"
 ) -> dict[str, str]:
-    """The `--conf` settings of one application.
+    """Return the `--conf` settings of one application.
 
     Parameters
     ----------
-    home: the project's root, which holds the log configuration.
+    home: the project's root, which has the log configuration.
     jars: the folder with one folder of jars for each class path.
-    engine: what the declaration grants the driver.
-    is_bounded: whether the application ends by itself within minutes; then a quick start is worth more than peak speed.
-    master: where the work is done. On a cluster the jars lie at the same place on every node.
+    engine: the engine part of the declaration.
+    is_bounded: whether the application ends by itself within minutes; then a quick start matters more than peak speed.
+    master: Spark's master. On a cluster the jars have the same path on every node.
     """
     java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", "-XX:+UseSerialGC"]
     if is_bounded:
@@ -86,7 +85,7 @@ def launch_conf(
 
 
 def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:
-    """What executors get. A stream's executors come and go only when it is declared: its state stays with them."""
+    """The settings of executors. Dynamic allocation is off unless declared, because executors hold a stream's state."""
     conf = {"spark.executor.extraClassPath": class_path(jars)}
     if engine.cores is not None:
         conf["spark.executor.cores"] = str(engine.cores)
@@ -109,7 +108,7 @@ def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:
 def _class_archive_options() -> list[str]:
     """Let the JVM map the classes that the bootstrap archived; drivers on one machine share that memory.
 
-    A JVM for which the archive was not made, or that does not find it, goes on without it and without a word.
+    A JVM that does not find the archive, or for which it was not made, starts without it and logs nothing.
     """
     archive = Path(sys.prefix) / ARCHIVE_NAME
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds*=off"] if archive.is_file() else []

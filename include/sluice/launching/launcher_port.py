@@ -1,4 +1,4 @@
-"""The doors to the outside that have more than one adapter: each a protocol, with one honest fake in `tests/fakes`."""
+"""The ports of launching: protocols with several adapters, each with one fake in `tests/fakes`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One driver to be started for a run that the ledger has admitted.
+    """The request to start the driver of a run that the ledger has admitted.
 
-    command: the argv; everybody on the machine sees it, so it holds nothing secret. For a cluster the application's
-        file and its arguments.
+    command: the argv; every user of the machine can read it, so it contains no secret. For a cluster the
+        application's file and its arguments.
     connection: the Spark connection of a cluster; unset for a driver of this host.
-    conf: for a cluster the settings of the application, which travel in a private file.
-    environment: variables on top of those of the launching process; secrets travel here.
-    log_file: where the driver's output goes.
+    conf: for a cluster the settings of the application, which are passed in a private file.
+    environment: variables on top of those of the launching process; secrets are passed here.
+    log_file: the file that takes the driver's output.
     """
 
     run_id: str
@@ -34,13 +34,13 @@ class LaunchRequest:
 
 
 class Launcher(Protocol):
-    """Starts drivers that outlive whoever asked for them, sees whether they live, and ends them.
+    """Starts drivers that outlive the launching process, observes whether they live, and ends them.
 
-    `tests/contracts/test_launcher.py` says what every adapter keeps.
+    `tests/contracts/test_launcher.py` is the contract of every adapter.
     """
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
-        """Start the driver of a run and bind the run to its process in the ledger, before the driver does anything.
+        """Bind a run to its process in the ledger, then start its driver.
 
         A run has one process: of two requests for one run the ledger refuses one.
 
@@ -50,10 +50,10 @@ class Launcher(Protocol):
         """
 
     def observe(self, process: ProcessIdentity) -> ProcessState:
-        """See whether a driver lives. UNKNOWN when this launcher cannot tell, for example from another host."""
+        """Observe whether a driver lives. UNKNOWN when that is impossible, for example from another host."""
 
     def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
-        """How a driver that is gone has ended, where the launcher itself can tell; none when only the ledger can."""
+        """Return how a driver that is gone has ended; none when the launcher does not know."""
 
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """End a driver that did not obey the request to stop: ask it, wait `grace_seconds`, then kill it.
@@ -64,26 +64,26 @@ class Launcher(Protocol):
 
         Raises
         ------
-        LaunchError: when the driver survives even that.
+        LaunchError: when the driver survives the kill.
         """
 
 
 class Cluster(Protocol):
-    """The API of a cluster: what became of an application. `tests/contracts/test_clusters.py` says what adapters keep.
+    """The API of a cluster, which knows the states of applications. `tests/contracts/test_clusters.py` is its contract.
 
-    Nothing is remembered here: whoever asks, from wherever, finds the same application by its tag.
+    An adapter keeps no state: every process, on every host, finds the same application by its tag.
     """
 
     def find(self, tag: DriverTag) -> ApplicationObservation | None:
-        """The application with this very tag; none when the cluster knows no such one, or has forgotten it.
+        """Return the application with this tag; none when the cluster does not know one, or no longer does.
 
         Raises
         ------
-        ClusterError: when the cluster does not answer; then nothing is known.
+        ClusterError: when the cluster does not answer; the state of the application is unknown then.
         """
 
     def kill(self, application_id: str) -> None:
-        """Ask the cluster to end an application; nothing happens when it has ended.
+        """Ask the cluster to end an application; an ended one is left as it is.
 
         Raises
         ------

@@ -22,20 +22,20 @@ from sluice.processes.driver_processes import RUN_ID_VARIABLE, ask_to_end, kill_
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 REPORTED_WITHIN_SECONDS = 60.0
-"""How long the attendant may take to say how the launch went: it asks an absent ledger for 30 seconds."""
+"""How long the attendant may take to report the launch: it retries an unreachable ledger for 30 seconds."""
 
 KILLED_WITHIN_SECONDS = 10.0
-"""How long the kernel may take to end a killed process; longer only when it hangs in a device."""
+"""How long the kernel may take to end a killed process. It takes longer only while the process waits for a device."""
 
 _NOT_FOR_DRIVERS = re.compile(r"_*AIRFLOW", re.IGNORECASE)
-"""Airflow's own variables hold its secrets, and a driver has no use for them."""
+"""Airflow's own variables contain its secrets, and a driver does not need them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLauncher:
-    """Starts drivers on this host. `tests/contracts/test_launcher.py` says what it keeps.
+    """Starts drivers on this host. `tests/contracts/test_launcher.py` is its contract.
 
-    ledger_url: where the attendants record; it travels in their environment.
+    ledger_url: the address of the ledger for the attendants; it is passed in their environment.
     """
 
     ledger_url: str = field(repr=False)
@@ -65,11 +65,11 @@ class LocalLauncher:
             os.close(report_reader)
 
     def observe(self, process: ProcessIdentity) -> ProcessState:
-        """See whether a driver of this host lives; one of another host is UNKNOWN."""
+        """Observe whether a driver of this host lives; one of another host is UNKNOWN."""
         return observe_process(process)
 
     def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
-        """Nothing: the driver's parent tells the ledger, and leaves a note when it cannot."""
+        """Return none: the attendant records the exit in the ledger, or writes a note when it cannot."""
         del process
         return None
 
@@ -88,8 +88,8 @@ class LocalLauncher:
             kill_group(process.pid)
         if not _is_gone_within(process, KILLED_WITHIN_SECONDS):
             raise LaunchError(
-                f"Process {process.pid} on {process.host} survives SIGKILL.",
-                next_step="It hangs in the kernel, for example on a dead network file system: see its host.",
+                f"Process {process.pid} on {process.host} still lives after SIGKILL.",
+                next_step="It waits in the kernel, for example for a dead network file system: see its host.",
             )
         return ProcessState.GONE
 
@@ -100,7 +100,7 @@ class LocalLauncher:
 
 
 def _start_attendant(request: LaunchRequest, environment: dict[str, str], report_writer: int) -> None:
-    """Start the attendant, which detaches itself: its first process ends at once and is waited for here."""
+    """Start the attendant, and wait for its first process, which ends as soon as the attendant is detached."""
     command = [sys.executable, "-m", "sluice.launching.attend", f"--run-id={request.run_id}"]
     command += [f"--log-file={request.log_file}", f"--report-fd={report_writer}", "--", *request.command]
     try:
@@ -109,7 +109,7 @@ def _start_attendant(request: LaunchRequest, environment: dict[str, str], report
             subprocess.run(  # noqa: S603  # our own command line, and no shell
                 command,
                 env=environment,
-                cwd=request.log_file.parent,  # what a JVM drops when it crashes belongs beside its log
+                cwd=request.log_file.parent,  # where a JVM that crashes writes its files: beside its log
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -125,28 +125,27 @@ def _start_attendant(request: LaunchRequest, environment: dict[str, str], report
 
 
 def _read_report(report: int) -> bytes:
-    """All that the attendant says until it closes the pipe; empty when it said nothing in time."""
+    """Read the report until the attendant closes the pipe; empty when that does not happen in time."""
     deadline = time.monotonic() + REPORTED_WITHIN_SECONDS
-    said = b""
+    report_bytes = b""
     while select.select([report], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(report, 65_536)
         if not part:
-            return said
-        said += part
+            return report_bytes
+        report_bytes += part
     return b""
 
 
 def _process_of(report: bytes, request: LaunchRequest) -> ProcessIdentity:
-    told: dict[str, Any] = (
-        json.loads(report) if report else {"problem": f"its attendant said nothing; see {request.log_file}"}
-    )
-    if "problem" in told:
-        raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {told['problem']}")
-    return ProcessIdentity(**told["process"])
+    missing = {"problem": f"its attendant did not report; see {request.log_file}"}
+    result: dict[str, Any] = json.loads(report) if report else missing
+    if "problem" in result:
+        raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {result['problem']}")
+    return ProcessIdentity(**result["process"])
 
 
 def _is_gone_within(process: ProcessIdentity, seconds: float) -> bool:
-    """Whether the process has ended after so long. One that cannot be seen is not gone."""
+    """Whether the process ends within so many seconds. One that cannot be observed is not gone."""
     deadline = time.monotonic() + seconds
     while observe_process(process) is not ProcessState.GONE:
         left = deadline - time.monotonic()

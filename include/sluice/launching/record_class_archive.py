@@ -1,7 +1,7 @@
 """Run one small Spark application whose JVM writes the classes it has loaded into an archive when it ends.
 
-The bootstrap runs it in the project's environment. The application starts as every other one does, with the settings
-of `sluice.launching.launch_settings`, because an archive serves only applications with the same class path.
+The bootstrap runs it in the project's environment. The application is started with the settings of every other one
+(`sluice.launching.launch_settings`), because an archive is valid only for the same class path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.settings import project_root
 
 
 def recording_command(*, home: Path, jars: Path, archive: Path, warehouse: Path) -> list[str]:
-    """The `spark-submit` that records.
+    """Return the `spark-submit` command that records the archive.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def recording_command(*, home: Path, jars: Path, archive: Path, warehouse: Path)
 
 
 def main() -> None:
-    """Record into the file that the first argument names; JAVA_HOME and SLUICE_JARS say with what."""
+    """Record into the file of the first argument, with the Java of JAVA_HOME and the jars of SLUICE_JARS."""
     with tempfile.TemporaryDirectory() as warehouse:
         command = recording_command(
             home=project_root(),
@@ -43,7 +43,7 @@ def main() -> None:
             archive=Path(sys.argv[1]),
             warehouse=Path(warehouse),
         )
-        # Spark asks for the address of the machine's own name, which a bare machine cannot tell.
+        # Spark looks up the address of the machine's own name, which fails on a bare machine.
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         sys.exit(subprocess.run(command, env=environment).returncode)  # noqa: S603  # our own command, no shell
 

@@ -17,7 +17,7 @@ from sluice.errors import LedgerError, SluiceError
 from sluice.failure_reasons import Failure
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
-from sluice.launching.driver_records import FAILURE_MARK, REASON_MARK
+from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end

@@ -1,11 +1,13 @@
-"""What a stream's task tells Airflow: the same named reason and next step in its state and in its failure."""
+"""A decision about a stream in Airflow: the exception of a stream that was given up, and the state of its task."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
+
+from sluice.failure_reasons import next_step
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -15,33 +17,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TOLD_KEY = "sluice"
-"""The key in Airflow's task state under which the newest decision lies, for pages and programs that ask Airflow."""
+DECISION_KEY = "sluice"
+"""The key of the newest decision in Airflow's task state, for pages and programs that ask Airflow."""
 
 
 class StreamGivenUpError(AirflowFailException):
-    """A stream was given up: a person must look. It is `context["exception"]` of a failure callback.
+    """A stream was given up: a person must act. It is `context["exception"]` of a failure callback.
 
     Parameters
     ----------
-    sentence: the whole message for a person.
-    decision: why; its words are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
+    decision: why; its fields are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
     """
 
-    def __init__(self, sentence: str, *, stream: str, decision: SupervisionDecision) -> None:
-        super().__init__(sentence)
+    def __init__(self, decision: SupervisionDecision, *, stream: str) -> None:
+        super().__init__(
+            f"{decision.reason}: {decision.explanation} Airflow pauses this DAG now; when the cause is repaired, "
+            "unpause it: that starts the stream again and resumes its supervision."
+        )
         self.stream = stream
-        words = words_of(decision, stream=stream)
-        self.reason = words["reason"]
-        self.failure_class = words["failure_class"]
-        self.failure_reason = words["failure_reason"]
-        self.next_step = words["next_step"]
+        fields = decision_fields(decision, stream=stream)
+        self.reason = fields["reason"]
+        self.failure_class = fields["failure_class"]
+        self.failure_reason = fields["failure_reason"]
+        self.next_step = fields["next_step"]
 
 
-def words_of(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
-    """A decision in the words that stand everywhere; those of a failure are empty without one."""
-    from sluice.failure_reasons import next_step
-
+def decision_fields(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
+    """Return a decision in the words of the ledger and the command line; without a failure its fields are empty."""
     failure = decision.failure
     return {
         "action": str(decision.action),
@@ -53,13 +55,12 @@ def words_of(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
     }
 
 
-def keep_told(context: Context, *, stream: str, decision: SupervisionDecision) -> None:
-    """Keep the decision in Airflow's task state, as long as the task exists."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+def store_decision(context: Context, *, stream: str, decision: SupervisionDecision) -> None:
+    """Store the decision in Airflow's task state for the lifetime of the task. A failure to do so is only logged."""
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE  # too slow for the parsing of a DAG file
 
-    words: dict[str, JsonValue] = {**words_of(decision, stream=stream)}
+    fields: dict[str, JsonValue] = {**decision_fields(decision, stream=stream)}
     try:
-        context["task_state_store"].set(TOLD_KEY, words, retention=NEVER_EXPIRE)
-    except AirflowRuntimeError as error:  # a page that tells less is no reason to supervise less
-        _log.warning("stream=%s the decision could not be kept in the task's state: %s", stream, error)
+        context["task_state_store"].set(DECISION_KEY, fields, retention=NEVER_EXPIRE)
+    except AirflowRuntimeError as error:
+        _log.warning("stream=%s the decision could not be stored in the task's state: %s", stream, error)

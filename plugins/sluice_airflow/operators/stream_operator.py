@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice_airflow.operators.stream_failures import StreamGivenUpError, keep_told
+from sluice_airflow.operators.stream_failures import StreamGivenUpError, store_decision
 from sluice_airflow.operators.user_requests import is_by_person, is_first_try
 
 if TYPE_CHECKING:
@@ -103,16 +103,13 @@ class StreamOperator(BaseOperator):
         from sluice.supervision.supervision_decision import SupervisionAction
 
         decision = supervised.decision
-        keep_told(context, stream=self.stream, decision=decision)
+        store_decision(context, stream=self.stream, decision=decision)
         if decision.action is SupervisionAction.FINISH:
             return
         if decision.action is SupervisionAction.GIVE_UP:
-            sentence = (
-                f"{decision.reason}: {decision.explanation} Airflow pauses this DAG now; when the cause is repaired, "
-                "unpause it: that asks for the stream again and goes on supervising it."
-            )
-            self.log.error("%s", sentence)
-            raise StreamGivenUpError(sentence, stream=self.stream, decision=decision)
+            given_up = StreamGivenUpError(decision, stream=self.stream)
+            self.log.error("%s", given_up)
+            raise given_up
         if decision.action is SupervisionAction.RESTART_LATER:
             self._await_request(supervised, within=decision.delay)
         self._watch(supervised)

@@ -155,7 +155,7 @@ def test_no_driver_begins_when_its_attendant_dies_before_the_ledger_knows(
     trace = tmp_path / "began"
     with ledger.transaction() as connection:
         connection.execute(text("LOCK TABLE sluice.runs IN EXCLUSIVE MODE"))  # the attendant's recording waits here
-        with pytest.raises(LaunchError, match="said nothing"), _killing_the_attendant(log_file):
+        with pytest.raises(LaunchError, match="did not report"), _killing_the_attendant(log_file):
             launcher.launch(shell(run, log_file, f"touch {trace}"))
     await_condition(lambda: not processes_of(run.run_id))
     assert not trace.exists()

@@ -1,1 +1,1 @@
-"""Drivers as applications of a cluster: launched by `spark-submit`, found by their tag, seen by its own API."""
+"""Drivers as applications of a cluster: submitted with `spark-submit`, found by their tag, observed by its API."""

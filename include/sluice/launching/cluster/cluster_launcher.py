@@ -1,11 +1,11 @@
 """Drivers as applications of a cluster.
 
-A run is bound to its tag in the ledger before anything is submitted, and the tag is on the application. So:
+A run is bound to its tag in the ledger before its application is submitted, and the tag is on the application. So:
 
-- Whoever launched may die at any moment: the next one finds the application by the tag of the run, and adopts it.
+- The launching process may die at any moment: the next one finds the application by the tag of the run, and adopts it.
 - A run has one application: the ledger refuses a second binding, and nothing is submitted without one.
-- An application that comes up after its run was given up finds its run ended, and does nothing.
-- A cluster that does not answer tells nothing. Nothing is killed, and nothing is started, on its silence.
+- An application that starts after its run was given up finds its run ended, and does nothing.
+- While a cluster does not answer, its applications are unknown: none is killed, and none is started.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 _log = logging.getLogger(__name__)
 
 KILLED_WITHIN_SECONDS = 90.0
-"""How long a cluster may take to end an application that it was told to kill."""
+"""How long a cluster may take to end an application after the kill request."""
 
 _LOOK_SECONDS = 0.5
 
@@ -47,7 +47,7 @@ _STATES: Mapping[ApplicationState, ProcessState] = {
 }
 
 _REFUSED = frozenset({ApplicationState.FAILED, ApplicationState.KILLED})
-"""Where an application stands whose submission failed, when it has no driver and will have none."""
+"""The states of an application whose submission failed and that will have no driver."""
 
 _LIVING = frozenset({ProcessState.ALIVE, ProcessState.QUEUED})
 
@@ -56,13 +56,13 @@ _KILLED_EXIT_CODE = -9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLauncher:
-    """Starts drivers on a cluster. `tests/contracts/test_launcher.py` says what it keeps.
+    """Starts drivers on a cluster. `tests/contracts/test_launcher.py` is its contract.
 
     connection: the name of the Spark connection.
-    ledger_url: what a driver reaches the ledger by; it travels in the driver's environment.
-    cluster: tells of applications, and ends them.
-    conf_for: the settings that put a tag and an environment on an application of this kind of cluster.
-    submit: submits.
+    ledger_url: the address of the ledger for drivers; it is passed in their environment.
+    cluster: finds applications, and kills them.
+    conf_for: returns the settings that put a tag and an environment on an application of this kind of cluster.
+    submit: submits an application.
     """
 
     connection: str
@@ -101,8 +101,8 @@ class ClusterLauncher:
         return process
 
     def observe(self, process: ProcessIdentity) -> ProcessState:
-        """See whether a driver's application lives. UNKNOWN when the cluster does not answer, and as long as the
-        application may still be on its way there."""
+        """Observe whether a driver's application lives. UNKNOWN when the cluster does not answer, and as long as the
+        submission may still be under way."""
         tag = self._tag_of(process)
         if tag is None:
             return ProcessState.UNKNOWN
@@ -117,30 +117,30 @@ class ClusterLauncher:
         return _STATES.get(found.state, ProcessState.GONE)
 
     def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
-        """How the cluster says that an application ended; none when it does not know, or does not answer."""
+        """Return how the cluster reports the end of an application; none when it does not know, or does not answer."""
         tag = self._tag_of(process)
         try:
             found = self.cluster.find(tag) if tag is not None else None
         except ClusterError:
             return None
-        return _exit_told(found) if found is not None and not found.is_live else None
+        return _reported_exit(found) if found is not None and not found.is_live else None
 
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """End an application whose driver did not obey.
 
-        Its lease is taken away first: from then on its driver publishes nothing and ends by itself as soon as it hears
-        that. Only what is left after `grace_seconds` is killed by the cluster.
+        Its lease is ended first: from then on its driver publishes nothing, and ends as soon as it learns of it. An
+        application that still lives after `grace_seconds` is killed by the cluster.
 
         Raises
         ------
         LaunchError: when the application survives that.
-        LedgerError: when the ledger cannot be reached; nothing was done then.
+        LedgerError: when the ledger cannot be reached; nothing has changed then.
         """
         tag = self._tag_of(process)
         seen = self.observe(process)
         if tag is None or seen not in _LIVING:
             return seen
-        taken = "it did not end as it was asked to; its lease was taken away and its application ended"
+        taken = "it did not end when asked; its lease was ended and its application stopped"
         record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=None, reason=taken)
         if not self._is_gone_within(process, grace_seconds) and not self._is_killed(process, tag):
             return ProcessState.UNKNOWN
@@ -162,24 +162,24 @@ class ClusterLauncher:
             )
 
     def _require_application(self, tag: DriverTag, error: LaunchError) -> None:
-        """A failed submission may have reached the cluster: its answer was lost, or its sender was killed."""
+        """Raise the error unless the application exists: a failed submission may have reached the cluster."""
         try:
             found = self.cluster.find(tag)
         except ClusterError as silent:
-            _log.warning("run=%s may have been submitted: %s; and nobody can tell: %s", tag.run_id, error, silent)
+            _log.warning("run=%s may have been submitted: %s; the cluster is unknown: %s", tag.run_id, error, silent)
             return
         if found is None:
             raise error
-        if found.state in _REFUSED:  # YARN lists what it did not take in, and knows best why
+        if found.state in _REFUSED:  # YARN lists the applications that it did not accept, with the cause
             raise LaunchError(
-                f"{found.application_id}, of run {tag.run_id}, was not taken in, or ended at once, through the "
+                f"{found.application_id}, of run {tag.run_id}, was not accepted, or ended at once, through the "
                 f"connection {self.connection}: {found.explanation or found.state}",
-                next_step="See what the connection and the stream's engine ask of the cluster.",
+                next_step="Compare the connection and the stream's engine with the resources of the cluster.",
             ) from error
         _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
 
     def _is_killed(self, process: ProcessIdentity, tag: DriverTag) -> bool:
-        """Whether the application was killed; not when the cluster does not answer any more."""
+        """Kill the application, and return whether it ended; not when the cluster no longer answers."""
         try:
             found = self.cluster.find(tag)
             if found is not None and found.is_live:
@@ -192,8 +192,8 @@ class ClusterLauncher:
             if self.observe(process) is ProcessState.UNKNOWN:
                 return False
             raise LaunchError(
-                f"The application of run {tag.run_id} lives {KILLED_WITHIN_SECONDS:.0f} s after it was killed.",
-                next_step="It holds no lease and publishes nothing. Look at its nodes.",
+                f"The application of run {tag.run_id} still lives {KILLED_WITHIN_SECONDS:.0f} s after it was killed.",
+                next_step="It holds no lease and publishes nothing. See its nodes.",
             )
         record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=_KILLED_EXIT_CODE, reason="killed")
         return True
@@ -207,7 +207,7 @@ class ClusterLauncher:
         return True
 
     def _tag_of(self, process: ProcessIdentity) -> DriverTag | None:
-        """The tag of a driver of this connection; none of any other."""
+        """The tag of a driver of this connection; none for a driver of another one."""
         if process.host != self.connection or process.application is None:
             return None
         stream, token, run_id = process.application.split(":")
@@ -215,12 +215,12 @@ class ClusterLauncher:
         return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
 
 
-def _exit_told(found: ApplicationObservation) -> DriverExit:
+def _reported_exit(found: ApplicationObservation) -> DriverExit:
     if found.state is ApplicationState.SUCCEEDED:
         return DriverExit(state=RunState.FINISHED, exit_code=0, reason="finished")
     if found.state is ApplicationState.KILLED:
         exit_code = found.exit_code if found.exit_code is not None else _KILLED_EXIT_CODE
-        reason = f"killed by the cluster: {found.explanation or 'it says nothing more'}"
+        reason = f"killed by the cluster: {found.explanation or 'without diagnostics'}"
     else:
         exit_code = found.exit_code or 1
         reason = found.explanation or f"application {found.application_id} failed"

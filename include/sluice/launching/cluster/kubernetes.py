@@ -1,4 +1,4 @@
-"""Kubernetes, by its API: a driver is a pod with labels.
+"""Kubernetes: a driver is a pod with labels, observed by the API.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 """
@@ -17,10 +17,10 @@ from sluice.launching.cluster.application import ApplicationObservation, Applica
 from sluice.launching.cluster.cluster_http import request_json
 
 _DRIVER_CONTAINER = "spark-kubernetes-driver"
-"""How Spark names the driver's container in its pod."""
+"""Spark's name of the driver's container in its pod."""
 
 _END_GRACE_SECONDS = 30
-"""Between SIGTERM and SIGKILL: the driver ends in order when it still can."""
+"""Between SIGTERM and SIGKILL, so that the driver can end in order."""
 
 _PHASES: Mapping[str, ApplicationState] = {
     "Pending": ApplicationState.QUEUED,
@@ -28,7 +28,7 @@ _PHASES: Mapping[str, ApplicationState] = {
     "Succeeded": ApplicationState.SUCCEEDED,
     "Failed": ApplicationState.FAILED,
 }
-"""A pod of any other phase, such as Unknown, is on a node that nobody hears from."""
+"""A pod of any other phase, such as Unknown, is on a node that does not report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class KubernetesCluster:
     """A namespace of a Kubernetes cluster.
 
     server: the address of the API. token_file: holds the token of a service account that may list and delete pods; read
-        for every question, because it is renewed. ca_file: the certificates that the API is trusted by.
+        for every request, because it is renewed. ca_file: the certificates that are trusted.
     """
 
     server: str
@@ -45,15 +45,15 @@ class KubernetesCluster:
     ca_file: Path | None = None
 
     def find(self, tag: DriverTag) -> ApplicationObservation | None:
-        """The driver's pod with all of the labels.
+        """Return the driver's pod with all of the labels.
 
         Raises
         ------
-        ClusterError: when the API does not answer, or nobody hears from the pod's node.
+        ClusterError: when the API does not answer, or the pod's node does not report.
         """
         labels = {**tag.labels(), "spark-role": "driver"}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        pods = self._ask("GET", f"pods?{urlencode({'labelSelector': selector})}").get("items") or []
+        pods = self._request("GET", f"pods?{urlencode({'labelSelector': selector})}").get("items") or []
         if not pods:
             return None
         return _observation_of(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))))
@@ -66,12 +66,12 @@ class KubernetesCluster:
         ClusterError: when the API does not answer, or refuses.
         """
         try:
-            self._ask("DELETE", f"pods/{quote(application_id)}?gracePeriodSeconds={_END_GRACE_SECONDS}")
+            self._request("DELETE", f"pods/{quote(application_id)}?gracePeriodSeconds={_END_GRACE_SECONDS}")
         except ClusterError as error:
-            if error.status != 404:  # it is gone, which is what was asked
+            if error.status != 404:  # the pod is gone already
                 raise
 
-    def _ask(self, method: str, path: str) -> dict[str, Any]:
+    def _request(self, method: str, path: str) -> dict[str, Any]:
         try:
             headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
             tls = ssl.create_default_context(cafile=self.ca_file) if self.server.startswith("https:") else None
@@ -85,19 +85,19 @@ def _observation_of(pod: Mapping[str, Any]) -> ApplicationObservation:
     name, status = pod["metadata"]["name"], pod["status"]
     state = _PHASES.get(status.get("phase", ""))
     if state is None:
-        raise ClusterError(f"Nobody hears from the node of pod {name}: its phase is {status.get('phase')}.")
+        raise ClusterError(f"The node of pod {name} does not report: its phase is {status.get('phase')}.")
     ended = _driver_end(status)
-    told = (ended.get("reason"), ended.get("message"), status.get("reason"), status.get("message"))
+    parts = (ended.get("reason"), ended.get("message"), status.get("reason"), status.get("message"))
     return ApplicationObservation(
         application_id=name,
         state=state,
-        explanation=": ".join(" ".join(str(part).split()) for part in told if part),
+        explanation=": ".join(" ".join(str(part).split()) for part in parts if part),
         exit_code=ended.get("exitCode"),
     )
 
 
 def _driver_end(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the driver's container ended; empty while it has not."""
+    """The end of the driver's container; empty while it runs."""
     containers = status.get("containerStatuses") or []
     ends = (one.get("state", {}).get("terminated") for one in containers if one.get("name") == _DRIVER_CONTAINER)
     return next((end for end in ends if end), {})

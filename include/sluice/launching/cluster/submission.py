@@ -1,8 +1,8 @@
-"""What is submitted to a cluster, and by what: the settings of an application, which hold secrets, in a private file.
+"""The submission of an application to a cluster. Its settings contain secrets and are passed in a private file:
 
     spark-submit --master yarn --deploy-mode cluster --name 'sluice flights' --properties-file F jobs/run_stream.py …
 
-Everybody on the machine reads an argv; the file is readable for its owner only, and gone when the submission is over.
+Every user of the machine can read argv; only its owner can read the file, which is removed after the submission.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sluice.errors import LaunchError
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit
 
 SUBMITTED_WITHIN_SECONDS = 300.0
-"""How long a submission may take before it is given up: files are uploaded meanwhile. An application that the cluster
-does not know so long after its run was bound to it does not exist."""
+"""How long a submission may take, including the upload of files. An application that the cluster does not know so long
+after its run was bound to it does not exist."""
 
 _NOT_FOR_DRIVERS = frozenset({"SLUICE_STACK", "SLUICE_STACK_START", "SLUICE_DATA"})
-"""Which stack of this machine a process belongs to; an application of a cluster belongs to none."""
+"""The local stack that a process belongs to; an application of a cluster does not belong to one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One application that is to be submitted.
+    """One application to submit.
 
-    connection: the Spark connection's name. application: the file with its `main`. arguments: its argv, nothing secret.
-    properties_file: its settings; readable while the submission lasts, for this user only.
-    log_file: takes what the submitting program says, where nothing else does.
+    connection: the Spark connection's name. application: the file with its `main`. arguments: without secrets.
+    properties_file: its settings; this user can read them during the submission.
+    log_file: takes the output of the submitting program, unless Airflow's task log does.
     """
 
     connection: str
@@ -44,17 +44,17 @@ class Submission:
 
 
 Submit = Callable[[Submission], None]
-"""Submits, and returns when the cluster has taken the application in. Raises LaunchError when that did not come about,
-or when nobody knows whether it did: the launcher asks the cluster then."""
+"""Submits, and returns when the cluster has accepted the application. Raises LaunchError when it did not, or when that
+is unknown: the launcher asks the cluster then."""
 
 
 def driver_environment(environ: Mapping[str, str], *, own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a driver on another machine: the settings of this deployment, and what is the run's own.
+    """Return the environment of a driver on another machine: the deployment's settings, and the run's own variables.
 
     Parameters
     ----------
-    environ: of the launching process; of it only `SLUICE_*` goes along, and none of Airflow's secrets.
-    own: what is said of this run; it wins.
+    environ: of the launching process; only `SLUICE_*` is passed on, and none of Airflow's secrets.
+    own: the variables of this run, which take precedence.
     """
     settings = {name: value for name, value in environ.items() if name.startswith("SLUICE_")}
     return {name: value for name, value in settings.items() if name not in _NOT_FOR_DRIVERS} | dict(own)
@@ -62,7 +62,7 @@ def driver_environment(environ: Mapping[str, str], *, own: Mapping[str, str]) ->
 
 @contextmanager
 def private_properties(conf: Mapping[str, str]) -> Iterator[Path]:
-    """A file with these settings that only this user can read, gone when the block ends.
+    """Write these settings into a file that only this user can read; it is removed when the block ends.
 
     Raises
     ------
@@ -84,14 +84,14 @@ def private_properties(conf: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _escaped(text: str) -> str:
-    """As java.util.Properties reads it back. Source: its `load(Reader)`."""
+    """Escape a text for java.util.Properties. Source: its `load(Reader)`."""
     escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
     escaped = "".join(escapes.get(character, character) for character in text)
     return escaped if not escaped.startswith(" ") else f"\\{escaped}"
 
 
 def submit_by_program(connection: SparkConnection) -> Submit:
-    """Submit by `spark-submit` itself, where there is no Airflow whose provider would do it."""
+    """Return a function that submits with `spark-submit` itself, for commands outside Airflow."""
 
     def submit(submission: Submission) -> None:
         command = [find_spark_submit(connection.spark_binary), "--master", connection.master]
@@ -115,7 +115,7 @@ def submit_by_program(connection: SparkConnection) -> Submit:
         if ended.returncode != 0:
             raise LaunchError(
                 f"{submission.name} could not be submitted: spark-submit ended with {ended.returncode}.",
-                next_step=f"Its words are in {submission.log_file}.",
+                next_step=f"See its output in {submission.log_file}.",
             )
 
     return submit
