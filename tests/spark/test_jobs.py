@@ -19,7 +19,7 @@ from sluice.declarations.load_declarations import Declarations, load_declaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.flights_data import FIRST_DAY, Flight, Span, flights_of, read_weather
 from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.reference_data import write_reference_data
+from sluice.demo.preparation import write_reference_data
 from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
 from sluice.demo.replayer import replay
 from sluice.demo.weather_files import drop_weather, open_landing_folder

@@ -1,4 +1,6 @@
-"""The few questions and orders that the demo has for Airflow, through its public REST API.
+"""The requests that the demo makes to Airflow, through its public REST API.
+
+The client from PyPI, `apache-airflow-client`, is not used: it brings a second HTTP library (urllib3) for six requests.
 
 Source: https://airflow.apache.org/docs/apache-airflow/stable/stable-rest-api-ref.html
 """
@@ -10,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Event
+from typing import Any, TypeVar
+
+import httpx
+import tenacity
 
 from sluice.errors import DemonstrationError
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    import httpx
 
 Answer = TypeVar("Answer")
 
@@ -30,7 +31,7 @@ _FAILED_TASKS = frozenset({"failed", "upstream_failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowAccess:
-    """Where Airflow is and who asks. url: the root of its web address; the password is not shown."""
+    """Airflow's address and a login. url: the root of its web address. `repr` hides the password."""
 
     url: str
     user: str
@@ -42,7 +43,7 @@ class AirflowAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagRunObservation:
-    """A DAG run as Airflow tells it. state: `queued`, `running`, `success` or `failed`."""
+    """A DAG run as Airflow reports it. state: `queued`, `running`, `success` or `failed`."""
 
     dag_id: str
     run_id: str
@@ -51,25 +52,23 @@ class DagRunObservation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will happen in the run."""
+        """Whether the run has reached a final state."""
         return self.state in _ENDED
 
 
 @contextmanager
 def open_airflow_api(access: AirflowAccess, *, stopped: Event) -> Iterator[AirflowApi]:
-    """Log in, and close the connection in the end.
+    """Log in to Airflow; the connection is closed when the block ends.
 
     Parameters
     ----------
-    access: where Airflow is and who asks.
-    stopped: when it is set, nothing is waited for any more.
+    access: Airflow's address and the login.
+    stopped: ends every wait when it is set.
 
     Raises
     ------
-    DemonstrationError: when Airflow does not answer, or refuses the login.
+    DemonstrationError: when Airflow does not answer or rejects the login.
     """
-    import httpx
-
     with httpx.Client(base_url=access.url, timeout=_REQUEST_SECONDS) as client:
         api = AirflowApi(client, stopped=stopped)
         answer = api.request("POST", "/auth/token", json={"username": access.user, "password": access.password})
@@ -85,11 +84,11 @@ class AirflowApi:
         self._stopped = stopped
 
     def await_known(self, dag_id: str, *, deadline_seconds: float) -> None:
-        """Wait until Airflow has read the file of a DAG.
+        """Wait until Airflow has parsed the file of a DAG.
 
         Raises
         ------
-        DemonstrationError: when it has not within `deadline_seconds`.
+        DemonstrationError: when it has not done so within `deadline_seconds`.
         """
         self._await(
             lambda: self._request_or_none("GET", f"/api/v2/dags/{dag_id}"),
@@ -99,41 +98,41 @@ class AirflowApi:
         )
 
     def unpause(self, dag_id: str) -> None:
-        """Let a DAG run."""
+        """Unpause a DAG."""
         self.request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
 
     def run_now(
         self, dag_id: str, *, conf: Mapping[str, object], known: frozenset[str], deadline_seconds: float
     ) -> DagRunObservation:
-        """Have an unpaused DAG run now: take the run that Airflow starts by itself when one is due, else start one.
+        """Run an unpaused DAG now: take the run that Airflow starts itself when one is due, otherwise trigger one.
 
-        A DAG whose clock has struck while it was paused, or while Airflow was down, starts a run as soon as it can. A
-        second run right behind that one would only do its work again.
+        A DAG whose schedule was due while it was paused, or while Airflow was down, starts a run as soon as it can. A
+        second run right behind that one would only repeat its work.
 
         Parameters
         ----------
-        conf: what the form of our own run is filled in with.
-        known: the runs that were there before; none of them is taken.
+        conf: the parameters of a triggered run.
+        known: the ids of earlier runs; none of them is taken.
 
         Raises
         ------
-        DemonstrationError: when Airflow does not start the run that is due within `deadline_seconds`.
+        DemonstrationError: when Airflow has not started the due run within `deadline_seconds`.
         """
 
-        def begun() -> DagRunObservation | None:
+        def started_run() -> DagRunObservation | None:
             if (started := self._new_run(dag_id, known)) is not None:
                 return started
             return None if self._is_run_due(dag_id) else self.trigger(dag_id, conf=conf)
 
         return self._await(
-            begun,
+            started_run,
             what=f"Airflow has not started the run of {dag_id} that is due",
             deadline_seconds=deadline_seconds,
             next_step="Look at `sluice stack logs airflow-scheduler`.",
         )
 
     def trigger(self, dag_id: str, *, conf: Mapping[str, object]) -> DagRunObservation:
-        """Start a run of a DAG. conf: what its form is filled in with."""
+        """Trigger a run of a DAG. conf: its parameters."""
         order = {"logical_date": None, "conf": dict(conf)}
         return _run_of(self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=order))
 
@@ -143,7 +142,7 @@ class AirflowApi:
         return tuple(_run_of(run) for run in answer["dag_runs"])
 
     def await_new_run(self, dag_id: str, *, known: frozenset[str], deadline_seconds: float) -> DagRunObservation:
-        """Wait until Airflow itself has started a run that is not among the `known` run ids.
+        """Wait until Airflow itself has started a run whose id is not among `known`.
 
         Raises
         ------
@@ -157,12 +156,12 @@ class AirflowApi:
         )
 
     def await_success(self, run: DagRunObservation, *, deadline_seconds: float) -> DagRunObservation:
-        """Wait until a run has ended well.
+        """Wait until a run has succeeded.
 
         Raises
         ------
-        DemonstrationError: when it fails, with the failed task and the end of its log; when it does not end within
-            `deadline_seconds`, with the tasks that have not ended.
+        DemonstrationError: when the run fails, with the failed task and the end of its log, or when it has not ended
+            within `deadline_seconds`.
         """
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
 
@@ -179,26 +178,24 @@ class AirflowApi:
         if seen.state != "success":
             raise DemonstrationError(
                 f"Run {run.run_id} of the DAG {run.dag_id} failed. {self._failed_tasks(path)}",
-                next_step="The task's whole log is in Airflow; the same command goes on where this one stopped.",
+                next_step="The task's whole log is in Airflow. The same command continues where this one stopped.",
             )
         return seen
 
     def request(self, method: str, path: str, **arguments: Any) -> Any:
-        """One request, answered with JSON.
+        """Make one request, and return its JSON answer.
 
         Raises
         ------
-        DemonstrationError: when Airflow does not answer, or refuses.
+        DemonstrationError: when Airflow does not answer, or answers with an error.
         """
         answer = self._request_or_none(method, path, **arguments)
         if answer is None:
-            raise DemonstrationError(f"Airflow at {self._client.base_url} knows nothing at {method} {path}.")
+            raise DemonstrationError(f"Airflow at {self._client.base_url} has nothing at {method} {path}.")
         return answer
 
     def _request_or_none(self, method: str, path: str, **arguments: Any) -> Any | None:
         """The answer of a request; None when Airflow answers 404."""
-        import httpx
-
         try:
             response = self._client.request(method, path, **arguments)
         except httpx.TransportError as error:
@@ -225,8 +222,6 @@ class AirflowApi:
     def _await(
         self, seen: Callable[[], Answer | None], *, what: str, deadline_seconds: float, next_step: str
     ) -> Answer:
-        import tenacity
-
         waiting = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda answer: answer is None),
             wait=tenacity.wait_fixed(_POLL_SECONDS),
@@ -264,7 +259,7 @@ def _run_of(answer: dict[str, Any]) -> DagRunObservation:
 
 
 def _log_line(line: str | dict[str, Any]) -> str:
-    """The message of a log line, with what an error says of itself."""
+    """The message of a log line, with the type and the text of its errors."""
     if isinstance(line, str):
         return line
     errors = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or ()]

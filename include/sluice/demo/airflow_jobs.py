@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from sluice.demo.steps import DemoStep
+from sluice.demo.demo_progress import DemoStep, StepLog
+from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.stream_watch import STREAMS
 from sluice.demo.weather_files import drop_weather, open_landing_folder
-
-if TYPE_CHECKING:
-    from sluice.demo.local_platform import LocalPlatform
-    from sluice.demo.steps import StepLog
 
 BRONZE_WEATHER, GOLD_BY_WEATHER = "bronze_weather", "gold_delays_by_weather"
 MAINTENANCE, QUALITY, CHECKPOINT_HEALTH = "table_maintenance", "data_quality", "checkpoint_health"
@@ -20,18 +16,19 @@ MAINTAINED_TABLES = ("bronze.flights", "silver.flights")
 """The tables that the continuous streams fill with small files. The hourly run of the DAG takes all tables."""
 
 CHECKED_TABLES = ("silver.flights", "gold.delays_by_carrier_hour")
-"""Two of the tables that people read: each takes a Spark of its own. The scheduled run of the DAG takes all tables."""
+"""Two of the tables that people read: each takes a Spark application of its own. The scheduled run of the DAG
+takes all tables."""
 
 _DAG_SECONDS = 120.0
 _JOB_SECONDS = 300.0
 
 
 def unpause_streams(platform: LocalPlatform) -> None:
-    """Let Airflow run the continuous streams.
+    """Unpause the DAGs of the continuous streams.
 
     Raises
     ------
-    DemonstrationError: when Airflow does not know them.
+    DemonstrationError: when Airflow has not parsed them in time.
     """
     for stream in STREAMS:
         platform.airflow.await_known(stream, deadline_seconds=_DAG_SECONDS)
@@ -39,12 +36,12 @@ def unpause_streams(platform: LocalPlatform) -> None:
 
 
 def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
-    """Drop weather files, read them by one increment, and wait for the one that its new rows set off.
+    """Write weather files, read them with one incremental run, and wait for the run that its new rows trigger.
 
     Parameters
     ----------
-    log: says how long it took.
-    flights_until: all flights that left before are in `silver.flights`.
+    log: records how long it took.
+    flights_until: all flights that departed earlier are in `silver.flights`.
 
     Raises
     ------
@@ -56,16 +53,16 @@ def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetim
         known = _runs(platform, GOLD_BY_WEATHER)
         drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
         _run(platform, BRONZE_WEATHER)
-        set_off = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
-        platform.airflow.await_success(set_off, deadline_seconds=_JOB_SECONDS)
+        triggered = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
+        platform.airflow.await_success(triggered, deadline_seconds=_JOB_SECONDS)
 
 
-def run_upkeep(platform: LocalPlatform, log: StepLog) -> None:
-    """Run what keeps tables and streams sound, one after the other.
+def run_maintenance_jobs(platform: LocalPlatform, log: StepLog) -> None:
+    """Run the maintenance, the quality checks and the checkpoint checks, one after the other.
 
     Parameters
     ----------
-    log: says how long each took.
+    log: records how long each took.
 
     Raises
     ------

@@ -1,27 +1,26 @@
-"""How two sets of rows are compared: as multisets, in both directions, with examples of what differs."""
+"""Compares two sets of rows as multisets, in both directions, and gives examples of the differences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import VerificationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import duckdb
+    import duckdb  # of the `local` extra, which a deployment does not install
 
 _SAMPLE_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     statement: what must be true.
     expected_rows, seen_rows: how many rows were compared.
-    missing_rows: expected rows that were not seen, each as often as it is missing; surplus_rows: the other way round.
+    missing_rows: expected rows that were not seen, each counted as often as it is missing; surplus_rows: the reverse.
     samples: a few of the rows that differ.
     """
 
@@ -64,8 +63,8 @@ def compare(database: duckdb.DuckDBPyConnection, *, name: str, statement: str, e
     statement: what must be true, as the second half of "it is true that …".
     expected, seen: SELECT statements.
     """
-    database.execute(f"create or replace temp table expected_rows as {expected}")  # our own queries
-    database.execute(f"create or replace temp table seen_rows as {seen}")  # our own queries
+    database.execute(f"create or replace temp table expected_rows as {expected}")  # the caller's own constant
+    database.execute(f"create or replace temp table seen_rows as {seen}")  # the caller's own constant
     missing = "(from expected_rows except all from seen_rows)"
     surplus = "(from seen_rows except all from expected_rows)"
     return CheckResult(
@@ -92,11 +91,11 @@ def compare_number(*, name: str, statement: str, expected: int, seen: int) -> Ch
 
 
 def require_truth(results: Sequence[CheckResult]) -> None:
-    """Accept results that are all true.
+    """Check that every result is true.
 
     Raises
     ------
-    VerificationError: when one is not; it names every check that failed, with expected, got and samples.
+    VerificationError: when one is false; it names each failed check with the expected and seen rows and samples.
     """
     failed = [result for result in results if not result.is_true]
     if failed:

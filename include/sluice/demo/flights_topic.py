@@ -1,8 +1,7 @@
-"""The Kafka topic of the flights, and what lies in it.
+"""The Kafka topic of the flights.
 
-The topic itself is the record of what was sent: every record carries the name of its plan and its place in it. So a
-replay that was killed at any point knows afterwards exactly what it has sent, and no file beside the topic can disagree
-with it.
+The topic itself records what was sent: every record carries the name of its plan and its position in it. A replay that
+was killed at any point can therefore determine what it has sent, and no second record can be inconsistent with it.
 """
 
 from __future__ import annotations
@@ -10,26 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from sluice.errors import DemonstrationError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from confluent_kafka import Consumer, Message
-
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # the client library's own words; shown where logging is configured
+_log.addHandler(logging.NullHandler())  # the client library's messages; shown where logging is configured
 
 PLAN_HEADER = "sluice-demo"
 """The header of a record: `<plan name>#<sequence>`."""
 
 _PARTITIONS = 3
-"""More than one, so that gaps and repetitions are looked for in each; few, because each is a task of every batch."""
+"""More than one, so that gaps and repetitions are checked per partition; few, because each is a task of every batch."""
 
 _DEADLINE_SECONDS = 60.0
 _ERRORS_ONLY = 3
-"""The client library writes to stderr by itself; level 3 of syslog keeps its chatter out of the progress display."""
+"""The client library writes to stderr itself; syslog level 3 keeps all but errors out of the progress display."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +39,12 @@ class FlightsTopic:
     name: str = "flights"
 
     def create(self) -> None:
-        """Create the topic unless it is there. Its records are kept for ever: they are the truth of the verification.
+        """Create the topic unless it exists. Its records never expire: the verification compares the tables with them.
 
         Raises
         ------
-        DemonstrationError: when the broker refuses.
+        DemonstrationError: when the broker rejects the request.
         """
-        from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
-
         topic = NewTopic(self.name, num_partitions=_PARTITIONS, replication_factor=1, config={"retention.ms": "-1"})
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": _ERRORS_ONLY})
         try:
@@ -57,19 +52,18 @@ class FlightsTopic:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise DemonstrationError(
-                    f"Kafka at {self.bootstrap_servers} refuses to create topic {self.name}: {error.args[0].str()}.",
+                    f"Kafka at {self.bootstrap_servers} did not create topic {self.name}: {error.args[0].str()}.",
                     next_step="Look at `sluice stack logs kafka`.",
                 ) from error
 
     def read(self) -> pa.Table:
-        """Everything in the topic now; nothing when there is no such topic.
+        """Read all records of the topic; none when the topic does not exist.
 
         Returns
         -------
         A row for each record: topic, partition, offset, key, value, plan, sequence. The last two are null for a record
         that no replay sent.
         """
-        import pyarrow as pa
 
         columns: list[tuple[str, pa.DataType]] = [
             ("topic", pa.string()),
@@ -88,12 +82,10 @@ class FlightsTopic:
         return pa.Table.from_pylist(rows, schema=pa.schema(columns))
 
     def _consumer(self) -> Consumer:
-        from confluent_kafka import Consumer
-
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
-                "group.id": "sluice-demo",  # the client demands one; offsets are assigned, never committed
+                "group.id": "sluice-demo",  # required by the client; offsets are assigned, never committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "logger": _log,
@@ -102,8 +94,6 @@ class FlightsTopic:
 
     def _bounds(self, consumer: Consumer) -> list[tuple[int, int, int]]:
         """For each partition: its number, its first offset, the offset after its last."""
-        from confluent_kafka import TopicPartition
-
         found = consumer.list_topics(self.name, timeout=_DEADLINE_SECONDS).topics[self.name]
         bounds = []
         for partition in sorted(found.partitions or {}):
@@ -114,8 +104,6 @@ class FlightsTopic:
         return bounds
 
     def _messages(self, consumer: Consumer) -> Iterator[Message]:
-        from confluent_kafka import TopicPartition
-
         bounds = [(partition, first, end) for partition, first, end in self._bounds(consumer) if end > first]
         remaining = sum(end - first for _, first, end in bounds)
         ends = {partition: end for partition, _, end in bounds}
@@ -124,8 +112,8 @@ class FlightsTopic:
             messages = consumer.consume(num_messages=min(remaining, 10_000), timeout=_DEADLINE_SECONDS)
             if not messages:
                 raise DemonstrationError(
-                    f"Kafka at {self.bootstrap_servers} gave no record of {self.name} for {_DEADLINE_SECONDS:.0f} s; "
-                    f"{remaining} are still to be read.",
+                    f"Kafka at {self.bootstrap_servers} returned no record of {self.name} for "
+                    f"{_DEADLINE_SECONDS:.0f} s; {remaining} are still to be read.",
                     next_step="Look at `sluice stack logs kafka`.",
                 )
             for message in messages:

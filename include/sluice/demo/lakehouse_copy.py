@@ -1,22 +1,20 @@
 """Reads the lakehouse's tables with an engine that did not write them: DuckDB and its Iceberg extension.
 
-The tables are copied into memory, so that all checks see the same rows and no check waits for the object store.
+The tables are copied into memory, so that all checks see the same rows and do not wait for the object store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from sluice.errors import SettingsError
+from sluice.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import duckdb
-
-    from sluice.settings import Settings
 
 SEEN = "seen"
 """The DuckDB catalog of the copies: `seen.bronze.flights` is a copy of the lakehouse's `bronze.flights`."""
@@ -29,7 +27,7 @@ def copy_lakehouse(settings: Settings, *, tables: Sequence[str]) -> duckdb.DuckD
 
     Parameters
     ----------
-    settings: says where the catalog and the object store are.
+    settings: the addresses and credentials of the catalog and the object store.
     tables: `<namespace>.<table>`; all of them exist.
 
     Raises
@@ -49,7 +47,7 @@ def copy_lakehouse(settings: Settings, *, tables: Sequence[str]) -> duckdb.DuckD
 
 def open_database() -> duckdb.DuckDBPyConnection:
     """A new database in memory with an empty catalog for the copies."""
-    import duckdb
+    import duckdb  # of the `local` extra: a deployment, which does not install it, still shows `sluice demo --help`
 
     # The extensions come from PyPI as files; DuckDB checks signatures only against its own download site.
     database = duckdb.connect(config={"allow_unsigned_extensions": "true", "autoinstall_known_extensions": "false"})
@@ -59,7 +57,7 @@ def open_database() -> duckdb.DuckDBPyConnection:
 
 
 def load_extensions(database: duckdb.DuckDBPyConnection) -> None:
-    """Let a database read Iceberg tables.
+    """Load the extensions with which a database reads Iceberg tables.
 
     Raises
     ------
@@ -70,7 +68,7 @@ def load_extensions(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def create_schema_of(database: duckdb.DuckDBPyConnection, table: str) -> None:
-    """Create the schema that the copy of a table, `<namespace>.<table>`, lies in."""
+    """Create the schema for the copy of a table, `<namespace>.<table>`."""
     database.execute(f"create schema if not exists {SEEN}.{table.partition('.')[0]}")
 
 

@@ -1,12 +1,14 @@
-"""The local platform as the demo uses it: its stack is started, then its ledger, topic and Airflow are opened."""
+"""The local platform of the demo: starts the stack, then opens its ledger, its topic and Airflow."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from threading import Event
+
+from rich.console import Console
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
@@ -14,23 +16,24 @@ from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.report import WhereToLook
 from sluice.demo.stream_watch import STREAMS, StreamWatch
 from sluice.errors import SettingsError
+from sluice.launching.local_launcher import LocalLauncher
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.quality.quality_pages import QualityPages
 from sluice.settings import KafkaConnection, Settings, load_settings
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from threading import Event
-
-    from rich.console import Console
-
-    from sluice.ledger.connection import Ledger
-    from sluice.stack.display import Display
+from sluice.sources.source_heads import SourceHeads
+from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+from sluice.stack.display import Display, LiveDisplay, PlainDisplay, SilentDisplay
+from sluice.stack.environment import load_environment
+from sluice.stack.folder import stack_folder
+from sluice.stack.orchestration import up
+from sluice.stack.stack_status import observe_stack
 
 KAFKA_CONNECTION = "flights_kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlatform:
-    """The running platform. stopped: set when the demo is to end early; whoever waits, asks it."""
+    """The running platform. stopped: set when the demo is to end early; every wait ends then."""
 
     settings: Settings
     ledger: Ledger
@@ -40,21 +43,16 @@ class LocalPlatform:
 
 
 def start_stack(console: Console | None) -> AirflowAccess:
-    """Start the local stack, or what is missing of it, and take over its environment.
+    """Start the services of the local stack that do not run, and add its environment to the process.
 
     Parameters
     ----------
-    console: shows how far every service is; None shows nothing.
+    console: shows the state of each service; None shows nothing.
 
     Raises
     ------
-    StackError: when a service cannot be started; then nothing of this start is left.
+    StackError: when a service cannot be started; the services that this call started are stopped.
     """
-    from sluice.stack.credentials import AIRFLOW_USER, read_credentials
-    from sluice.stack.environment import load_environment
-    from sluice.stack.folder import stack_folder
-    from sluice.stack.orchestration import up
-
     with _display(console) as display:
         report = up(services=None, display=display)
     folder = stack_folder()
@@ -65,15 +63,13 @@ def start_stack(console: Console | None) -> AirflowAccess:
 
 @contextmanager
 def open_platform(access: AirflowAccess, *, stopped: Event) -> Iterator[LocalPlatform]:
-    """Open the platform that the environment describes.
+    """Open the platform that the environment describes; it is closed when the block ends.
 
     Raises
     ------
     SettingsError: when the environment does not describe the demo's platform.
-    DemonstrationError: when Airflow refuses the login.
+    DemonstrationError: when Airflow rejects the login.
     """
-    from sluice.ledger.connection import open_ledger
-
     settings = load_settings()
     with (
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,
@@ -105,11 +101,7 @@ def flights_topic(settings: Settings) -> FlightsTopic:
 
 
 def is_stack_running() -> bool:
-    """Whether every service of the local stack is healthy. When it is so, its environment is taken over."""
-    from sluice.stack.environment import load_environment
-    from sluice.stack.folder import stack_folder
-    from sluice.stack.stack_status import observe_stack
-
+    """Whether every service of the local stack is healthy. If so, its environment is added to the process."""
     if not stack_folder().environment.exists() or not observe_stack().is_healthy:
         return False
     os.environ.update(load_environment(stack_folder().data))
@@ -117,14 +109,12 @@ def is_stack_running() -> bool:
 
 
 def watch_streams(platform: LocalPlatform) -> StreamWatch:
-    """What looks at the continuous streams of the demo.
+    """The observer of the demo's continuous streams.
 
     Raises
     ------
     UsageError: when one is not declared.
     """
-    from sluice.launching.local_launcher import LocalLauncher
-    from sluice.sources.source_heads import SourceHeads
 
     declarations = load_declarations(platform.settings.pipelines)
     return StreamWatch(
@@ -136,10 +126,7 @@ def watch_streams(platform: LocalPlatform) -> StreamWatch:
 
 
 def where_to_look(access: AirflowAccess, settings: Settings) -> WhereToLook:
-    """What a person opens after the demo."""
-    from sluice.quality.quality_pages import QualityPages
-    from sluice.stack.folder import stack_folder
-
+    """The addresses that a person opens after the demo."""
     return WhereToLook(
         airflow_url=access.url,
         airflow_user=access.user,
@@ -149,8 +136,6 @@ def where_to_look(access: AirflowAccess, settings: Settings) -> WhereToLook:
 
 
 def _display(console: Console | None) -> AbstractContextManager[Display]:
-    from sluice.stack.display import LiveDisplay, PlainDisplay, SilentDisplay
-
     if console is None:
         return nullcontext(SilentDisplay())
     return LiveDisplay(console) if console.is_terminal else nullcontext(PlainDisplay(console))

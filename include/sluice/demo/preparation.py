@@ -1,18 +1,24 @@
-"""What must be there before the first flight leaves: the tables, the reference data, the topic, the plan."""
+"""Prepares the demo: tables, reference data, topic and plan; and shows the plan without any change."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.quarantine_table import all_tables
+from sluice.demo.demo_progress import DemoStep
+from sluice.demo.flights_data import read_airlines, read_planes
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.local_platform import LocalPlatform, flights_topic, is_stack_running
-from sluice.demo.reference_data import write_reference_data
 from sluice.demo.replay_position import NextReplay, next_replay
 from sluice.demo.report import YEAR_IS_OVER
-from sluice.demo.steps import DemoStep
 from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 
 
 def prepare_tables(platform: LocalPlatform) -> None:
@@ -21,12 +27,8 @@ def prepare_tables(platform: LocalPlatform) -> None:
     Raises
     ------
     DeclarationError: when a declaration is wrong.
-    LakehouseError: when the catalog refuses.
+    LakehouseError: when a table cannot be created or evolved.
     """
-    from sluice.declarations.quarantine_table import all_tables
-    from sluice.tables.catalog import open_catalog
-    from sluice.tables.declared_tables import create_or_evolve_table
-
     declarations = load_declarations(platform.settings.pipelines)
     declarations.require_valid()
     catalog = open_catalog(platform.settings)
@@ -39,8 +41,8 @@ def prepare_tables(platform: LocalPlatform) -> None:
 class DemoPlan:
     """What a demo would do now.
 
-    is_stack_running: whether it is; only then is it known where the replay of the year stands.
-    upcoming: what would be sent; unset when the year is over, or when it is not known.
+    is_stack_running: whether the stack runs; if not, the position of the replay is unknown.
+    upcoming: what would be sent; None when the year is over or the position is unknown.
     """
 
     is_stack_running: bool
@@ -64,16 +66,16 @@ class DemoPlan:
 
     def _replay_sentence(self) -> str:
         if not self.is_stack_running:
-            return "The stack does not run; which days come next is read from Kafka when it does."
+            return "The stack does not run. The next days of the replay are read from Kafka once it runs."
         if self.upcoming is None:
             return YEAR_IS_OVER
         counted = Counter(record.kind for record in self.upcoming.missing)
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in counted.items())
-        return f"To be sent are {len(self.upcoming.missing):,} records of {self.upcoming.plan.span}: {kinds}."
+        return f"{len(self.upcoming.missing):,} records of {self.upcoming.plan.span} would be sent: {kinds}."
 
 
 def plan_demo(*, days: int, seed: int) -> DemoPlan:
-    """See what a demo would do now. Nothing is changed.
+    """Determine what a demo would do now. Nothing is changed.
 
     Parameters
     ----------
@@ -87,11 +89,11 @@ def plan_demo(*, days: int, seed: int) -> DemoPlan:
 
 
 def prepare_replay(topic: FlightsTopic, *, days: int, seed: int) -> NextReplay | None:
-    """Create the topic, see what it holds, and plan what comes next.
+    """Create the topic, read what it holds, and plan the next records.
 
     Parameters
     ----------
-    topic: created when it is not there.
+    topic: created when it does not exist.
     days: how many days a new plan spans.
     seed: the seed of a new plan.
 
@@ -101,3 +103,38 @@ def prepare_replay(topic: FlightsTopic, *, days: int, seed: int) -> NextReplay |
     """
     topic.create()
     return next_replay(topic.read(), days=days, seed=seed)
+
+
+def write_reference_data(catalog: Catalog) -> list[str]:
+    """Write the package's airlines and planes to the reference tables with pyiceberg; such small tables need no Spark.
+
+    A table that holds them already is not changed.
+
+    Parameters
+    ----------
+    catalog: holds `reference.airlines` and `reference.planes`.
+
+    Returns
+    -------
+    The tables that were written.
+    """
+    contents = {"reference.airlines": read_airlines(), "reference.planes": read_planes()}
+    return [table for table, content in contents.items() if _write(catalog, table, content)]
+
+
+def _write(catalog: Catalog, name: str, content: pa.Table) -> bool:
+    table = catalog.load_table(name)
+    schema = table.schema().as_arrow()
+    expected = content.select(schema.names).cast(schema)
+    present = table.scan().to_arrow().cast(schema)
+    if _sorted(present).equals(_sorted(expected)):
+        return False
+    if present.num_rows == 0:
+        table.append(expected)
+    else:
+        table.overwrite(expected)
+    return True
+
+
+def _sorted(content: pa.Table) -> pa.Table:
+    return content.sort_by([(content.schema.names[0], "ascending")]).combine_chunks()

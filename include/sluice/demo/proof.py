@@ -1,28 +1,40 @@
-"""Gathers what the proof needs from the platform: the tables, the topic, the landing folder and the ledger."""
+"""The proof of the demo: the expected rows, the copies of the tables, and every check on them.
+
+The expected rows (the oracle) are computed by DuckDB from the package's CSV files and the plans, without Spark.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from sluice.demo.comparison import CheckResult
+from sluice.demo.flights_data import read_airlines, read_flights, read_planes, read_weather
+from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.lakehouse_copy import copy_lakehouse
-from sluice.demo.oracle import load_oracle
+from sluice.demo.replay_plan import ReplayPlan
 from sluice.demo.replay_position import make_plan, plans_in
 from sluice.demo.report import RowBalance, TableReport
 from sluice.demo.stream_watch import SILVER
 from sluice.demo.verification import TABLES, rows_by_table, verify
 from sluice.demo.weather_files import open_landing_folder
+from sluice.ledger.batches import totals
+from sluice.ledger.connection import Ledger
+from sluice.ledger.maintenance_history import newest_maintenance
+from sluice.ledger.quality_history import newest_quality
+from sluice.settings import Settings
 
 if TYPE_CHECKING:
-    from sluice.demo.comparison import CheckResult
-    from sluice.demo.flights_topic import FlightsTopic
-    from sluice.ledger.connection import Ledger
-    from sluice.settings import Settings
+    import duckdb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the verification found. sent_records: how many records the topic holds."""
+    """The results of the verification. sent_records: how many records the topic holds."""
 
     checks: tuple[CheckResult, ...]
     sent_records: int
@@ -31,20 +43,16 @@ class Proof:
 
 
 def prove(*, settings: Settings, ledger: Ledger, topic: FlightsTopic) -> Proof:
-    """Make every check on the tables as they are now.
+    """Run every check on the current tables.
 
-    Everything that was ever sent is checked, not only what was sent by this demo.
+    The checks cover everything that was ever sent, not only the records of this demo.
 
     Parameters
     ----------
-    settings: say where the tables and the landing folder are.
-    ledger: has counted what silver dropped.
-    topic: holds what was sent.
+    settings: the addresses of the tables and of the landing folder.
+    ledger: holds the counts of rows that `silver_flights` dropped.
+    topic: holds all records that were sent.
     """
-    from sluice.ledger.batches import totals
-    from sluice.ledger.maintenance_history import newest_maintenance
-    from sluice.ledger.quality_history import newest_quality
-
     sent = topic.read()
     silver = totals(ledger, SILVER)
     database = copy_lakehouse(settings, tables=TABLES)
@@ -79,3 +87,84 @@ def prove(*, settings: Settings, ledger: Ledger, topic: FlightsTopic) -> Proof:
             for table, count in rows.items()
         ),
     )
+
+
+def load_oracle(
+    database: duckdb.DuckDBPyConnection,
+    *,
+    sent: pa.Table,
+    plans: Sequence[ReplayPlan],
+    weather_days: Iterable[date],
+) -> None:
+    """Load the expected rows, with which the checks compare the tables, into the database.
+
+    Tables: `sent` (the topic), `planned` (every record of every plan), `csv_flights`, `csv_airlines`, `csv_planes`,
+    `csv_weather`, `weather_days`. Views: `arrived`, the rows that must be in silver; `dropped_weather`, the readings
+    that must be in bronze.
+
+    Parameters
+    ----------
+    sent: the content of the topic, as `FlightsTopic.read` gives it.
+    plans: every plan that was replayed.
+    weather_days: the days whose weather file was written.
+    """
+    tables = {
+        "sent": sent,
+        "planned": planned_table(plans),
+        "csv_flights": read_flights(),
+        "csv_airlines": read_airlines(),
+        "csv_planes": read_planes(),
+        "csv_weather": read_weather(),
+        "weather_days": _days_table(weather_days),
+    }
+    for name, content in tables.items():
+        database.register("loading", content)
+        database.execute(f"create or replace table {name} as from loading")
+        database.unregister("loading")
+    database.execute(_ARRIVED)
+    database.execute(_DROPPED_WEATHER)
+
+
+def planned_table(plans: Sequence[ReplayPlan]) -> pa.Table:
+    """Every record of the plans: plan, sequence, kind, key, value, time_hour, carrier, flight."""
+    records = [(plan.name, record) for plan in plans for record in plan.records]
+    return pa.table(
+        {
+            "plan": pa.array((name for name, _ in records), pa.string()),
+            "sequence": pa.array((record.sequence for _, record in records), pa.int64()),
+            "kind": pa.array((record.kind.value for _, record in records), pa.string()),
+            "key": pa.array((record.key for _, record in records), pa.string()),
+            "value": pa.array((record.value for _, record in records), pa.string()),
+            "time_hour": pa.array((record.flight.time_hour for _, record in records), pa.timestamp("us", tz="UTC")),
+            "carrier": pa.array((record.flight.carrier for _, record in records), pa.string()),
+            "flight": pa.array((record.flight.flight for _, record in records), pa.int64()),
+        }
+    )
+
+
+def _days_table(days: Iterable[date]) -> pa.Table:
+    return pa.table({"day": pa.array(sorted(days), type=pa.date32())})
+
+
+_ARRIVED = """
+create or replace view arrived as
+select
+    csv_flights.*,
+    csv_airlines.name as airline,
+    time_hour + to_minutes(minute) as scheduled_departure,
+    time_hour + to_minutes(minute) + to_minutes(coalesce(dep_delay, 0)) as departure,
+    dep_time is null as cancelled,
+    csv_planes.manufacturer,
+    csv_planes.model,
+    csv_planes.year as plane_year,
+    csv_planes.seats
+from csv_flights
+semi join (from planned where kind = 'flight') as on_time using (time_hour, carrier, flight)
+left join csv_airlines using (carrier)
+left join csv_planes using (tailnum)
+"""
+
+_DROPPED_WEATHER = """
+create or replace view dropped_weather as
+from csv_weather where time_hour::date in (from weather_days)
+"""

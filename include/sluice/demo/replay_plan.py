@@ -1,14 +1,14 @@
-"""What the replayer will send, as a value: made from a seed and a span of days, and from nothing else.
+"""The plan of a replay: the records to send, computed from a seed and a span of days only.
 
-The plan holds what a real source does to its readers, each bounded and counted:
+The plan contains the irregularities of a real source, each bounded and counted:
 - **disorder**: one record in ten arrives up to two hours of event time late;
 - **duplicates**: a record is sent again, up to an hour after the first time;
 - **malformed** records: damaged copies of a flight, sent beside the good one: cut off, a key lost, or a wrong type;
 - the **late set**: a few flights held back until the watermark of `silver_flights` has passed them by hours. They must
   appear as dropped late, and the verification leaves them out.
 
-Every choice is drawn from the seed, the flight and what is chosen, so a plan can be made again at any time, record for
-record. How a record is damaged depends on the flight alone.
+Every choice is a hash of the seed, the flight and the kind of choice, so the same plan can be recomputed at any time.
+How a record is damaged depends on the flight alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LATE_SHARE = 0.001
 
 
 class RecordKind(StrEnum):
-    """What a record is to its readers."""
+    """The kind of a record."""
 
     FLIGHT = "flight"
     DUPLICATE = "duplicate"
@@ -49,7 +49,7 @@ class RecordKind(StrEnum):
 
 
 MALFORMED_KINDS = frozenset({RecordKind.TRUNCATED, RecordKind.MISSING_KEY, RecordKind.WRONG_TYPE})
-"""The kinds that belong into the quarantine."""
+"""The kinds that must end up in the quarantine."""
 
 _FIELDS = tuple(field.name for field in fields(Flight))
 _KEYS_TO_LOSE = ("time_hour", "carrier", "flight")
@@ -60,7 +60,7 @@ _TYPES_TO_BREAK: Mapping[str, Any] = {"flight": "seven", "dep_delay": "a while",
 class PlannedRecord:
     """One record to send.
 
-    sequence: its place in the plan, from 0; records are sent in this order.
+    sequence: its position in the plan, from 0; records are sent in this order.
     clock: the event time at which it is sent. It never falls within a plan, apart from the late set at the end.
     """
 
@@ -76,7 +76,7 @@ class PlannedRecord:
 
     @property
     def value(self) -> str:
-        """The JSON of the Kafka record, damaged as its kind says."""
+        """The JSON of the Kafka record, damaged according to its kind."""
         fields = _json_fields(self.flight)
         if self.kind is RecordKind.MISSING_KEY:
             del fields[_pick(self.flight, "lost key", _KEYS_TO_LOSE)]
@@ -91,7 +91,7 @@ class PlannedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Everything that is sent for one span, in order: first the span itself, then its late set."""
+    """All records of one span, in the order of sending: first the on-time records, then the late set."""
 
     seed: int
     span: Span
@@ -99,7 +99,7 @@ class ReplayPlan:
 
     @property
     def name(self) -> str:
-        """What identifies the plan: with it, `parse_plan_name` and `plan_replay` make the same plan again."""
+        """The name of the plan; `parse_plan_name` and `plan_replay` recompute the plan from it."""
         return f"{self.seed}/{self.span.first_day}/{self.span.days}"
 
     @property
@@ -131,11 +131,11 @@ def parse_plan_name(name: str) -> tuple[int, Span]:
 
 
 def plan_replay(flights: Sequence[Flight], *, span: Span, seed: int) -> ReplayPlan:
-    """Plan what is sent for the flights of a span.
+    """Plan the records for the flights of a span.
 
     Parameters
     ----------
-    flights: the flights that left within the span, in the order in which they left.
+    flights: the flights that departed within the span, in order of departure.
     span: the days; at least two, because the late set is more than a day late.
     seed: decides every choice.
 
@@ -145,7 +145,7 @@ def plan_replay(flights: Sequence[Flight], *, span: Span, seed: int) -> ReplayPl
     """
     if span.days < 2:
         raise UsageError(
-            f"A replay of {span.days} day has no room for flights that are a day late.", next_step="Ask for --days 2."
+            f"A replay of {span.days} day is too short for flights that are a day late.", next_step="Ask for --days 2."
         )
     late = _choose_late_set(flights, seed=seed)
     held_back = {flight.identity for flight in late}
@@ -166,11 +166,11 @@ def plan_replay(flights: Sequence[Flight], *, span: Span, seed: int) -> ReplayPl
 
 
 def _choose_late_set(flights: Sequence[Flight], *, seed: int) -> list[Flight]:
-    """At least one flight, of those that left long enough before the newest one."""
+    """At least one flight, of those that departed long enough before the newest one."""
     newest = flights[-1].departure
     candidates = [flight for flight in flights if flight.departure < newest - MIN_LATENESS - MAX_DISORDER]
-    by_lot = sorted(candidates, key=lambda flight: _draw("late", flight, seed=seed))
-    chosen = by_lot[: max(1, round(len(candidates) * _LATE_SHARE))]
+    in_random_order = sorted(candidates, key=lambda flight: _draw("late", flight, seed=seed))
+    chosen = in_random_order[: max(1, round(len(candidates) * _LATE_SHARE))]
     return sorted(chosen, key=lambda flight: (flight.departure, flight.identity))
 
 

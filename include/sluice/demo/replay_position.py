@@ -1,24 +1,22 @@
-"""Where the replay of the year stands, read from the topic: what was planned and sent, and what comes next."""
+"""The position of the replay, read from the topic: which records were sent, and which come next."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span, flights_of
 from sluice.demo.replay_plan import PlannedRecord, ReplayPlan, parse_plan_name, plan_replay
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 SHORTEST_SPAN_DAYS = 2
-"""A span needs room for flights that are more than a day late."""
+"""A shorter span cannot contain flights that are more than a day late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextReplay:
-    """A plan and what of it the topic does not hold yet.
+    """A plan and those of its records that the topic does not hold yet.
 
     is_continued: whether an earlier replay of this plan was interrupted.
     """
@@ -29,19 +27,19 @@ class NextReplay:
 
     @property
     def on_time(self) -> tuple[PlannedRecord, ...]:
-        """What is to be sent as the clock runs."""
+        """The missing records that are sent on time."""
         late = {record.sequence for record in self.plan.late_set}
         return tuple(record for record in self.missing if record.sequence not in late)
 
     @property
     def late_set(self) -> tuple[PlannedRecord, ...]:
-        """What is to be sent when the watermark has passed it."""
+        """The missing records that are sent after the watermark has passed them."""
         late = {record.sequence for record in self.plan.late_set}
         return tuple(record for record in self.missing if record.sequence in late)
 
 
 def make_plan(name: str) -> ReplayPlan:
-    """Make the plan of this name again.
+    """Recompute the plan of this name.
 
     Raises
     ------
@@ -63,9 +61,9 @@ def plans_in(sent: pa.Table) -> tuple[str, ...]:
 
 
 def next_replay(sent: pa.Table, *, days: int, seed: int) -> NextReplay | None:
-    """What to send now: the rest of an interrupted plan, else the next days of the year.
+    """The records to send now: the rest of an interrupted plan, otherwise the next days of the year.
 
-    Only the newest plan can be incomplete: no other is begun before it is sent to its end.
+    Only the newest plan can be incomplete: a plan starts after all records of the previous one were sent.
 
     Parameters
     ----------
@@ -93,7 +91,7 @@ def next_replay(sent: pa.Table, *, days: int, seed: int) -> NextReplay | None:
 
 
 def next_span(*, first_day_offset: int, days: int) -> Span | None:
-    """The days from an offset on; to the end of the year when what would be left over is too short for a span.
+    """The days from an offset on; up to the end of the year when the remaining days would be too few for a span.
 
     Returns
     -------

@@ -7,26 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, Message, Producer
 
 from sluice.demo.flights_topic import PLAN_HEADER, FlightsTopic
 from sluice.demo.replay_plan import PlannedRecord
 from sluice.errors import DemonstrationError
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
-
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # the client library's own words; shown where logging is configured
+_log.addHandler(logging.NullHandler())  # the client library's messages; shown where logging is configured
 
 _DELIVERY_DEADLINE_SECONDS = 60.0
 _LONGEST_POLL_SECONDS = 0.2
-"""How soon a replay that waits for its next record sees that it is to stop."""
+"""The longest delay after which a replay that waits for its next record notices that it is stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """How far a replay is. clock: the event time of the newest hour that was sent; what was sent is acknowledged."""
+    """The progress of a replay. sent: acknowledged records. clock: the event time of the newest hour that was sent."""
 
     sent: int
     planned: int
@@ -35,7 +33,7 @@ class ReplayProgress:
 
 @dataclass(slots=True)
 class _Deliveries:
-    """What the broker answered, gathered by the producer's callback."""
+    """The answers of the broker, collected by the producer's callback."""
 
     acknowledged: int = 0
     errors: list[str] = field(default_factory=list)
@@ -57,19 +55,19 @@ def replay(
     report: Callable[[ReplayProgress], None],
     is_stopped: Callable[[], bool],
 ) -> int:
-    """Send records in their order; every one is acknowledged by the broker when this returns.
+    """Send records in order, and return when the broker has acknowledged all of them.
 
-    Everything of an hour of event time is acknowledged before the next hour begins. So the partitions never drift apart
-    by more than that hour, whenever a reader looks, and disorder stays inside the watermark.
+    All records of an hour of event time are acknowledged before the next hour is sent. The partitions are therefore
+    never apart by more than an hour, and disorder stays within the watermark.
 
     Parameters
     ----------
-    records: what is still to be sent of the plan, in the order of the plan.
-    plan_name: the plan's name, sent along with every record.
-    topic: where to; it exists.
-    hours_per_second: hours of event time in one second of real time; None is as fast as possible.
+    records: the missing records of the plan, in the order of the plan.
+    plan_name: the plan's name, sent in a header of every record.
+    topic: an existing topic.
+    hours_per_second: hours of event time per second of real time; None is as fast as possible.
     report: called after every hour of event time.
-    is_stopped: asked before every record; true ends the replay early, with everything sent acknowledged.
+    is_stopped: called before every record; true ends the replay early, after all sent records are acknowledged.
 
     Returns
     -------
@@ -77,7 +75,7 @@ def replay(
 
     Raises
     ------
-    DemonstrationError: when the broker refuses a record or does not answer in time.
+    DemonstrationError: when the broker rejects a record or does not answer in time.
     """
     producer = _producer(topic)
     deliveries = _Deliveries()
@@ -100,8 +98,6 @@ def replay(
 
 
 def _producer(topic: FlightsTopic) -> Producer:
-    from confluent_kafka import Producer
-
     return Producer(
         {
             "bootstrap.servers": topic.bootstrap_servers,
@@ -129,7 +125,7 @@ def _hour(record: PlannedRecord) -> datetime:
 
 
 def _wait_until(due: float, producer: Producer, is_stopped: Callable[[], bool]) -> None:
-    """Let time pass until `due` on the monotonic clock, serving the producer's callbacks, or until it is stopped."""
+    """Wait until `due` on the monotonic clock or until the replay is stopped, and serve the producer's callbacks."""
     while (remaining := due - time.monotonic()) > 0 and not is_stopped():
         producer.poll(min(remaining, _LONGEST_POLL_SECONDS))
 
@@ -146,7 +142,7 @@ def _produce(
                 headers=[(PLAN_HEADER, f"{plan_name}#{record.sequence}".encode())],
                 on_delivery=deliveries.record,
             )
-        except BufferError:  # the local queue is full: let some of it leave
+        except BufferError:  # the local queue is full: wait until some records are sent
             producer.poll(1.0)
         else:
             return
@@ -157,7 +153,7 @@ def _await_acknowledgements(producer: Producer, deliveries: _Deliveries, *, topi
     if unanswered or deliveries.errors:
         reasons = ", ".join(sorted(set(deliveries.errors))) or f"no answer within {_DELIVERY_DEADLINE_SECONDS:.0f} s"
         raise DemonstrationError(
-            f"Kafka at {topic.bootstrap_servers} did not take {unanswered + len(deliveries.errors)} records of topic "
-            f"{topic.name}: {reasons}.",
-            next_step="Look at `sluice stack logs kafka`; the same command sends what is missing and nothing twice.",
+            f"Kafka at {topic.bootstrap_servers} did not acknowledge {unanswered + len(deliveries.errors)} records "
+            f"of topic {topic.name}: {reasons}.",
+            next_step="Look at `sluice stack logs kafka`; the same command sends the missing records, and none twice.",
         )

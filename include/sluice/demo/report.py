@@ -1,25 +1,24 @@
-"""The final report of the demo: what is in the tables, what was done to them, where to look, how to stop."""
+"""The final report of the demo: rows, maintenance and quality of the tables, the checks, and the next steps."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from rich.console import Console, RenderableType
+from rich.table import Table
 
-    from sluice.demo.comparison import CheckResult
-    from sluice.demo.steps import StepDuration
-    from sluice.ledger.records.maintenance import MaintenanceObservation
-    from sluice.ledger.records.quality_check import QualityObservation
+from sluice.demo.comparison import CheckResult
+from sluice.demo.demo_progress import StepDuration
+from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.records.quality_check import QualityObservation
 
 STOP_COMMAND = "sluice stack down"
-YEAR_IS_OVER = "Every flight of 2013 has been sent. To begin again: stop the stack and delete its data folder."
+YEAR_IS_OVER = "Every flight of 2013 has been sent. To start again, stop the stack and delete its data folder."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBalance:
-    """Where the rows of `bronze.flights` went on their way to `silver.flights`."""
+    """The rows of `bronze.flights`, split by what `silver_flights` did with them."""
 
     bronze: int
     silver: int
@@ -36,7 +35,7 @@ class RowBalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """One table at the end of the demo; maintenance and quality are unset when they were not due for it."""
+    """One table at the end of the demo; maintenance and quality are None when the demo did not run them for it."""
 
     table: str
     rows: int
@@ -46,7 +45,7 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhereToLook:
-    """Where a person goes on: Airflow's address, its user and the file with the password, and the quality reports."""
+    """Where to look next: Airflow's address, its user and the file with the password, and the quality reports."""
 
     airflow_url: str
     airflow_user: str
@@ -56,10 +55,10 @@ class WhereToLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """Everything the demo has to say.
+    """The outcome of a demo.
 
-    days: the days that were replayed now; unset when the year was over already.
-    total_seconds: from the first step to the last.
+    days: the days that were replayed; None when the whole year had been replayed before.
+    total_seconds: from the begin of the first step to the end of the last.
     """
 
     days: str | None
@@ -95,7 +94,7 @@ def print_report(report: DemoReport, console: Console) -> None:
     console.print(_tables(report))
     console.print(_checks(report))
     console.print(_steps(report))
-    for line in _closing_words(report):
+    for line in _closing_lines(report):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -114,8 +113,6 @@ def _table_as_json(table: TableReport) -> dict[str, object]:
 
 
 def _tables(report: DemoReport) -> RenderableType:
-    from rich.table import Table
-
     shown = Table("table", title="Tables", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("rows", "files before", "after"):
         shown.add_column(column, justify="right")
@@ -124,11 +121,11 @@ def _tables(report: DemoReport) -> RenderableType:
         before, after = "", ""
         if table.maintenance is not None:
             before, after = f"{table.maintenance.files_before:,}", f"{table.maintenance.files_after:,}"
-        shown.add_row(table.table, f"{table.rows:,}", before, after, _quality_words(table.quality))
+        shown.add_row(table.table, f"{table.rows:,}", before, after, _quality_text(table.quality))
     return shown
 
 
-def _quality_words(quality: QualityObservation | None) -> str:
+def _quality_text(quality: QualityObservation | None) -> str:
     if quality is None:
         return ""
     held = quality.expectations - len(quality.failed_expectations)
@@ -136,8 +133,6 @@ def _quality_words(quality: QualityObservation | None) -> str:
 
 
 def _checks(report: DemoReport) -> RenderableType:
-    from rich.table import Table
-
     shown = Table(title="\nVerified by DuckDB", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
     for check in report.checks:
         mark = "[green]✓[/green]" if check.is_true else "[red]✗[/red]"
@@ -147,8 +142,6 @@ def _checks(report: DemoReport) -> RenderableType:
 
 
 def _steps(report: DemoReport) -> RenderableType:
-    from rich.table import Table
-
     shown = Table(title="\nSteps", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
     for step in report.steps:
         begin, end = step.began_after_seconds, step.began_after_seconds + step.seconds
@@ -157,17 +150,17 @@ def _steps(report: DemoReport) -> RenderableType:
     return shown
 
 
-def _closing_words(report: DemoReport) -> list[str]:
+def _closing_lines(report: DemoReport) -> list[str]:
     where = report.where
-    words = [
+    lines = [
         "",
         f"{report.balance}.",
-        f"[bold green]Verified[/bold green] in {report.total_seconds:.0f} s: {len(report.checks)} checks hold.",
+        f"[bold green]Verified[/bold green] in {report.total_seconds:.0f} s: {len(report.checks)} checks passed.",
         "",
         f"Airflow       {where.airflow_url}  (user {where.airflow_user}, password in {where.airflow_login_file})",
         f"Data Docs     {where.quality_reports}",
         f"Stop it with  {STOP_COMMAND}",
     ]
     if report.is_year_over:
-        words += ["", YEAR_IS_OVER]
-    return words
+        lines += ["", YEAR_IS_OVER]
+    return lines

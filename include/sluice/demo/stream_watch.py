@@ -1,20 +1,17 @@
-"""The continuous streams of the demo as they are now, and the questions that the demo asks of them."""
+"""Observes the continuous streams of the demo, and decides how far they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.launching.launcher_port import Launcher
+from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
+from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.stream_status import StreamRow, observe_rows
-
-if TYPE_CHECKING:
-    from sluice.declarations.loaded_declarations import LoadedStream
-    from sluice.launching.launcher_port import Launcher
-    from sluice.ledger.connection import Ledger
-    from sluice.sources.source_heads import SourceHeads
 
 BRONZE, SILVER, GOLD = "bronze_flights", "silver_flights", "gold_delays_by_carrier_hour"
 STREAMS = (BRONZE, SILVER, GOLD)
@@ -23,37 +20,37 @@ STREAMS = (BRONZE, SILVER, GOLD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWatch:
-    """Looks at the streams. heads: asks the sources how much there is to read."""
+    """The observer of the streams. heads: reads the newest positions of the sources."""
 
     streams: tuple[LoadedStream, ...]
     ledger: Ledger
     launcher: Launcher
     heads: SourceHeads
 
-    def look(self) -> tuple[StreamRow, ...]:
-        """Look now; a row for each stream."""
+    def observe(self) -> tuple[StreamRow, ...]:
+        """Observe the streams now; a row for each."""
         return observe_rows(self.streams, ledger=self.ledger, launcher=self.launcher, heads=self.heads)
 
 
 def are_under_way(rows: Sequence[StreamRow]) -> bool:
-    """Whether the driver of every stream is up, and the first of them, `bronze_flights`, delivers.
+    """Whether the driver of every stream runs, and the first stream, `bronze_flights`, has delivered a batch.
 
-    What is sent from then on arrives in several batches, as it does in life, and leaves several small files.
+    Records that are sent from then on arrive in several batches, as in production, and make several small files.
     """
     return all(_is_running(row) and (row.stream != BRONZE or _delivers(row)) for row in rows)
 
 
 def have_read_everything(rows: Sequence[StreamRow]) -> bool:
-    """Whether no stream has anything left to read. The offsets say it, so a batch that was not recorded is no matter.
+    """Whether no stream has anything left to read, judged by offsets, so that an unrecorded batch does not matter.
 
-    A stream that has read everything may still write what its reader then finds: rows are only ever looked at in the
-    order in which flights pass them, so the next stream's source is looked at after this one's batch was recorded.
+    A stream that has read everything may still write rows for the next one. The streams are observed in the order in
+    which flights pass them, so the source of the next stream is observed after the batch of this one was recorded.
     """
     return all(row.lag.rows == 0 for row in rows)
 
 
 def has_passed(rows: Sequence[StreamRow], event_time: datetime) -> bool:
-    """Whether the watermark by which the newest batch of `silver_flights` was judged lies behind an event time."""
+    """Whether the watermark of the newest batch of `silver_flights` is later than an event time."""
     for row in rows:
         if row.stream == SILVER and (batch := row.seen.newest_batch) is not None and batch.watermark is not None:
             return batch.watermark > event_time

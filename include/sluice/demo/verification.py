@@ -1,7 +1,7 @@
-"""Proves that what was sent is what the tables hold, with an engine that did not write them.
+"""Verifies that the tables hold what was sent, with an engine that did not write them.
 
 Each check is one function over a DuckDB database that holds the copies of the tables (`seen.<namespace>.<table>`) and
-the oracle (`sluice.demo.oracle`). A check of a table compares whole rows, never only counts.
+the expected rows (`sluice.demo.proof`). A check of a table compares whole rows, never only counts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from sluice.demo.comparison import CheckResult, compare, compare_number
 from sluice.demo.replay_plan import RecordKind
+from sluice.ledger.records.stream_batch import StreamTotals
 
 if TYPE_CHECKING:
     import duckdb
-
-    from sluice.ledger.records.stream_batch import StreamTotals
 
     Database = duckdb.DuckDBPyConnection
 
@@ -33,12 +32,12 @@ TABLES = (
 
 
 def verify(database: Database, *, silver: StreamTotals) -> list[CheckResult]:
-    """Make every check.
+    """Run every check.
 
     Parameters
     ----------
-    database: the copies and the oracle.
-    silver: what the ledger says of `silver_flights`.
+    database: the copies of the tables and the expected rows.
+    silver: the ledger's totals of `silver_flights`.
     """
     checks: list[Callable[[Database], CheckResult]] = [
         topic_holds_the_plans,
@@ -63,7 +62,7 @@ def verify(database: Database, *, silver: StreamTotals) -> list[CheckResult]:
 
 
 def topic_holds_the_plans(database: Database) -> CheckResult:
-    """What lies in Kafka is what was planned: record for record, byte for byte."""
+    """The records in Kafka are those of the plans, byte for byte."""
     return compare(
         database,
         name="kafka",
@@ -96,7 +95,7 @@ def silver_holds_each_flight_once(database: Database) -> CheckResult:
 
 
 def silver_holds_the_flights(database: Database) -> CheckResult:
-    """Every column but the place of the record: the CSV's, those made of them, and those joined to them."""
+    """Every column except the position of the record: those of the CSV, those derived from them, those joined."""
     columns = (
         "time_hour, carrier, flight, airline, origin, dest, scheduled_departure, departure, cancelled, dep_delay, "
         "arr_delay, air_time, distance, tailnum, manufacturer, model, plane_year, seats"
@@ -111,7 +110,7 @@ def silver_holds_the_flights(database: Database) -> CheckResult:
 
 
 def silver_names_the_records_it_came_from(database: Database) -> CheckResult:
-    """Of a flight that was sent twice either record may be the one that silver kept."""
+    """When a flight was sent twice, silver may have kept either record."""
     return compare(
         database,
         name="silver.flights origin",
@@ -127,11 +126,11 @@ def silver_names_the_records_it_came_from(database: Database) -> CheckResult:
 
 
 def quarantine_holds_the_malformed_records(database: Database) -> CheckResult:
-    """Every damaged copy as it was sent, with its place in the topic and a reason that fits the damage."""
+    """Every damaged copy as it was sent, with its position in the topic and a reason that fits the damage."""
     return compare(
         database,
         name="quarantine.silver_flights",
-        statement="exactly the malformed records are in the quarantine, each with the reason that is true of it",
+        statement="exactly the malformed records are in the quarantine, each with the matching reason",
         expected="""
             select topic, partition, "offset", sent.value, kind from sent join planned using (plan, sequence)
             where kind in ('truncated', 'missing_key', 'wrong_type')
@@ -154,7 +153,7 @@ def quarantine_holds_the_malformed_records(database: Database) -> CheckResult:
 
 
 def gold_by_carrier_equals_the_csv(database: Database) -> CheckResult:
-    """The same aggregate, computed from the CSV."""
+    """The aggregate by airline and hour, computed from the CSV."""
     return compare(
         database,
         name="gold.delays_by_carrier_hour",
@@ -177,7 +176,7 @@ def gold_by_carrier_equals_the_csv(database: Database) -> CheckResult:
 
 
 def bronze_holds_the_weather(database: Database) -> CheckResult:
-    """Every reading of the files that were dropped, once, all columns."""
+    """Every reading of the weather files, once, with all columns."""
     columns = (
         "origin, year, month, day, hour, temp, dewp, humid, wind_dir, wind_speed, wind_gust, precip, pressure, visib, "
         "time_hour"
@@ -185,14 +184,14 @@ def bronze_holds_the_weather(database: Database) -> CheckResult:
     return compare(
         database,
         name="bronze.weather",
-        statement="every reading of the weather files that were dropped is in bronze once",
+        statement="every reading of the weather files is in bronze once",
         expected=f"from dropped_weather select {columns}",
         seen=f"from seen.bronze.weather select {columns}",
     )
 
 
 def gold_by_weather_equals_the_csv(database: Database) -> CheckResult:
-    """The same join and aggregate, computed from the CSV."""
+    """The join with the weather and its aggregate, computed from the CSV."""
     return compare(
         database,
         name="gold.delays_by_weather",
@@ -242,7 +241,7 @@ def ledger_counts_the_late_set(database: Database, silver: StreamTotals) -> Chec
     """Rows behind the watermark are dropped by Spark and counted in the ledger."""
     return compare_number(
         name="late set",
-        statement="the ledger counts exactly the late set as late",
+        statement="the ledger counts exactly the late flights as late",
         expected=_planned(database, RecordKind.LATE),
         seen=silver.late_rows,
     )
@@ -259,7 +258,7 @@ def ledger_counts_the_duplicates(database: Database, silver: StreamTotals) -> Ch
 
 
 def counts_add_up(database: Database, silver: StreamTotals) -> CheckResult:
-    """Rows of the tables against rows that the ledger says were dropped."""
+    """The rows of the tables, compared with the dropped rows that the ledger counts."""
     return compare_number(
         name="balance",
         statement="bronze = silver + refused + late + duplicate",

@@ -1,4 +1,4 @@
-"""Drops the weather into the landing folder: one file of NDJSON for each day, behind the flights it belongs to."""
+"""Writes the weather to the landing folder: one NDJSON file for each day, after the flights of that day."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class LandingFolder:
         return f"{self.prefix}{day}.json"
 
     def keys(self) -> frozenset[str]:
-        """The keys of the files that are there."""
+        """The keys of the existing files."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix)
         return frozenset(entry["Key"] for page in pages for entry in page.get("Contents", ()))
 
     def days(self) -> list[date]:
-        """The days whose file is there."""
+        """The days whose file exists."""
         keys = self.keys()
         return [day for day in days_complete_at(_END_OF_DATA) if self.key(day) in keys]
 
     def write(self, day: date, rows: Collection[dict[str, Any]]) -> None:
-        """Write the file of a day at once: a reader sees all of it or nothing."""
+        """Write the file of a day in one request: a reader sees the whole file or none."""
         body = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
         self.client.put_object(Bucket=self.bucket, Key=self.key(day), Body=body.encode())
 
@@ -70,10 +70,10 @@ def open_landing_folder(settings: Settings) -> LandingFolder:
 
 
 def days_complete_at(ends_at: datetime) -> list[date]:
-    """The days (UTC) all of whose flights have left before `ends_at`, the most delayed ones included.
+    """The days (UTC) whose flights have all departed before `ends_at`, the most delayed ones included.
 
-    The weather of a day arrives two midnights after it began, a whole day behind its last flights: the longest delay in
-    the data is below 22 hours.
+    The weather of a day is written two midnights after the day began, a whole day after its last scheduled flight: the
+    longest delay in the data is below 22 hours.
     """
     days = []
     day = FIRST_DAY
@@ -84,23 +84,23 @@ def days_complete_at(ends_at: datetime) -> list[date]:
 
 
 def drop_weather(folder: LandingFolder, *, ends_at: datetime) -> list[date]:
-    """Drop the weather of every complete day that is not there yet; nothing is written twice.
+    """Write the weather of every complete day whose file does not exist yet.
 
     Parameters
     ----------
-    folder: where to.
-    ends_at: all flights that left before are in `silver.flights`.
+    folder: the landing folder.
+    ends_at: all flights that departed earlier are in `silver.flights`.
 
     Returns
     -------
-    The days that were dropped.
+    The days that were written.
     """
-    there = folder.keys()
+    existing = folder.keys()
     by_day: dict[date, list[dict[str, Any]]] = {}
     for row in read_weather().to_pylist():
         hour: datetime = row["time_hour"]
         by_day.setdefault(hour.date(), []).append(row | {"time_hour": f"{hour:%Y-%m-%dT%H:%M:%SZ}"})
-    dropped = [day for day in days_complete_at(ends_at) if day in by_day and folder.key(day) not in there]
-    for day in dropped:
+    written = [day for day in days_complete_at(ends_at) if day in by_day and folder.key(day) not in existing]
+    for day in written:
         folder.write(day, by_day[day])
-    return dropped
+    return written

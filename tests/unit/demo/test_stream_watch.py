@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sluice.demo.live_table import LiveTable, stream_line
+from sluice.demo.demo_progress import LiveTable, stream_line
 from sluice.demo.stream_watch import BRONZE, SILVER, are_under_way, has_passed, have_read_everything
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lag import LagObservation
