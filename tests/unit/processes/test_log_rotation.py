@@ -1,4 +1,4 @@
-"""A log that is written on while it is put aside."""
+"""Rotating a log while a driver appends to it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sluice.processes.log_rotation import COPIES, rotate_if_full
 
 
 def copies(log_file: Path) -> dict[str, str]:
-    """What lies in the folder of a log, by name."""
+    """The files in the folder of a log, by name."""
     return {path.name: path.read_text() for path in sorted(log_file.parent.iterdir())}
 
 
-def test_a_full_log_is_put_aside_and_its_writer_goes_on_in_the_emptied_one(tmp_path: Path) -> None:
+def test_a_full_log_is_copied_and_its_writer_goes_on_in_the_truncated_one(tmp_path: Path) -> None:
     log_file = tmp_path / "run.log"
     with log_file.open("a") as driver:  # as the launcher opens it: appending
         driver.write("first " * 10)
