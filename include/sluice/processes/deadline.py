@@ -32,10 +32,6 @@ class Deadline:
         """Whether the deadline has passed."""
         return time.monotonic() >= self.at
 
-    def seconds_left(self) -> float:
-        """The seconds until the deadline; 0 when it has passed."""
-        return max(0.0, self.at - time.monotonic())
-
 
 def wait_until(
     look: Callable[[], Seen],

@@ -11,9 +11,7 @@ from sluice.processes.deadline import Deadline, wait_until
 
 def test_a_deadline_passes() -> None:
     assert Deadline.after(0).is_over()
-    assert Deadline.after(0).seconds_left() == 0
     assert not Deadline.after(60).is_over()
-    assert 59 < Deadline.after(60).seconds_left() <= 60
 
 
 def test_looks_until_it_is_right() -> None:
