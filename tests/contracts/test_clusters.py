@@ -145,7 +145,7 @@ def test_a_refused_kill_says_who_refused() -> None:
         ("Exception from container-launch. Exit code: 13", 13),
     ],
 )
-def test_yarn_tells_the_exit_code_in_its_diagnostics(diagnostics: str, exit_code: int | None) -> None:
+def test_yarn_reports_the_exit_code_in_its_diagnostics(diagnostics: str, exit_code: int | None) -> None:
     api = YarnApi()
     api.add(TAG, ApplicationState.FAILED, explanation=diagnostics)
     with served(api) as address:
@@ -155,7 +155,7 @@ def test_yarn_tells_the_exit_code_in_its_diagnostics(diagnostics: str, exit_code
     assert found.explanation == " ".join(diagnostics.split())
 
 
-def test_kubernetes_tells_the_exit_code_of_the_drivers_container() -> None:
+def test_kubernetes_reports_the_exit_code_of_the_drivers_container() -> None:
     api = KubernetesApi(token="")
     api.add(TAG, ApplicationState.FAILED, explanation="OOMKilled")
     with served(api) as address:

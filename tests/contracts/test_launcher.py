@@ -35,7 +35,7 @@ class LauncherCase:
 
     works: a driver that does nothing for long and ends when it is to. ignores: one that only a kill ends; its log says
         `ready` where it can be read here.
-    asked_exit_code: the exit code of the first when it was stopped; a cluster that ends one tells none.
+    asked_exit_code: the exit code of the first when it was stopped; a cluster that ends one reports none.
     """
 
     launcher: Launcher

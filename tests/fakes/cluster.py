@@ -30,8 +30,8 @@ class FakeCluster:
     ledger: asked by drivers that obey: they end when their run has lost its lease.
     refusal: when set, every submission fails with this sentence.
     lists_refused: whether an application that was refused is known as one that failed, as it is on YARN.
-    lost_answer: whether a submission reaches the cluster and is told as failed all the same.
-    is_silent: whether the cluster answers nobody.
+    lost_answer: whether a submission reaches the cluster and is reported as failed all the same.
+    is_silent: whether the cluster answers no request.
     """
 
     ledger: Ledger | None = None

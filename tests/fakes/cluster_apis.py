@@ -73,8 +73,8 @@ class YarnApi:
             return 200, {"apps": {"app": found} if found else {}}
         app = next((app for app in self.apps if app["id"] == parts[1]), None)
         if app is None:
-            told = {"exception": "NotFoundException", "message": f"app with id: {parts[1]} not found"}
-            return 404, {"RemoteException": told}
+            content = {"exception": "NotFoundException", "message": f"app with id: {parts[1]} not found"}
+            return 404, {"RemoteException": content}
         if not query.get("user.name"):
             return 403, {"RemoteException": {"exception": "ForbiddenException", "message": "User dr.who not allowed"}}
         if app["state"] in {"ACCEPTED", "RUNNING"}:
@@ -152,15 +152,15 @@ def served(api: Api, *, token: str | None = None) -> Iterator[str]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
-                status, told = 401, {"kind": "Status", "reason": "Unauthorized", "code": 401}
+                status, content = 401, {"kind": "Status", "reason": "Unauthorized", "code": 401}
             else:
-                status, told = api.answer(self.command, parts.path, parse_qs(parts.query), body)
-            content = json.dumps(told).encode()
+                status, content = api.answer(self.command, parts.path, parse_qs(parts.query), body)
+            encoded = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(len(encoded)))
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(encoded)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""

@@ -34,7 +34,7 @@ class FakeLauncher:
     _pids: count[int] = field(default_factory=lambda: count(1000))
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
-        """Bind the run to a new process of nobody."""
+        """Bind the run to a new process that does not exist."""
         self.requests.append(request)
         if self.refusal:
             raise LaunchError(self.refusal)
@@ -70,17 +70,17 @@ class FakeLauncher:
 
     def end(self, process: ProcessIdentity, *, exit_code: int) -> None:
         """Let a driver end, as its parent sees it."""
-        self.vanish(process)
+        self.disappear(process)
         state = RunState.FINISHED if exit_code == 0 else RunState.FAILED
         reason = "finished" if exit_code == 0 else f"exit code {exit_code}"
         record_end(self.ledger, self._run_ids[process], state=state, exit_code=exit_code, reason=reason)
 
-    def vanish(self, process: ProcessIdentity) -> None:
-        """Let a driver disappear together with its parent: nobody records its end."""
+    def disappear(self, process: ProcessIdentity) -> None:
+        """Let a driver disappear together with its attendant, so that its end is not recorded."""
         self._states[process] = ProcessState.GONE
 
     def hide(self, process: ProcessIdentity) -> None:
-        """Let nobody tell any more whether a driver lives."""
+        """Make the state of a driver unknown."""
         self._states[process] = ProcessState.UNKNOWN
 
 

@@ -144,7 +144,7 @@ def test_a_driver_outlives_its_attendant_and_is_seen_to_end(
     attendant_of(process).kill()
     assert launcher.observe(process) is ProcessState.ALIVE
     assert launcher.stop(process, grace_seconds=10) is ProcessState.GONE
-    assert find_run(ledger, run.run_id).is_live, "nobody was left to record the end; that is the supervisor's work"
+    assert find_run(ledger, run.run_id).is_live, "no attendant was left to record the end; the supervisor records it"
     seen = observe_stream(ledger, launcher, run.stream)
     assert (seen.process, seen.left_exit) == (ProcessState.GONE, None)
 
@@ -275,7 +275,7 @@ def _killing_the_attendant(log_file: Path) -> Iterator[None]:
 
 @contextmanager
 def _absent(ledger_url: str) -> Iterator[None]:
-    """A ledger that nobody can connect to."""
+    """A ledger that refuses every connection."""
     url = make_url(ledger_url)
     administrator = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with administrator.connect() as connection:

@@ -128,12 +128,12 @@ def test_a_launch_that_breaks_off_before_the_submission_is_launched_anew_when_no
     assert waiting.seen.process is ProcessState.UNKNOWN
     assert cluster.submissions == []
     monkeypatch.setattr(launcher_room, "SUBMITTED_WITHIN_SECONDS", 0.0)
-    anew = supervise(supervisor_with(ledger, make_launcher()), WANTED)
-    assert anew.decision.action is SupervisionAction.LAUNCH
-    assert anew.seen.newest_run is not None
-    assert anew.seen.newest_run.state is RunState.LOST
-    assert anew.run is not None
-    assert anew.run.token > anew.seen.newest_run.token
+    restarted = supervise(supervisor_with(ledger, make_launcher()), WANTED)
+    assert restarted.decision.action is SupervisionAction.LAUNCH
+    assert restarted.seen.newest_run is not None
+    assert restarted.seen.newest_run.state is RunState.LOST
+    assert restarted.run is not None
+    assert restarted.run.token > restarted.seen.newest_run.token
 
 
 def test_a_launcher_of_another_process_is_refused_and_submits_nothing(
@@ -198,7 +198,7 @@ def test_only_a_driver_without_a_lease_is_killed(
     assert find_run(ledger, hung.run_id).exit_code == -9
 
 
-def test_a_driver_that_died_without_a_word_is_told_by_its_cluster(
+def test_the_cluster_reports_the_end_of_a_driver_that_did_not(
     ledger: Ledger, run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
 ) -> None:
     process = make_launcher().launch(ask(run))
@@ -212,7 +212,7 @@ def test_a_driver_that_died_without_a_word_is_told_by_its_cluster(
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 137)
 
 
-def test_an_application_that_somebody_killed_is_told_so(
+def test_an_application_killed_by_a_user_is_recorded_as_killed(
     run: RunObservation, cluster: FakeCluster, make_launcher: MakeLauncher
 ) -> None:
     process = make_launcher().launch(ask(run))

@@ -143,7 +143,7 @@ def test_a_driver_that_vanished_from_a_paused_stream_is_closed(
 ) -> None:
     run = started(supervisor)
     reconcile(supervisor, WANTED, is_paused=True)
-    launcher.vanish(process_of(run))
+    launcher.disappear(process_of(run))
     reconcile(supervisor, WANTED, is_paused=True)
     assert find_run(ledger, run.run_id).state is RunState.LOST
     assert len(launcher.requests) == 1

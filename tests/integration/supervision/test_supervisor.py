@@ -114,7 +114,7 @@ def test_a_driver_that_vanished_is_closed_as_lost_and_restarted(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     first = supervise(supervisor, WANTED)
-    launcher.vanish(process_of(first))
+    launcher.disappear(process_of(first))
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE)
     _, lost = recent_runs(ledger, "flights", limit=9)
     assert (lost.state, lost.exit_code) == (RunState.LOST, None)
@@ -126,7 +126,7 @@ def test_the_word_of_the_driver_itself_is_awaited_before_a_run_is_called_lost(
     monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 20.0)
     first = supervise(supervisor, WANTED)
     process = process_of(first)
-    launcher.vanish(process)
+    launcher.disappear(process)
     with ThreadPoolExecutor(max_workers=1) as pool:
         closing = pool.submit(supervise, supervisor, WANTED)
         launcher.end(process, exit_code=3)
@@ -139,7 +139,7 @@ def test_asking_anew_forgives_a_run_that_is_only_now_found_lost(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     """As after a restart of the machine: nobody saw the drivers end."""
-    launcher.vanish(process_of(supervise(supervisor, WANTED)))
+    launcher.disappear(process_of(supervise(supervisor, WANTED)))
     set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
 
@@ -148,7 +148,7 @@ def test_a_note_beside_the_log_is_believed(supervisor: Supervisor, launcher: Fak
     first = supervise(supervisor, WANTED)
     assert first.run is not None
     assert first.run.log_file is not None
-    launcher.vanish(process_of(first))
+    launcher.disappear(process_of(first))
     write_exit_note(first.run.log_file, DriverExit(state=RunState.FAILED, exit_code=1, reason="broker gone"))
     supervise(supervisor, WANTED)
     ended = find_run(ledger, first.run.run_id)

@@ -30,7 +30,7 @@ echo "a line of the driver"
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a `spark-submit` that starts nothing tells its command line and environment."""
+    """The file into which a `spark-submit` that starts nothing writes its command line and environment."""
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
     program.write_text(SPARK_SUBMIT)
@@ -78,9 +78,9 @@ def test_the_command_line(seen: Path, tmp_path: Path) -> None:
 def test_secrets_travel_in_the_environment_and_in_no_argument_or_template(seen: Path) -> None:
     operator = _operator()
     operator.execute(Context())
-    told = json.loads(seen.read_text())
-    assert PLANTED_SECRET in told["environment"]["SLUICE_OBJECT_STORE__SECRET_ACCESS_KEY"]
-    assert PLANTED_SECRET not in json.dumps(told["argv"])
+    written = json.loads(seen.read_text())
+    assert PLANTED_SECRET in written["environment"]["SLUICE_OBJECT_STORE__SECRET_ACCESS_KEY"]
+    assert PLANTED_SECRET not in json.dumps(written["argv"])
     shown = ("application", "application_args", "conf", "env_vars", "name", "properties_file")
     assert PLANTED_SECRET not in repr([getattr(operator, field) for field in shown])
 
@@ -138,7 +138,7 @@ def test_a_job_without_a_last_word_keeps_its_output() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"), [("kafka_unreachable", AirflowException), ("column_missing", AirflowFailException)]
 )
-def test_a_failure_is_told_by_class_and_next_step_and_tried_again_only_where_that_helps(
+def test_a_failure_has_its_class_and_next_step_and_is_retried_only_where_that_helps(
     reason: str, kind: type[AirflowException]
 ) -> None:
     raised = job_failure(f"sluice: reason: {reason}\nsluice: failed: DeliveryError: no.", subject="flights")

@@ -1,4 +1,4 @@
-"""Failures that were really provoked, each told by its class and reason; and failures that nobody explains."""
+"""The classification of failures: those that were really provoked, the errors of Sluice, and unexplained ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reason = FailureReason
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_a_provoked_failure_is_told_by_its_reason(name: str) -> None:
+def test_a_provoked_failure_has_its_reason(name: str) -> None:
     assert classify(recorded_chain(name)) == Failure.of(EXPECTED[name])
 
 
@@ -82,9 +82,9 @@ def test_an_error_of_ours_has_its_own_reason_a_fallback_reason_or_none(error: st
 
 def test_a_message_counts_last() -> None:
     """Whoever writes "timed out" into a message does not make a schema failure transient."""
-    told = ErrorLink(kind="org.apache.spark.sql.AnalysisException", condition="UNRESOLVED_COLUMN", message="timed out")
-    assert classify((told,)) == Failure.of(Reason.COLUMN_MISSING)
-    assert classify((replace(told, kind="Mystery", condition=""),)) == Failure.of(Reason.TIMED_OUT)
+    link = ErrorLink(kind="org.apache.spark.sql.AnalysisException", condition="UNRESOLVED_COLUMN", message="timed out")
+    assert classify((link,)) == Failure.of(Reason.COLUMN_MISSING)
+    assert classify((replace(link, kind="Mystery", condition=""),)) == Failure.of(Reason.TIMED_OUT)
 
 
 @given(st.lists(st.builds(ErrorLink, kind=st.text(), message=st.text(), condition=st.text()), max_size=30).map(tuple))
@@ -93,7 +93,7 @@ def test_whatever_is_raised_has_a_class(chain: ErrorChain) -> None:
     assert failure == Failure.of(failure.reason)
 
 
-def test_nothing_told_is_unexplained() -> None:
+def test_an_unknown_error_is_unexplained() -> None:
     assert classify(()) == Failure.of(Reason.UNEXPLAINED)
     assert classify((ErrorLink(kind="Mystery", message="?"),)) == Failure.of(Reason.UNEXPLAINED)
 
@@ -112,7 +112,7 @@ def test_nothing_told_is_unexplained() -> None:
         (52, RunState.FAILED, "java.lang.OutOfMemoryError: Java heap space", Reason.OUT_OF_MEMORY),
     ],
 )
-def test_a_driver_that_did_not_say_why_is_told_by_its_exit(
+def test_a_driver_without_a_recorded_failure_is_classified_by_its_exit(
     exit_code: int | None, state: RunState, reason: str, expected: FailureReason
 ) -> None:
     assert failure_of_exit(exit_code, state=state, reason=reason) == Failure.of(expected)

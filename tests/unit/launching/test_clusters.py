@@ -28,7 +28,7 @@ NASTY = 'a"b$c`d\\e'
 
 @dataclass(slots=True)
 class Somewhere:
-    """A launcher that only tells where it is."""
+    """A launcher that only records its calls."""
 
     name: str
     asked: list[str] = field(default_factory=list)

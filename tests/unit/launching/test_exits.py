@@ -1,4 +1,4 @@
-"""How a driver ended, told from its exit code and its log."""
+"""How a driver ended, derived from its exit code and its log, and the note of its exit."""
 
 from __future__ import annotations
 
