@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 
-from sluice_airflow.operators.stream_failures import StreamGivenUpError, store_decision
+from sluice.failure_reasons import next_step
 from sluice_airflow.operators.user_requests import is_by_person, is_first_try
 
 if TYPE_CHECKING:
@@ -15,8 +16,15 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
+    from sluice.supervision.supervision_decision import SupervisionDecision
     from sluice.supervision.supervisor import Supervised, Supervisor
+
+_log = logging.getLogger(__name__)
+
+DECISION_KEY = "sluice"
+"""The key of the newest decision in Airflow's task state, for pages and programs that ask Airflow."""
 
 POLL_SECONDS = 2.0
 """Between two looks at the ledger: one small query, and an ended driver is answered to within this time."""
@@ -158,3 +166,48 @@ class StreamOperator(BaseOperator):
 def supervising_task(context: Context) -> str:
     """Who supervises, in the words of the ledger."""
     return f"airflow: {context['dag'].dag_id}, {context['run_id']}"
+
+
+class StreamGivenUpError(AirflowFailException):
+    """A stream was given up: a person must act. It is `context["exception"]` of a failure callback.
+
+    Parameters
+    ----------
+    decision: why; its fields are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
+    """
+
+    def __init__(self, decision: SupervisionDecision, *, stream: str) -> None:
+        super().__init__(
+            f"{decision.reason}: {decision.explanation} Airflow pauses this DAG now; when the cause is repaired, "
+            "unpause it: that starts the stream again and resumes its supervision."
+        )
+        self.stream = stream
+        fields = decision_fields(decision, stream=stream)
+        self.reason = fields["reason"]
+        self.failure_class = fields["failure_class"]
+        self.failure_reason = fields["failure_reason"]
+        self.next_step = fields["next_step"]
+
+
+def decision_fields(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
+    """Return a decision in the words of the ledger and the command line; without a failure its fields are empty."""
+    failure = decision.failure
+    return {
+        "action": str(decision.action),
+        "reason": str(decision.reason),
+        "explanation": decision.explanation,
+        "failure_class": "" if failure is None else str(failure.failure_class),
+        "failure_reason": "" if failure is None else str(failure.reason),
+        "next_step": "" if failure is None else next_step(failure.reason, stream=stream),
+    }
+
+
+def store_decision(context: Context, *, stream: str, decision: SupervisionDecision) -> None:
+    """Store the decision in Airflow's task state for the lifetime of the task. A failure to do so is only logged."""
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE  # too slow for the parsing of a DAG file
+
+    fields: dict[str, JsonValue] = {**decision_fields(decision, stream=stream)}
+    try:
+        context["task_state_store"].set(DECISION_KEY, fields, retention=NEVER_EXPIRE)
+    except AirflowRuntimeError as error:
+        _log.warning("stream=%s the decision could not be stored in the task's state: %s", stream, error)
