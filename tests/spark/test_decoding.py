@@ -21,10 +21,10 @@ COLUMNS = [
 VALUES: list[tuple[bytes | None, str | None]] = [
     (b'{"id": 1, "word": "one", "ordered_at": "2026-01-31T12:00:00Z", "more": [1]}', None),
     (b'{"id": 2, "word": null}', None),
-    (b'{"id": "three"}', "the value is no JSON object of the declared columns"),
-    (b"{", "the value is no JSON object of the declared columns"),
+    (b'{"id": "three"}', "the value is not a JSON object of the declared columns"),
+    (b"{", "the value is not a JSON object of the declared columns"),
     (b'{"word": "nameless"}', "the value lacks id"),
-    (b"\xff\xfe", "the value is no UTF-8 text"),
+    (b"\xff\xfe", "the value is not UTF-8 text"),
     (None, "the record has no value"),
 ]
 """What is sent, and why it is refused."""

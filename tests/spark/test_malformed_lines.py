@@ -25,7 +25,7 @@ CONTENTS = {
             '{"id": 2, "number": "x"}': "the line does not fit the declared columns",
             "{": "the line does not fit the declared columns",
             '{"word": "nameless", "more": 1}': "the line lacks id",
-            "0xFFFE": "the line is no UTF-8 text",
+            "0xFFFE": "the line is not UTF-8 text",
         },
     ),
     "csv": (

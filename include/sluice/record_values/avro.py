@@ -1,4 +1,4 @@
-"""Avro values: read with the schema that they were written with, resolved to the one that is declared.
+"""Reads Avro values with the schema that they were written with, resolved to the declared one.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
@@ -13,8 +13,8 @@ from fastavro import schemaless_reader
 from fastavro.read import SchemaResolutionError
 
 from sluice.declarations.schemas.avro_schemas import parsed_avro
+from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
-from sluice.record_values.unfit import UnfitError
 
 
 class AvroReading:
@@ -22,11 +22,12 @@ class AvroReading:
 
     Parameters
     ----------
-    writer: the schema that they were written with. reader: the one that they are resolved to; unset: none.
+    writer: the schema that the values were written with.
+    reader: the schema that they are resolved to; None for no resolution.
 
     Raises
     ------
-    ValueError: when one of the two is no Avro schema of a record.
+    ValueError: when one of the schemas is not the Avro schema of a record.
     """
 
     def __init__(self, *, writer: SchemaText, reader: SchemaText | None = None) -> None:
@@ -34,21 +35,21 @@ class AvroReading:
         self._reader = parsed_avro(reader.text, reader.imports) if reader is not None and reader != writer else None
 
     def read(self, content: bytes) -> Mapping[str, Any]:
-        """The fields of a value.
+        """Return the fields of a value.
 
         Raises
         ------
-        UnfitError: when it was not written with the schema, or the two schemas cannot be brought together.
+        RejectedValueError: when the value was not written with the schema, or the two schemas are incompatible.
         """
         stream = io.BytesIO(content)
         try:
             fields: Any = schemaless_reader(stream, self._writer, self._reader)
         except SchemaResolutionError as error:
-            raise UnfitError(f"its schema does not resolve to the declared one: {_line(error)}") from error
-        except Exception as error:  # whatever a codec raises over bytes that are no Avro: EOFError, IndexError …
-            raise UnfitError(f"the value is no Avro of its schema: {_line(error)}") from error
+            raise RejectedValueError(f"its schema does not resolve to the declared one: {_line(error)}") from error
+        except Exception as error:  # whatever a codec raises over invalid bytes: EOFError, IndexError …
+            raise RejectedValueError(f"the value is not valid Avro of its schema: {_line(error)}") from error
         if left := len(content) - stream.tell():
-            raise UnfitError(f"the value is no Avro of its schema: {left} bytes are left over")
+            raise RejectedValueError(f"the value is not valid Avro of its schema: {left} bytes are left over")
         record: Mapping[str, Any] = fields
         return record
 

@@ -1,4 +1,4 @@
-"""Decodes values one by one: a value becomes its columns, or a reason why it does not."""
+"""Decodes values one by one: a value becomes the values of its columns, or a reason why it is rejected."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sluice.record_values.avro import AvroReading
-from sluice.record_values.fitting import Fit, fit_of
-from sluice.record_values.frames import read_frame, read_message_indexes
-from sluice.record_values.protobuf import ProtobufReading, message_at, misfits
+from sluice.record_values.column_validation import record_validation
+from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
+from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import RegisteredSchema, ValueSchema
-from sluice.record_values.unfit import UnfitError
+from sluice.record_values.wire_format import read_message_indexes, read_schema_id
 
 SchemaLookup = Callable[[int], RegisteredSchema | None]
-"""The schema that has an id; none when nobody knows it. Raises RegistryError when it cannot be told."""
+"""Returns the schema of an id; None when the registry does not have it. Raises RegistryError when it cannot answer."""
 
-_Place = tuple[int, tuple[int, ...]]
-"""A schema's id, and for Protobuf the way to the message."""
+_WrittenAs = tuple[int, tuple[int, ...]]
+"""What a value was written with: the id of a schema and, for Protobuf, the indexes of the message in it."""
 
 
 class Reading(Protocol):
-    """Reads the values of one schema."""
+    """Reads the values that were written with one schema."""
 
     def read(self, content: bytes) -> Mapping[str, Any]:
-        """The fields of a value; raises UnfitError."""
+        """Return the fields of a value; raises RejectedValueError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """What came of a value: its columns, or the reason why there are none."""
+class DecodedValue:
+    """The values of the columns, or the reason why there are none."""
 
     fields: Mapping[str, Any] | None = None
-    unfit: str | None = None
+    rejection: str | None = None
 
 
 class ValueDecoder:
-    """Decodes the values of one input, and remembers what it learned of schemas.
+    """Decodes the values of one input. Schemas are looked up and parsed once.
 
     Parameters
     ----------
-    schema: how the values are read. lookup: the schemas of a registry; unset where values carry no ids.
+    schema: how the values are read.
+    lookup: the schemas of a registry; None when values do not begin with the id of a schema.
 
     Raises
     ------
@@ -50,96 +51,84 @@ class ValueDecoder:
     def __init__(self, schema: ValueSchema, *, lookup: SchemaLookup | None = None) -> None:
         self._schema = schema
         self._lookup = lookup
-        self._fits = {column.name: fit_of(column.column_type) for column in schema.columns}
-        self._readings: dict[_Place, Reading] = {}
-        self._unreadable: dict[_Place, str] = {}
+        self._validate = record_validation(schema.columns)
+        self._readings: dict[_WrittenAs, Reading] = {}
+        self._unreadable: dict[_WrittenAs, str] = {}
         self._declared = _declared_reading(schema) if lookup is None or schema.format == "protobuf" else None
 
-    def decode_all(self, values: Iterable[bytes | None]) -> list[Decoded]:
-        """Decode a block of values; one that is null has neither columns nor a reason.
+    def decode_all(self, values: Iterable[bytes | None]) -> list[DecodedValue]:
+        """Decode a block of values; a null value has neither fields nor a rejection.
 
-        A schema that could not be had is asked for once in a block, however many values name it, and anew in the next:
-        it may be registered meanwhile.
+        A schema that cannot be used is looked up once per block, and again in the next block: it may be registered in
+        the meantime.
 
         Raises
         ------
-        RegistryError: as `decode`.
+        RegistryError: see `decode`.
         """
         self._unreadable.clear()
-        return [self.decode(value) if value is not None else Decoded() for value in values]
+        return [self.decode(value) if value is not None else DecodedValue() for value in values]
 
-    def decode(self, value: bytes) -> Decoded:
+    def decode(self, value: bytes) -> DecodedValue:
         """Decode a value.
 
         Raises
         ------
-        RegistryError: when the registry does not tell its schema: then nobody knows whether the value is sound.
+        RegistryError: when the registry does not return the value's schema. Whether the value is valid is then unknown.
         """
         try:
-            fields = self._read(value)
-            return Decoded(fields={name: _fitted(name, fit, fields.get(name)) for name, fit in self._fits.items()})
-        except UnfitError as error:
-            return Decoded(unfit=str(error))
+            return DecodedValue(fields=self._validate(self._read(value)))
+        except RejectedValueError as error:
+            return DecodedValue(rejection=str(error))
 
     def _read(self, value: bytes) -> Mapping[str, Any]:
         if self._lookup is None:
             if self._declared is None:
-                raise UnfitError("no schema is declared")
+                raise RejectedValueError("no schema is declared")
             return self._declared.read(value)
-        frame = read_frame(value)
+        schema_id, content = read_schema_id(value)
         indexes: tuple[int, ...] = (0,)
-        content = frame.content
         if self._schema.format == "protobuf":
-            indexes, content = read_message_indexes(frame.content)
+            indexes, content = read_message_indexes(content)
         try:
-            return self._reading(frame.schema_id, indexes).read(content)
-        except UnfitError as error:
-            raise UnfitError(f"schema {frame.schema_id}: {error}") from error
+            return self._reading((schema_id, indexes)).read(content)
+        except RejectedValueError as error:
+            raise RejectedValueError(f"schema {schema_id}: {error}") from error
 
-    def _reading(self, schema_id: int, indexes: tuple[int, ...]) -> Reading:
-        place = (schema_id, indexes)
-        if place in self._unreadable:
-            raise UnfitError(self._unreadable[place])
-        if place not in self._readings:
+    def _reading(self, written_as: _WrittenAs) -> Reading:
+        if written_as in self._unreadable:
+            raise RejectedValueError(self._unreadable[written_as])
+        if written_as not in self._readings:
             try:
-                self._readings[place] = self._new_reading(schema_id, indexes)
-            except ValueError as error:  # UnfitError is one
-                self._unreadable[place] = str(error)
-                raise UnfitError(str(error)) from error
-        return self._readings[place]
+                self._readings[written_as] = self._new_reading(*written_as)
+            except ValueError as error:  # RejectedValueError is one
+                self._unreadable[written_as] = str(error)
+                raise RejectedValueError(str(error)) from error
+        return self._readings[written_as]
 
     def _new_reading(self, schema_id: int, indexes: tuple[int, ...]) -> Reading:
         registered = self._lookup(schema_id) if self._lookup is not None else None
         if registered is None:
-            raise UnfitError("the registry has no such schema")
+            raise RejectedValueError("the registry has no such schema")
         if registered.format != self._schema.format:
-            raise UnfitError(f"it is of {registered.format}, not of {self._schema.format}")
+            raise RejectedValueError(f"its format is {registered.format}, not {self._schema.format}")
         if isinstance(self._declared, ProtobufReading):
-            return _require_alike(self._declared, registered, indexes)
+            return _require_compatible(self._declared, registered, indexes)
         return AvroReading(writer=registered.schema, reader=self._schema.reader)
 
 
 def _declared_reading(schema: ValueSchema) -> Reading:
     if schema.reader is None:
-        raise ValueError(f"values of {schema.format} need a schema")
+        raise ValueError(f"values of format {schema.format} need a schema")
     if schema.format == "protobuf":
         return ProtobufReading(reader=schema.reader, message=schema.message)
     return AvroReading(writer=schema.reader)
 
 
-def _require_alike(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:
+def _require_compatible(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:
     written = message_at(registered.schema, indexes)
     if written.full_name != declared.message.full_name:
-        raise UnfitError(f"the value is a {written.full_name}, not a {declared.message.full_name}")
-    if found := misfits(written, declared.message):
-        raise UnfitError(f"it does not fit the declared one: {'; '.join(found)}")
+        raise RejectedValueError(f"the value is a {written.full_name}, not a {declared.message.full_name}")
+    if found := incompatible_fields(written, declared.message):
+        raise RejectedValueError(f"it is incompatible with the declared schema: {'; '.join(found)}")
     return declared
-
-
-def _fitted(name: str, fit: Fit, value: Any) -> Any:
-    if value is None:
-        return None
-    try:
-        return fit(value)
-    except UnfitError as error:
-        raise UnfitError(f"{name}: {error}") from error

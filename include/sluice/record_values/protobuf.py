@@ -1,7 +1,7 @@
-"""Protobuf values: read with the declared message; fields are told by their numbers.
+"""Reads Protobuf values with the declared message. Fields are identified by their numbers.
 
-Protobuf itself takes a field that was sent as another kind for one that it does not know, and gives the default. Here
-such a value is refused: nothing that cannot be decoded becomes a null or a zero.
+Protobuf itself treats a field that was sent as another type as an unknown field, and returns the default. Here such a
+value is rejected: nothing that cannot be decoded becomes a null or a zero.
 
 Sources: https://protobuf.dev/programming-guides/encoding/ and https://protobuf.dev/programming-guides/proto3/#updating
 """
@@ -18,13 +18,13 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
+from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
-from sluice.record_values.unfit import UnfitError
 
-Taken = Callable[[Any], Any]
-"""Turns a field's value into a column's."""
+Conversion = Callable[[Any], Any]
+"""Converts the value of a field into the value of a column."""
 
-_ALIKE: tuple[frozenset[int], ...] = (
+_SAME_ENCODING: tuple[frozenset[int], ...] = (
     frozenset(
         (
             FieldDescriptor.TYPE_INT32,
@@ -39,7 +39,7 @@ _ALIKE: tuple[frozenset[int], ...] = (
     frozenset((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64)),
     frozenset((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)),
 )
-"""Kinds of which one may follow the other in a schema: they look the same on the wire."""
+"""Types that have the same encoding, so that a schema may replace one by the other."""
 
 
 class ProtobufReading:
@@ -47,7 +47,8 @@ class ProtobufReading:
 
     Parameters
     ----------
-    reader: the declared schema. message: of it; unset: its first.
+    reader: the declared schema.
+    message: the name of a message in it; None for the first.
 
     Raises
     ------
@@ -57,49 +58,51 @@ class ProtobufReading:
     def __init__(self, *, reader: SchemaText, message: str | None = None) -> None:
         self.message = message_of(compiled(reader.text, reader.imports), message)
         self._class = GetMessageClass(self.message)
-        self._take = _message_taken(self.message)
+        self._convert = _message_conversion(self.message)
 
     def read(self, content: bytes) -> Mapping[str, Any]:
-        """The fields of a value.
+        """Return the fields of a value.
 
         Raises
         ------
-        UnfitError: when it is none of the message.
+        RejectedValueError: when the value is not a valid message of this type.
         """
         try:
             message = self._class.FromString(content)
         except DecodeError as error:
-            raise UnfitError(f"the value is no {self.message.full_name}: {error}") from error
+            raise RejectedValueError(f"the value is not a valid {self.message.full_name}: {error}") from error
         try:
-            fields: Mapping[str, Any] = self._take(message)
+            fields: Mapping[str, Any] = self._convert(message)
         except (ValueError, OverflowError) as error:
-            raise UnfitError(f"the value is no {self.message.full_name}: {error}") from error
+            raise RejectedValueError(f"the value is not a valid {self.message.full_name}: {error}") from error
         return fields
 
 
 def message_at(schema: SchemaText, indexes: tuple[int, ...]) -> Descriptor:
-    """The message at the place that a value's head names.
+    """Return the message that the indexes in a value's prefix name.
 
     Raises
     ------
-    UnfitError: when the schema has no such place.
+    RejectedValueError: when the schema has no such message.
     """
     messages = list(compiled(schema.text, schema.imports).message_types_by_name.values())
     for depth, index in enumerate(indexes):
         if not 0 <= index < len(messages):
-            raise UnfitError(f"its schema has no message at {'.'.join(map(str, indexes))}")
+            raise RejectedValueError(f"its schema has no message at {'.'.join(map(str, indexes))}")
         if depth == len(indexes) - 1:
             return messages[index]
         messages = list(messages[index].nested_types)
-    raise UnfitError("the value does not say which message it is")
+    raise RejectedValueError("the value does not name its message")
 
 
-def misfits(writer: Descriptor, reader: Descriptor) -> tuple[str, ...]:
-    """The fields that one message would take wrongly from another one: the same number, another kind."""
-    return tuple(_misfits(writer, reader, "", frozenset()))
+def incompatible_fields(writer: Descriptor, reader: Descriptor) -> tuple[str, ...]:
+    """Describe the fields that a reader would decode wrongly: the writer uses the same number for another type."""
+    return tuple(_incompatible_fields(writer, reader, "", frozenset()))
 
 
-def _misfits(writer: Descriptor, reader: Descriptor, place: str, above: frozenset[tuple[str, str]]) -> Iterator[str]:
+def _incompatible_fields(
+    writer: Descriptor, reader: Descriptor, place: str, above: frozenset[tuple[str, str]]
+) -> Iterator[str]:
     pair = (writer.full_name, reader.full_name)
     if pair in above:
         return
@@ -108,18 +111,20 @@ def _misfits(writer: Descriptor, reader: Descriptor, place: str, above: frozense
         if written is None:
             continue
         if not _is_readable(written, field):
-            yield f"{place}{field.name} ({number}) was {_told(written)} and is {_told(field)}"
+            yield f"{place}{field.name} ({number}) was {_type_name(written)} and is {_type_name(field)}"
         elif field.message_type is not None and written.message_type is not None:
-            yield from _misfits(written.message_type, field.message_type, f"{place}{field.name}.", above | {pair})
+            yield from _incompatible_fields(
+                written.message_type, field.message_type, f"{place}{field.name}.", above | {pair}
+            )
 
 
 def _is_readable(written: FieldDescriptor, field: FieldDescriptor) -> bool:
     if written.is_repeated != field.is_repeated or is_map(written) != is_map(field):
         return False
-    return written.type == field.type or any({written.type, field.type} <= alike for alike in _ALIKE)
+    return written.type == field.type or any({written.type, field.type} <= group for group in _SAME_ENCODING)
 
 
-def _told(field: FieldDescriptor) -> str:
+def _type_name(field: FieldDescriptor) -> str:
     kind = "map" if is_map(field) else _KIND_NAMES[field.type]
     return f"repeated {kind}" if field.is_repeated and not is_map(field) else kind
 
@@ -131,35 +136,35 @@ _KIND_NAMES = {
 }
 
 
-def _message_taken(message: Descriptor) -> Callable[[Message], dict[str, Any]]:
-    """What takes the fields out of a message. A field that can be absent is null then."""
+def _message_conversion(message: Descriptor) -> Callable[[Message], dict[str, Any]]:
+    """Create the conversion of a message into its fields. A field with presence that was not sent is None."""
     fields = [
-        (field.name, field.has_presence and not field.is_repeated, _field_taken(field)) for field in message.fields
+        (field.name, field.has_presence and not field.is_repeated, _field_conversion(field)) for field in message.fields
     ]
     numbers = frozenset(message.fields_by_number)
 
-    def taken(of: Message) -> dict[str, Any]:
+    def convert(of: Message) -> dict[str, Any]:
         unknown = UnknownFieldSet(of)
         for number in (unknown[index].field_number for index in range(len(unknown))):
             if number in numbers:
-                raise ValueError(f"{message.fields_by_number[number].name} ({number}) was sent as another kind")
+                raise ValueError(f"{message.fields_by_number[number].name} ({number}) was sent as another type")
         return {
-            name: None if can_be_absent and not of.HasField(name) else take(getattr(of, name))
-            for name, can_be_absent, take in fields
+            name: None if can_be_absent and not of.HasField(name) else convert_field(getattr(of, name))
+            for name, can_be_absent, convert_field in fields
         }
 
-    return taken
+    return convert
 
 
-def _field_taken(field: FieldDescriptor) -> Taken:
+def _field_conversion(field: FieldDescriptor) -> Conversion:
     if (entry := map_entry(field)) is not None:
-        value = _single_taken(entry.fields_by_name["value"])
+        value = _single_conversion(entry.fields_by_name["value"])
         return lambda pairs: [(key, value(pairs[key])) for key in pairs]
-    single = _single_taken(field)
+    single = _single_conversion(field)
     return (lambda values: [single(value) for value in values]) if field.is_repeated else single
 
 
-def _single_taken(field: FieldDescriptor) -> Taken:
+def _single_conversion(field: FieldDescriptor) -> Conversion:
     message, enum = field.message_type, field.enum_type
     if enum is not None:
         names = {number: value.name for number, value in enum.values_by_number.items()}
@@ -170,4 +175,4 @@ def _single_taken(field: FieldDescriptor) -> Taken:
         return lambda timestamp: timestamp.ToDatetime(tzinfo=UTC)
     if message.full_name in WRAPPERS:
         return lambda wrapper: wrapper.value
-    return _message_taken(message)
+    return _message_conversion(message)

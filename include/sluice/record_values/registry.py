@@ -1,6 +1,8 @@
-"""A schema registry that speaks Confluent's API: the schema of an id, and the schemas of a subject.
+"""Reads schemas from a schema registry that speaks Confluent's API: by id, and by subject.
 
-A schema that has an id never changes, so that each is asked for once by a process.
+The schema of an id never changes, so each is requested once per process. confluent-kafka's own client is not used: it
+takes more than a second to import in each of Spark's Python workers, brings an OAuth library and a second HTTP client,
+and trusts certifi's authorities in place of the system's.
 
 Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
@@ -26,80 +28,87 @@ from sluice.record_values.schemas import FORMATS_OF_REGISTRY, RegisteredSchema, 
 from sluice.settings import SchemaRegistryConnection
 
 _ANSWER_SECONDS = 10.0
-_TRIES = 3
-"""A registry that restarts behind a balancer is back at once; after that the stream's own restart policy is asked."""
+_ATTEMPTS = 3
+"""A registry that restarts behind a load balancer is back at once. A longer outage fails the run, and the stream's
+restart policy decides."""
 
 _MOST_IMPORTS = 100
-_BUSY = frozenset((408, 429, 500, 502, 503, 504))
+_TRANSIENT = frozenset((408, 429, 500, 502, 503, 504))
 _SCHEMAS_KEPT = 1024
 
 
 @lru_cache(maxsize=_SCHEMAS_KEPT)
 def schema_of_id(connection: SchemaRegistryConnection, schema_id: int) -> RegisteredSchema | None:
-    """The schema that has an id; none when the registry does not know it.
+    """Return the schema of an id; None when the registry does not have it.
 
     Raises
     ------
-    RegistryError: when it refuses to answer, or the schema is of a form that nobody knows.
-    RegistryUnreachableError: when it does not answer.
+    RegistryError: when the registry rejects the request, or the schema is of an unknown format.
+    RegistryUnreachableError: when the registry does not answer.
     """
-    answer = _asked(connection, f"schemas/ids/{schema_id}")
-    return _schema(connection, answer, place=f"The schema {schema_id}") if answer is not None else None
+    answer = _get(connection, f"schemas/ids/{schema_id}")
+    return _schema(connection, answer, name=f"The schema {schema_id}") if answer is not None else None
 
 
 def schema_of_subject(
     connection: SchemaRegistryConnection, subject: str, *, version: int | None = None
 ) -> RegisteredSchema:
-    """A version of a subject's schema; the newest when none is named.
+    """Return a version of a subject's schema; the newest when `version` is None.
 
     Raises
     ------
-    RegistryError: when there is none, or it is of a form that nobody knows.
-    RegistryUnreachableError: when it does not answer.
+    RegistryError: when there is no such version, the registry rejects the request, or the format is unknown.
+    RegistryUnreachableError: when the registry does not answer.
     """
-    place = f"The version {version or 'latest'} of the subject {subject}"
-    answer = _asked(connection, f"subjects/{quote(subject, safe='')}/versions/{version or 'latest'}")
+    name = f"The version {version or 'latest'} of the subject {subject}"
+    answer = _get(connection, _path_of_version(subject, version or "latest"))
     if answer is None:
         raise RegistryError(
-            f"{place} is not in the schema registry {connection.url}.",
+            f"{name} is not in the schema registry {connection.url}.",
             next_step="Correct `subject` and `version`, or register the schema.",
         )
-    return _schema(connection, answer, place=place)
+    return _schema(connection, answer, name=name)
 
 
-def _schema(connection: SchemaRegistryConnection, answer: Mapping[str, Any], *, place: str) -> RegisteredSchema:
-    kind = FORMATS_OF_REGISTRY.get(str(answer.get("schemaType", "AVRO")))
+def _path_of_version(subject: str, version: int | str) -> str:
+    return f"subjects/{quote(subject, safe='')}/versions/{version}"
+
+
+def _schema(connection: SchemaRegistryConnection, answer: Mapping[str, Any], *, name: str) -> RegisteredSchema:
+    schema_format = FORMATS_OF_REGISTRY.get(str(answer.get("schemaType", "AVRO")))
     text = answer.get("schema")
-    if kind is None or not isinstance(text, str):
-        raise RegistryError(f"{place} in {connection.url} is neither Avro, nor JSON Schema, nor Protobuf.")
+    if schema_format is None or not isinstance(text, str):
+        raise RegistryError(f"{name} in {connection.url} is neither Avro, nor JSON Schema, nor Protobuf.")
     imports: dict[str, str] = {}
     _collect_imports(connection, answer, imports)
-    return RegisteredSchema(format=kind, schema=SchemaText(text=text, imports=tuple(imports.items())))
+    return RegisteredSchema(format=schema_format, schema=SchemaText(text=text, imports=tuple(imports.items())))
 
 
 def _collect_imports(connection: SchemaRegistryConnection, answer: Mapping[str, Any], imports: dict[str, str]) -> None:
-    """The schemas that a schema refers to, by the name it has for them, each after those that it needs itself."""
+    """Add the schemas that a schema refers to, by the name of the reference, each after its own references."""
     for reference in answer.get("references") or ():
         name, subject, version = reference["name"], reference["subject"], reference["version"]
         if name in imports:
             continue
         if len(imports) >= _MOST_IMPORTS:
             raise RegistryError(f"A schema of {connection.url} refers to more than {_MOST_IMPORTS} others.")
-        found = _asked(connection, f"subjects/{quote(subject, safe='')}/versions/{version}")
+        found = _get(connection, _path_of_version(subject, version))
         if found is None:
-            raise RegistryError(f"The schema {subject} {version}, which another one needs, is not in {connection.url}.")
+            raise RegistryError(
+                f"The schema {subject} {version}, to which another one refers, is not in {connection.url}."
+            )
         _collect_imports(connection, found, imports)
         imports[name] = str(found["schema"])
 
 
 @retry(
     retry=retry_if_exception_type(RegistryUnreachableError),
-    stop=stop_after_attempt(_TRIES),
+    stop=stop_after_attempt(_ATTEMPTS),
     wait=wait_exponential(multiplier=0.2),
     reraise=True,
 )
-def _asked(connection: SchemaRegistryConnection, path: str) -> dict[str, Any] | None:
-    """The answer to a question; none for what is not there."""
+def _get(connection: SchemaRegistryConnection, path: str) -> dict[str, Any] | None:
+    """The JSON object at a path; None when the registry does not have it."""
     request = Request(f"{connection.url.rstrip('/')}/{path}", headers=_headers(connection))  # noqa: S310  # http(s) only, by its model
     context = ssl.create_default_context(cafile=connection.ca_file) if connection.url.startswith("https:") else None
     try:
@@ -107,40 +116,44 @@ def _asked(connection: SchemaRegistryConnection, path: str) -> dict[str, Any] | 
             answer = json.load(response)
     except HTTPError as error:
         with error:
-            _require_absent(connection, error)
+            _require_not_found(connection, error)
         return None
     except (OSError, HTTPException) as error:
         raise RegistryUnreachableError(
-            f"The schema registry {connection.url} does not answer: {error}.", next_step="See that it runs."
+            f"The schema registry {connection.url} does not answer: {error}.", next_step="Check that it is running."
         ) from error
     except ValueError as error:
-        raise RegistryError(f"The schema registry {connection.url} answers no JSON; see its address.") from error
+        raise RegistryError(
+            f"The answer of the schema registry {connection.url} is not JSON; check its URL."
+        ) from error
     if not isinstance(answer, dict):
-        raise RegistryError(f"The schema registry {connection.url} answers no JSON object; see its address.")
+        raise RegistryError(f"The answer of the schema registry {connection.url} is not a JSON object; check its URL.")
     return answer
 
 
-def _require_absent(connection: SchemaRegistryConnection, error: HTTPError) -> None:
-    """See that an answer says no more than that something is not there.
+def _require_not_found(connection: SchemaRegistryConnection, error: HTTPError) -> None:
+    """Return when a registry answered that something does not exist.
 
     Raises
     ------
     RegistryError: for any other answer.
+    RegistryUnreachableError: for an answer after which the request may be repeated.
     """
     status = f"{error.code} {error.reason}"
     if error.code == 404:
         if _is_answer_of_registry(error):
             return
-        raise RegistryError(f"At {connection.url} is no schema registry: it answers {status}.") from error
-    if error.code in _BUSY:
+        raise RegistryError(f"There is no schema registry at {connection.url}: it answers {status}.") from error
+    if error.code in _TRANSIENT:
         raise RegistryUnreachableError(f"The schema registry {connection.url} answers {status}.") from error
     raise RegistryError(
-        f"The schema registry {connection.url} answers {status}.", next_step="See the connection's user and password."
+        f"The schema registry {connection.url} answers {status}.",
+        next_step="Check the user and password of the connection.",
     ) from error
 
 
 def _is_answer_of_registry(error: HTTPError) -> bool:
-    """Whether a registry says that something is not there, and not some server that knows nothing of schemas."""
+    """Whether a registry answered, and not another server at a wrong URL."""
     try:
         answer = json.load(error)
     except ValueError:
@@ -157,11 +170,14 @@ def _headers(connection: SchemaRegistryConnection) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemasOfValues:
-    """The schemas that values were written with, asked for by their ids. connection: to the registry."""
+class RegistryLookup:
+    """Looks up schemas by id in a registry; see `schema_of_id`. It can be pickled.
+
+    connection: the connection to the registry.
+    """
 
     connection: SchemaRegistryConnection
 
     def __call__(self, schema_id: int) -> RegisteredSchema | None:
-        """See `schema_of_id`."""
+        """Return the schema of an id; None when the registry does not have it."""
         return schema_of_id(self.connection, schema_id)

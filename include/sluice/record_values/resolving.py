@@ -1,4 +1,4 @@
-"""What a run must know before it reads values: the columns, and the schema that they were taken from."""
+"""Resolves a value declaration before a run: the columns, and the schema that they are derived from."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from sluice.settings import SchemaRegistryConnection, Settings
 
 
 def resolve_values(value: ValueDeclaration, *, folder: Path, settings: Settings) -> ValueSchema:
-    """How the values of an input are read; a subject's schema is asked for now.
+    """Resolve how the values of an input are read. The schema of a subject is requested from the registry.
 
     Parameters
     ----------
-    folder: where the declaration lies.
+    value: the declaration.
+    folder: the folder of the declaration file, which schema files are relative to.
+    settings: the connections of the deployment.
 
     Raises
     ------
-    RegistryError: when the subject has no schema that can be used, or the registry refuses.
+    RegistryError: when the subject has no usable schema, or the registry rejects the request.
     RegistryUnreachableError: when the registry does not answer.
     SettingsError: when the deployment does not have the connection.
-    UsageError: when the schema file has gone since the declaration was read.
+    UsageError: when the schema file cannot be read any more.
     """
     registry = settings.connection(value.registry, SchemaRegistryConnection) if value.registry is not None else None
     columns, reader = value.columns, _of_file(value, folder)
@@ -37,10 +39,12 @@ def resolve_values(value: ValueDeclaration, *, folder: Path, settings: Settings)
 
 
 def _of_file(value: ValueDeclaration, folder: Path) -> SchemaText | None:
-    """The text of a schema file of the values' own form; of another form only the columns count."""
+    """The text of a schema file in the format of the values; None for another format, which only gives the columns."""
     file = value.schema_file
-    is_own = file is not None and (value.format == "protobuf" or (value.format == "avro" and _may_be_avro(value, file)))
-    if file is None or not is_own:
+    is_same_format = file is not None and (
+        value.format == "protobuf" or (value.format == "avro" and _may_be_avro(value, file))
+    )
+    if file is None or not is_same_format:
         return None
     try:
         return SchemaText(text=(folder / file).read_text())
@@ -58,7 +62,7 @@ def _of_subject(
     found = schema_of_subject(registry, subject, version=value.version)
     place = f"The subject {subject} of the schema registry {registry.url}"
     if found.format != value.format:
-        raise RegistryError(f"{place} is of {found.format}, and the values are declared as {value.format}.")
+        raise RegistryError(f"{place} has the format {found.format}, and the values are declared as {value.format}.")
     try:
         columns = _columns(value, found.schema)
     except ValidationError as error:
@@ -81,5 +85,5 @@ def _columns(value: ValueDeclaration, schema: SchemaText) -> tuple[Column, ...]:
     else:
         columns = avro_columns(schema.text, schema.imports) if value.format == "avro" else columns_of_json(schema.text)
     if RECORD_COLUMN in (column.name for column in columns):
-        raise ValueError(f"it has a field `{RECORD_COLUMN}`, which is where the record itself lies")
+        raise ValueError(f"it has a field `{RECORD_COLUMN}`, the name of the column of the record itself")
     return columns

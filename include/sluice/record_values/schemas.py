@@ -1,4 +1,4 @@
-"""The schemas of values: as text, as a registry has them, and all that a decoder needs to know."""
+"""The schemas of values: the text, the schema in a registry, and what a decoder needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sluice.settings import SchemaRegistryConnection
 ValueFormat = Literal["json", "avro", "protobuf"]
 
 FORMATS_OF_REGISTRY: Mapping[str, ValueFormat] = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
-"""What a registry calls them."""
+"""The formats by the names that a registry uses for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaText:
-    """A schema, and the schemas that it refers to by the names it has for them, each after those that it needs."""
+    """A schema and the schemas that it imports, by their names in the imports, each after its own imports."""
 
     text: str
     imports: tuple[tuple[str, str], ...] = ()
@@ -25,7 +25,7 @@ class SchemaText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema of a registry."""
+    """A schema in a registry."""
 
     format: ValueFormat
     schema: SchemaText
@@ -33,10 +33,12 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueSchema:
-    """How values are read. It travels to Spark's workers pickled, so that no secret is part of a plan.
+    """How the values of an input are read. It is sent to Spark's workers pickled, so that no secret is part of a plan.
 
-    columns: what they become. reader: the schema that the columns were taken from, where that is one of the format.
-    message: of a Protobuf schema; unset: its first. registry: where the schemas are that values name by their ids.
+    columns: the columns that the values become.
+    reader: the schema that the columns were derived from; None when it is not of the same format.
+    message: the name of a Protobuf message; None for the first of the schema.
+    registry: the registry of the schemas that values name by id; None when values carry no id.
     """
 
     format: ValueFormat

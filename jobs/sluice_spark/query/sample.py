@@ -12,12 +12,12 @@ from sluice.declarations.source_declarations import DeltaSource, FilesSource, Ic
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice_spark.sources import delta, files, iceberg, kafka, open_input
-from sluice_spark.sources.input_decoding import Decoded, decode
+from sluice_spark.sources.input_decoding import DecodedInput, decode
 
 
 def sample_input(
     spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int, folder: Path
-) -> Decoded:
+) -> DecodedInput:
     """At most so many rows of what arrives through an input, from where a new checkpoint would begin; a static input
     whole. Of records whose values are decoded so many are taken, and those that are refused are among them.
 
@@ -31,11 +31,11 @@ def sample_input(
     UsageError: when this kind of source cannot be looked at without taking its rows from the stream.
     """
     if not declared.is_stream:
-        return Decoded(rows=open_input(spark, declared, settings, folder=folder))
+        return DecodedInput(rows=open_input(spark, declared, settings, folder=folder))
     arriving = _rows(spark, declared, settings, rows)
     if declared.declared_source.value is not None:
         return decode(arriving.limit(rows), declared, folder=folder, settings=settings)
-    return Decoded(rows=decode(arriving, declared, folder=folder, settings=settings).rows.limit(rows))
+    return DecodedInput(rows=decode(arriving, declared, folder=folder, settings=settings).rows.limit(rows))
 
 
 def _rows(spark: SparkSession, declared: InputDeclaration, settings: Settings, rows: int) -> DataFrame:

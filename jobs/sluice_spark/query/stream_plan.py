@@ -29,7 +29,7 @@ from sluice_spark.sinks import open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget
 from sluice_spark.sinks.port import Sink
 from sluice_spark.sources import read_input, with_watermark
-from sluice_spark.sources.input_decoding import Decoded, decode
+from sluice_spark.sources.input_decoding import DecodedInput, decode
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -154,7 +154,7 @@ def _transformed(
     return _with_refused(transform(spark, stream, opened), decoded.values())
 
 
-def _with_refused(outputs: dict[str, DataFrame], decoded: Iterable[Decoded]) -> dict[str, DataFrame]:
+def _with_refused(outputs: dict[str, DataFrame], decoded: Iterable[DecodedInput]) -> dict[str, DataFrame]:
     """The outputs, with what could not be decoded beside what the transformation refuses."""
     refused = [of_input.refused for of_input in decoded if of_input.refused is not None]
     if not refused:

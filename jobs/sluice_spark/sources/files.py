@@ -13,7 +13,7 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import FilesConnection
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.spark_types import spark_schema
-from sluice_spark.sources.input_decoding import UNFIT
+from sluice_spark.sources.input_decoding import REJECTION
 
 _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 
@@ -64,12 +64,12 @@ def _read_schema(source: FilesSource) -> StructType | None:
     if not source.columns or _read_format(source) == "text":
         return None
     schema = spark_schema(source.columns)
-    return schema.add(UNFIT, StringType()) if _puts_aside(source) else schema
+    return schema.add(REJECTION, StringType()) if _puts_aside(source) else schema
 
 
 def _options(source: FilesSource) -> dict[str, str]:
     if _puts_aside(source):
-        return {"header": str(source.header).lower(), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": UNFIT}
+        return {"header": str(source.header).lower(), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": REJECTION}
     # A line that does not fit the declared columns stops the stream and is named: Spark's default would make it nulls.
     return {"header": str(source.header).lower(), "mode": "FAILFAST"}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sluice.declarations.schemas.schema_files import columns_of_json
 from sluice.declarations.value_declaration import Column
-from sluice.record_values.decoding import Decoded, ValueDecoder
+from sluice.record_values.decoding import DecodedValue, ValueDecoder
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema
 from sluice.settings import SchemaRegistryConnection
 
@@ -109,7 +109,7 @@ FIELDS: dict[str, Any] = {
 
 
 def test_every_type_arrives() -> None:
-    assert by_file(EVERYTHING).decode(written(EVERYTHING, FIELDS)) == Decoded(
+    assert by_file(EVERYTHING).decode(written(EVERYTHING, FIELDS)) == DecodedValue(
         fields={**FIELDS, "key": str(FIELDS["key"]), "sizes": [("a", 1)]}
     )
 
@@ -121,23 +121,23 @@ GOOD = written(ORDER, {"id": 1, "word": "one"})
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"", "the value is no Avro of its schema: EOFError"),
-        (GOOD[:-1], "the value is no Avro of its schema: "),
-        (GOOD + b"!", "the value is no Avro of its schema: 1 bytes are left over"),
-        (b"\x02\x02\x04\xff\xff", "the value is no Avro of its schema: UnicodeDecodeError"),
-        (b"\x02\x08", "the value is no Avro of its schema: IndexError"),
-        (b"\xff" * 30, "the value is no Avro of its schema: "),
+        (b"", "the value is not valid Avro of its schema: EOFError"),
+        (GOOD[:-1], "the value is not valid Avro of its schema: "),
+        (GOOD + b"!", "the value is not valid Avro of its schema: 1 bytes are left over"),
+        (b"\x02\x02\x04\xff\xff", "the value is not valid Avro of its schema: UnicodeDecodeError"),
+        (b"\x02\x08", "the value is not valid Avro of its schema: IndexError"),
+        (b"\xff" * 30, "the value is not valid Avro of its schema: "),
     ],
 )
 def test_bytes_that_are_no_such_record_are_refused(value: bytes, reason: str) -> None:
     told = by_file(ORDER).decode(value)
     assert told.fields is None
-    assert (told.unfit or "").startswith(reason)
+    assert (told.rejection or "").startswith(reason)
 
 
 def test_a_number_larger_than_its_type_is_refused() -> None:
     value = written(record(("small", "long")), {"small": 2**40})
-    assert by_file(record(("small", "int"))).decode(value).unfit == "small: a int is no int"
+    assert by_file(record(("small", "int"))).decode(value).rejection == "small: a value of type int does not fit int"
 
 
 def test_a_writer_with_a_new_field_and_one_without_an_old_one_are_read() -> None:
@@ -163,18 +163,18 @@ def test_a_writer_with_a_new_field_and_one_without_an_old_one_are_read() -> None
         (GOOD, "the value does not begin with the id of a schema in a registry"),
         (framed(99, GOOD), "schema 99: the registry has no such schema"),
         (framed(2, b"\x02a"), "schema 2: its schema does not resolve to the declared one: SchemaResolutionError"),
-        (framed(1, b"\x02"), "schema 1: the value is no Avro of its schema: "),
+        (framed(1, b"\x02"), "schema 1: the value is not valid Avro of its schema: "),
         (framed(3, b"\x02"), "schema 3: it is no Avro schema of a record"),
     ],
 )
 def test_a_value_of_a_registry_is_refused_with_its_schema(value: bytes, reason: str) -> None:
     decoder = by_registry({1: ORDER, 2: record(("id", "string")), 3: '"long"'}, reader=ORDER)
-    assert (decoder.decode(value).unfit or "").startswith(reason)
+    assert (decoder.decode(value).rejection or "").startswith(reason)
 
 
 def test_a_schema_of_another_form_is_refused() -> None:
     decoder = by_registry({1: "{}"}, reader=ORDER, kind="json")
-    assert decoder.decode(framed(1, b"{}")).unfit == "schema 1: it is of json, not of avro"
+    assert decoder.decode(framed(1, b"{}")).rejection == "schema 1: its format is json, not avro"
 
 
 def test_an_unknown_schema_is_asked_for_once_in_a_block_and_again_in_the_next() -> None:
@@ -191,7 +191,7 @@ def test_an_unknown_schema_is_asked_for_once_in_a_block_and_again_in_the_next() 
     decoder = ValueDecoder(schema, lookup=lookup)
     assert [one.fields for one in decoder.decode_all([framed(1, GOOD)] * 3)] == [None] * 3
     known[1] = RegisteredSchema(format="avro", schema=SchemaText(text=ORDER))
-    assert [one.unfit for one in decoder.decode_all([framed(1, GOOD), None])] == [None, None]
+    assert [one.rejection for one in decoder.decode_all([framed(1, GOOD), None])] == [None, None]
     decoder.decode_all([framed(1, GOOD)])
     assert asked == [1, 1]
 
@@ -211,15 +211,15 @@ def test_columns_are_taken_by_name_from_whatever_was_written() -> None:
 @pytest.mark.parametrize(
     ("type_", "value", "reason"),
     [
-        ("double", 1.5, "id: a float is no long"),
-        ("boolean", True, "id: true or false is no long"),
-        (AT, datetime(2026, 1, 31, tzinfo=UTC), "id: a datetime is no long"),
+        ("double", 1.5, "id: a value of type float does not fit long"),
+        ("boolean", True, "id: a value of type bool does not fit long"),
+        (AT, datetime(2026, 1, 31, tzinfo=UTC), "id: a value of type datetime does not fit long"),
     ],
 )
 def test_what_does_not_fit_a_column_is_not_cut_to_it(type_: Any, value: Any, reason: str) -> None:
     schema = record(("id", type_))
     told = by_registry({1: schema}, columns=COLUMNS[:1]).decode(framed(1, written(schema, {"id": value})))
-    assert told.unfit == reason
+    assert told.rejection == reason
 
 
 @settings(deadline=None)
@@ -227,7 +227,7 @@ def test_what_does_not_fit_a_column_is_not_cut_to_it(type_: Any, value: Any, rea
 def test_no_bytes_make_a_decoder_fail(value: bytes) -> None:
     for decoder in (DECODER, REGISTERED):
         told = decoder.decode(value)
-        assert (told.fields is None) == (told.unfit is not None)
+        assert (told.fields is None) == (told.rejection is not None)
 
 
 DECODER, REGISTERED = by_file(EVERYTHING), by_registry({0: EVERYTHING}, reader=EVERYTHING)
@@ -238,7 +238,7 @@ OPTIONAL_TEXT = st.none() | st.text(max_size=8)
 @given(st.integers(-(2**63), 2**63 - 1), OPTIONAL_TEXT, st.lists(OPTIONAL_TEXT, max_size=4))
 def test_what_was_written_is_what_is_read(number: int, word: str | None, words: list[str | None]) -> None:
     fields = {"id": number, "word": word, "words": words}
-    assert WORDS_DECODER.decode(written(WORDS, fields)) == Decoded(fields=fields)
+    assert WORDS_DECODER.decode(written(WORDS, fields)) == DecodedValue(fields=fields)
 
 
 WORDS = record(("id", "long"), ("word", ["null", "string"]), ("words", {"type": "array", "items": ["null", "string"]}))

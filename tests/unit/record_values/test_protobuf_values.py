@@ -74,7 +74,7 @@ def decoder(schema: str, known: dict[int, str] | None = None, *, message: str | 
 def fields_of(value: bytes, by: ValueDecoder) -> Any:
     """The fields of a value that must be sound."""
     told = by.decode(value)
-    assert told.unfit is None
+    assert told.rejection is None
     return told.fields
 
 
@@ -112,14 +112,17 @@ GOOD = written(ORDER, {"id": 1, "word": "one"})
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"\xff", "the value is no shop.Order: "),
-        (GOOD[:-1], "the value is no shop.Order: "),
-        (b"\x12\x01\xff", "the value is no shop.Order: "),
-        (written(order("string id = 1;"), {"id": "x"}), "the value is no shop.Order: id (1) was sent as another kind"),
+        (b"\xff", "the value is not a valid shop.Order: "),
+        (GOOD[:-1], "the value is not a valid shop.Order: "),
+        (b"\x12\x01\xff", "the value is not a valid shop.Order: "),
+        (
+            written(order("string id = 1;"), {"id": "x"}),
+            "the value is not a valid shop.Order: id (1) was sent as another type",
+        ),
     ],
 )
 def test_bytes_that_are_no_such_message_are_refused(value: bytes, reason: str) -> None:
-    assert (decoder(ORDER).decode(value).unfit or "").startswith(reason)
+    assert (decoder(ORDER).decode(value).rejection or "").startswith(reason)
 
 
 def test_a_writer_with_a_new_field_is_read_and_a_renamed_one_is_known_by_its_number() -> None:
@@ -136,10 +139,11 @@ def test_the_message_is_the_one_that_the_value_names() -> None:
     line = written(nested, {"n": 3}, "shop.Order.Line")
     assert fields_of(framed(1, b"\x04\x00\x00" + line), by) == {"n": 3}
     assert (
-        by.decode(framed(1, b"\x02\x02" + line)).unfit == "schema 1: the value is a shop.Other, not a shop.Order.Line"
+        by.decode(framed(1, b"\x02\x02" + line)).rejection
+        == "schema 1: the value is a shop.Other, not a shop.Order.Line"
     )
-    assert by.decode(framed(1, b"\x02\x08" + line)).unfit == "schema 1: its schema has no message at 4"
-    assert by.decode(framed(1, b"")).unfit == "the value does not say which message it is"
+    assert by.decode(framed(1, b"\x02\x08" + line)).rejection == "schema 1: its schema has no message at 4"
+    assert by.decode(framed(1, b"")).rejection == "the value does not name its message"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_the_message_is_the_one_that_the_value_names() -> None:
 )
 def test_a_schema_with_another_kind_under_a_number_is_refused(field: str, told: str) -> None:
     by = decoder(ORDER, {1: order(field)})
-    assert by.decode(framed(1, b"\x00")).unfit == f"schema 1: it does not fit the declared one: {told}"
+    assert by.decode(framed(1, b"\x00")).rejection == f"schema 1: it is incompatible with the declared schema: {told}"
 
 
 @pytest.mark.parametrize(
@@ -188,4 +192,4 @@ WHOLE, REGISTERED = decoder(EVERYTHING), decoder(EVERYTHING, {0: EVERYTHING})
 def test_no_bytes_make_a_decoder_fail(value: bytes) -> None:
     for by in (WHOLE, REGISTERED):
         told = by.decode(value)
-        assert (told.fields is None) == (told.unfit is not None)
+        assert (told.fields is None) == (told.rejection is not None)
