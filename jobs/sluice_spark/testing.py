@@ -21,26 +21,38 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.errors import UsageError
+from sluice.launching.launch_settings import launch_conf
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.runs import admit_run
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from sluice.ledger.connection import Ledger
-    from sluice.ledger.records.stream_batch import BatchObservation
-    from sluice.settings import Settings
+from sluice.settings import Settings, load_settings
+from sluice.stack.environment import load_environment
+from sluice.supervision.held_lease import HeldLease
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
+from sluice_spark.run.job import recorded_end
+from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.run.supervised_run import SupervisedRun
+from sluice_spark.session.session import open_session
 
 _KAFKA_COLUMNS = (
     Column(name="key", type="binary"),
@@ -172,12 +184,10 @@ class StreamBench:
         return f"{self.prefix}_{table}"
 
     def _table(self, name: str) -> Any:
-        from sluice.tables.catalog import open_catalog
 
         return open_catalog(self.settings).load_table(name)
 
     def _append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        import pyarrow as pa
 
         opened = self._table(table)
         schema = opened.schema().as_arrow()
@@ -193,12 +203,6 @@ def run_here(
 
     reached: is told the places that each batch passes; what it raises ends the run there.
     """
-    from sluice.ledger.batches import record_batch
-    from sluice.ledger.runs import admit_run
-    from sluice.supervision.held_lease import HeldLease
-    from sluice_spark.run.job import recorded_end
-    from sluice_spark.run.stop_request import StopRequest
-    from sluice_spark.run.supervised_run import SupervisedRun
 
     mode = stream.declaration.mode
     run = admit_run(ledger, stream=stream.name, mode=mode, declaration_digest=stream.digest, launched_by="a test bench")
@@ -227,8 +231,6 @@ def sluice_pipelines(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A catalog, an object store and a ledger of the tests' own, started once and stopped at the end."""
-    from sluice.settings import load_settings
-    from sluice.stack.environment import load_environment
 
     data = tmp_path_factory.mktemp("sluice") / "data"
     shell = {**os.environ, "SLUICE_DATA": str(data)}
@@ -245,9 +247,6 @@ def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settin
 @pytest.fixture(scope="session")
 def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session as a driver opens it, with two cores of this machine."""
-    from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
-    from sluice.launching.launch_settings import launch_conf
-    from sluice_spark.session.session import open_session
 
     conf = launch_conf(
         home=sluice_settings.home, jars=sluice_settings.jars, engine=EngineDeclaration(), is_bounded=True
@@ -265,8 +264,6 @@ def stream_bench(
     sluice_settings: Settings, sluice_spark: SparkSession, sluice_pipelines: Path, tmp_path: Path
 ) -> Iterator[Callable[[str], StreamBench]]:
     """Puts the stream of a name on the bench: its tables empty, its checkpoint new."""
-    from sluice.declarations.load_declarations import load_declarations
-    from sluice.ledger.connection import open_ledger
 
     declarations = load_declarations(sluice_pipelines)
     own = {"pipelines": sluice_pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()}
@@ -329,9 +326,6 @@ def _fed(declared: InputDeclaration, name: str, *, prefix: str) -> InputDeclarat
 
 
 def _create_tables(bench: StreamBench, *, declared: LoadedStream) -> None:
-    from sluice.declarations.quarantine_table import quarantine_declaration
-    from sluice.tables.catalog import open_catalog
-    from sluice.tables.declared_tables import create_or_evolve_table
 
     catalog = open_catalog(bench.settings)
     for table in dict.fromkeys((*declared.declaration.tables_written, *_looked_up(declared))):

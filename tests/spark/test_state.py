@@ -70,10 +70,10 @@ def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
     with pytest.raises(DeclarationError) as refusal:
         workshop.run(name)
     assert refusal.value.problem == (
-        "`state.shuffle_partitions`: 2 is declared, and the checkpoint keeps its state as 3 since its first start; "
-        "Spark would go on with that and not say so."
+        "`state.shuffle_partitions`: 2 is declared, but the checkpoint has kept its state as 3 since its first start. "
+        "Spark would continue with that and ignore the declaration."
     )
-    assert refusal.value.next_step.startswith("Write 3.")
+    assert refusal.value.next_step.startswith("Declare 3.")
     assert refusal.value.location.line is not None
 
 

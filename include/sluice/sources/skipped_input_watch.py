@@ -17,7 +17,6 @@ from sluice.errors import LakehouseError, SettingsError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.kafka_topics import open_admin, partitions_of, read_firsts
 from sluice.sources.skipped_input import lost_offsets, skipped_rows
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
@@ -95,17 +94,13 @@ class SkippedInputWatch:
         return replace(batch, skipped_input=found)
 
     def _read_firsts(self, source: KafkaSource) -> Firsts:
-        from confluent_kafka import KafkaException  # a native library, which streams without Kafka do not load
+        from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
 
-        connection = self._settings.connection(source.connection, KafkaConnection)
-        admin = open_admin(connection)
+        topics = KafkaTopics(self._settings.connection(source.connection, KafkaConnection))
         try:
-            return read_firsts(admin, partitions_of(admin, source))
-        except KafkaException as error:
-            raise LakehouseError(
-                f"Kafka at {connection.bootstrap_servers} did not return the first offsets of its topics, so data loss "
-                f"cannot be counted: {error.args[0].str()}."
-            ) from error
+            return topics.firsts_of(topics.partitions_of(source))
+        except LakehouseError as error:
+            raise LakehouseError(f"Data loss cannot be counted: {error.message}") from error
 
     def _skipped_rows(self, source: IcebergSource, batch: BatchObservation, name: str) -> Mapping[str, int]:
         try:

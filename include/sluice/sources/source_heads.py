@@ -12,16 +12,15 @@ from sluice.errors import CheckpointError, LakehouseError
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.kafka_topics import open_admin, partitions_of, read_bounds
 from sluice.sources.unread_input import unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
     from pyiceberg.catalog import Catalog
 
     from sluice.declarations.input_declaration import InputDeclaration
     from sluice.declarations.stream_declaration import StreamDeclaration
     from sluice.ledger.records.stream_batch import BatchObservation
+    from sluice.sources.kafka_topics import KafkaTopics
 
 RETRY_AFTER_SECONDS = 15.0
 """A service that did not answer is not asked again before: of ten streams that read it, one waits for a timeout."""
@@ -37,7 +36,7 @@ class SourceHeads:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admins: dict[str, AdminClient] = {}
+        self._kafka: dict[str, KafkaTopics] = {}
         self._unavailable: dict[str, tuple[float, LagObservation]] = {}
 
     def observe_lag(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> LagObservation:
@@ -78,28 +77,15 @@ class SourceHeads:
         return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is unknown")
 
     def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
-        from confluent_kafka import KafkaException  # a native library, which other sources do not need
+        from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
 
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, KafkaConnection):
             return LagObservation(rows=None, problem=f"the deployment has no Kafka connection {source.connection}")
-        admin = self._admins.setdefault(source.connection, open_admin(connection))
-        place = connection.bootstrap_servers
-
-        def observe() -> LagObservation:
-            try:
-                return self._observe_topics(admin, source, offset)
-            except KafkaException as error:
-                raise LakehouseError(f"Kafka at {place} does not answer: {error.args[0].str()}") from error
-
-        return self._unless_unavailable(place, observe)
-
-    def _observe_topics(self, admin: AdminClient, source: KafkaSource, offset: Any) -> LagObservation:
-        partitions = partitions_of(admin, source)
-        if missing := sorted(set(source.topics or ()) - set(partitions)):
-            return LagObservation(rows=None, problem=f"Kafka has no topic {', '.join(missing)}")
-        topics = read_bounds(admin, partitions, isolation=source.isolation)
-        return unread_records(offset, topics=topics, from_the_beginning=source.starting == "earliest")
+        if source.connection not in self._kafka:
+            self._kafka[source.connection] = KafkaTopics(connection)
+        topics = self._kafka[source.connection]
+        return self._unless_unavailable(connection.bootstrap_servers, lambda: _observe_topics(topics, source, offset))
 
     def _observe_files(self, source: FilesSource, newest_batch: BatchObservation | None) -> LagObservation:
         connection = self._settings.connections.get(source.connection)
@@ -148,3 +134,11 @@ class SourceHeads:
         from sluice.tables.catalog import open_catalog  # as above
 
         return open_catalog(self._settings)
+
+
+def _observe_topics(topics: KafkaTopics, source: KafkaSource, offset: Any) -> LagObservation:
+    partitions = topics.partitions_of(source)
+    if missing := sorted(set(source.topics or ()) - set(partitions)):
+        return LagObservation(rows=None, problem=f"Kafka has no topic {', '.join(missing)}")
+    bounds = topics.bounds_of(partitions, isolation=source.isolation)
+    return unread_records(offset, topics=bounds, from_the_beginning=source.starting == "earliest")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,13 +17,20 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import TableStep, snapshot_of
-from sluice.sources.kafka_topics import PartitionBounds
 
 BEFORE_ALL_SNAPSHOTS = -1
 """The snapshot id in the first offset of Iceberg's source when the table had no snapshot yet."""
 
 _FILE_LOG = re.compile(r"sources/\d+/(\d+)(\.compact)?")
 """The log of a file source in a checkpoint. Source: org.apache.spark.sql.execution.streaming.FileStreamSourceLog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionBounds:
+    """The offset of the first record of a Kafka partition, and the offset that its next record will get."""
+
+    first: int
+    end: int
 
 
 def unread_records(

@@ -1,17 +1,18 @@
-"""How streams keep their state: the state store, the form of the checkpoint, and in how many parts.
+"""The settings of streaming state: the state store, the format of the checkpoint, and the number of shuffle partitions.
 
-Everything that decides what lies in a checkpoint is set here and nowhere else. What Spark writes into the offset log
-at the first start stays as it is for the life of the checkpoint, whatever the session says later; so a declaration that
-was changed meanwhile is refused instead of ignored.
+Every setting that decides about the content of a checkpoint is set here. Spark keeps what it writes into the offset log
+at the first start for the life of the checkpoint and ignores later settings of the session. A declaration that was
+changed in the meantime is therefore rejected.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from enum import StrEnum
 
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.state_parts import StateParts, decide_state_parts
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError
@@ -27,19 +28,51 @@ _PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
 }
 _ROCKSDB_MEMORY_MB = 96
-"""What all state stores of a driver share for their buffers and caches. It bounds native memory, which the Java heap
-does not; the demo's largest state is under 5 MB, and a larger one is read from local disk beyond it."""
+"""The memory that all state stores of a driver share for buffers and caches. It limits native memory, which the Java
+heap size does not. The demo's largest state is below 5 MB; the rest of a larger one is read from local disk."""
 
 _BATCHES_TO_RETAIN = 100
-"""So many batches of offsets, commits and state are kept: as far back as a stream can be rewound in its checkpoint, and
-at a batch a second a minute and a half. Spark's own default, written down because other parts count on it."""
+"""The number of batches whose offsets, commits and state are kept, and that a stream can be rewound by: at a batch per
+second, a minute and a half. Spark's default, set because other modules rely on it."""
 
 _FORMAT_VERSION = 1
-"""Spark 4.1's default form of state files; the checks of checkpoints read it."""
+"""The format version of state files, Spark 4.1's default; the checkpoint checks read it."""
+
+
+class PartsReason(StrEnum):
+    """Why state has a certain number of partitions."""
+
+    FROZEN = "as in the checkpoint, which keeps the number of its first start"
+    DECLARED = "declared"
+    CORES = "one per core: every further one slows down small batches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateParts:
+    """The number of shuffle partitions, which is the number of parts of the state, and its reason."""
+
+    number: int
+    reason: PartsReason
+
+
+def decide_state_parts(*, declared: int | None, frozen: int | None, cores: int) -> StateParts:
+    """Decide the number of shuffle partitions. The first start of a stream freezes it in the checkpoint.
+
+    Parameters
+    ----------
+    declared: the declared number; None leaves it to the platform.
+    frozen: the number in the checkpoint; None before the first batch.
+    cores: the cores of the application.
+    """
+    if frozen is not None:
+        return StateParts(number=frozen, reason=PartsReason.FROZEN)
+    if declared is not None:
+        return StateParts(number=declared, reason=PartsReason.DECLARED)
+    return StateParts(number=cores, reason=PartsReason.CORES)
 
 
 def state_conf(state: StateDeclaration) -> dict[str, str]:
-    """The settings of the state store and of the checkpoint's form.
+    """The Spark settings of the state store and of the checkpoint format.
 
     Source: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dataframes-and-datasets.html#state-store
     """
@@ -55,11 +88,16 @@ def state_conf(state: StateDeclaration) -> dict[str, str]:
 
 
 def choose_shuffle_partitions(spark: SparkSession, state: StateDeclaration, *, frozen: int | None = None) -> StateParts:
-    """Set in how many parts rows are shuffled, and say why.
+    """Set the number of shuffle partitions of a session.
 
     Parameters
     ----------
-    frozen: the number that a checkpoint says; unset for a new one, and for work without a checkpoint.
+    state: the declared number, if any.
+    frozen: the number in the checkpoint; None for a new checkpoint, and for work without one.
+
+    Returns
+    -------
+    The number and its reason.
     """
     cores = spark.sparkContext.defaultParallelism
     parts = decide_state_parts(declared=state.shuffle_partitions, frozen=frozen, cores=cores)
@@ -68,11 +106,11 @@ def choose_shuffle_partitions(spark: SparkSession, state: StateDeclaration, *, f
 
 
 def take_up_state(spark: SparkSession, stream: LoadedStream, found: CheckpointState) -> None:
-    """Set a session to a stream's state: as the checkpoint has it, or as declared when there is none yet.
+    """Configure a session for a stream's state: as in its checkpoint, or as declared before the first batch.
 
     Raises
     ------
-    DeclarationError: when the declaration asks for what the checkpoint cannot become.
+    DeclarationError: when the declaration contradicts the checkpoint.
     """
     state = stream.declaration.state
     _require_same(stream, "shuffle_partitions", declared=state.shuffle_partitions, frozen=found.shuffle_partitions)
@@ -88,8 +126,8 @@ def _require_same(stream: LoadedStream, key: str, *, declared: int | str | None,
     if declared is None or frozen is None or declared == frozen:
         return
     raise DeclarationError(
-        f"`state.{key}`: {declared} is declared, and the checkpoint keeps its state as {frozen} since its first start; "
-        "Spark would go on with that and not say so.",
+        f"`state.{key}`: {declared} is declared, but the checkpoint has kept its state as {frozen} since its first "
+        "start. Spark would continue with that and ignore the declaration.",
         location=stream.location(("state", key)),
-        next_step=f"Write {frozen}. To change it, leave the checkpoint behind: `sluice stream reset {stream.name}`.",
+        next_step=f"Declare {frozen}. To change it, start a new checkpoint: `sluice stream reset {stream.name}`.",
     )

@@ -8,8 +8,7 @@ import pytest
 
 from sluice.ledger.records.lag import LagObservation
 from sluice.sources.iceberg_positions import TableStep
-from sluice.sources.kafka_topics import PartitionBounds
-from sluice.sources.unread_input import unread_records, unread_rows
+from sluice.sources.unread_input import PartitionBounds, unread_records, unread_rows
 
 TOPICS = {"flights": {0: PartitionBounds(first=0, end=100), 1: PartitionBounds(first=40, end=90)}}
 HISTORY = (

@@ -1,10 +1,10 @@
-"""In how many parts a stream keeps its state."""
+"""The number of shuffle partitions of a stream."""
 
 from __future__ import annotations
 
 import pytest
 
-from sluice.checkpoints.state_parts import PartsReason, StateParts, decide_state_parts
+from sluice_spark.session.state_settings import PartsReason, StateParts, decide_state_parts
 
 
 @pytest.mark.parametrize(
