@@ -35,20 +35,19 @@ def found(*, spark: str = "4.1.3", **jars: str) -> FoundVersions:
     ("versions", "sentence"),
     [
         (found(), ""),
-        (found(spark="4.2.0"), "pyspark is 4.1.3 and the Spark it drives is 4.2.0."),
+        (found(spark="4.2.0"), "pyspark has version 4.1.3, and its Spark has version 4.2.0."),
         (
             found(Iceberg="iceberg-spark-runtime-4.0_2.13-1.12.0.jar"),
-            "The Iceberg on the class path is iceberg-spark-runtime-4.0_2.13-1.12.0.jar; wanted is "
-            "iceberg-spark-runtime-4.1_, to fit Spark 4.1.3.",
+            "The Iceberg on the class path is iceberg-spark-runtime-4.0_2.13-1.12.0.jar; Spark "
+            "4.1.3 needs iceberg-spark-runtime-4.1_.",
         ),
         (
             found(Kafka_source="spark-sql-kafka-0-10_2.13-4.1.2.jar"),
-            "The Kafka source on the class path is spark-sql-kafka-0-10_2.13-4.1.2.jar; wanted is -4.1.3.jar, to fit "
-            "Spark 4.1.3.",
+            "The Kafka source on the class path is spark-sql-kafka-0-10_2.13-4.1.2.jar; Spark 4.1.3 needs -4.1.3.jar.",
         ),
         (
             found(Hadoop_S3A=""),
-            "The class path holds no Hadoop S3A: org.apache.hadoop.fs.s3a.S3AFileSystem is missing.",
+            "The class path has no Hadoop S3A: org.apache.hadoop.fs.s3a.S3AFileSystem is missing.",
         ),
     ],
 )

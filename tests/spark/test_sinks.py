@@ -254,7 +254,7 @@ def test_an_output_that_raises_ends_the_run_with_its_place(workshop: Workshop) -
 @pytest.mark.parametrize(
     ("declared", "misfit"),
     [
-        ({"topic_column": "absent"}, "topic_column absent is no column of it; it has id, word, nested"),
+        ({"topic_column": "absent"}, "topic_column absent is not one of its columns, which are id, word, nested"),
         ({"topic_column": "id"}, "topic_column id is bigint, and a topic's name is a string"),
         ({"topic": "t", "key_column": "nested"}, "key_column nested is array<string>, which has no text"),
         ({"topic": "t", "headers_column": "word"}, "headers_column word is string, and headers are map<string,string>"),

@@ -1,4 +1,4 @@
-"""One maintenance run of one table, from its lock to its record."""
+"""Runs the maintenance of one table: locks, observes, plans, carries out the plan and records the run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from sluice_spark.maintenance.maintenance_steps import TableMaintainer
 def maintain_table(
     command: MaintainTable, settings: Settings, ledger: Ledger, *, open_session: Callable[[], SparkSession]
 ) -> MaintenanceObservation:
-    """Observe a table, decide, carry out what is due, look again, and record the run in the ledger.
+    """Observe a table, plan, carry out the due steps, observe it again, and record the run in the ledger.
 
     Parameters
     ----------
-    open_session: called whenever Spark is needed, and not at all when it is not; the first call opens the session.
+    command: the table, and who launched the run.
+    settings: the deployment.
+    open_session: called whenever Spark is needed; the first call opens the session.
 
     Raises
     ------
     UsageError: when the table is not declared.
     LakehouseError: when the table does not exist or the catalog does not answer.
-    DeliveryError: when the table was rolled back behind a stream's mark: nothing is touched until that is resolved.
+    DeliveryError: when the table was rolled back behind a stream's mark. Nothing is changed until that is resolved.
     LedgerError: when the table is under maintenance already, or the ledger cannot be reached.
     """
     declarations = load_declarations(settings.pipelines)
@@ -51,7 +53,7 @@ def maintain_table(
             catalog=settings.catalog.name, name=command.table, table=table, open_session=open_session
         )
         operations = maintainer.carry_out(plan)
-        after = maintainer.look(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
+        after = maintainer.observe(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
         run = maintenance_record(
             plan.seen, after, operations, launched_by=command.launched_by, ended_at=after.observed_at
         )

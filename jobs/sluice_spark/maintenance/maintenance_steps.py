@@ -1,7 +1,7 @@
-"""Carries out the maintenance plan of one table with Spark's procedures, one step after the other.
+"""Carries out the maintenance plan of one table with Iceberg's Spark procedures, one step after another.
 
-The writer wins: a commit of a stream between reading and committing makes a rewrite start over, a few times, and then
-it gives way and says so. After a step that failed no later one runs: expiry would remove what must be looked into.
+Writers have priority: when a stream commits while a rewrite is running, the rewrite starts over a few times, and then
+yields and reports it. After a failed step no later step runs, because expiry would remove the evidence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 ATTEMPTS = 3
-"""How often a rewrite is tried beside writers that commit in between: each try does all the work again."""
+"""The attempts of a rewrite while writers commit. Each attempt repeats the whole work."""
 
 _CONFLICTS = frozenset(
     {
@@ -39,11 +39,11 @@ _CONFLICTS = frozenset(
         "org.apache.iceberg.exceptions.ValidationException",
     }
 )
-"""What Iceberg throws when another commit came first: the table moved, or files of the rewrite are gone."""
+"""Iceberg's exceptions after a concurrent commit: the table has a new snapshot, or files of the rewrite are gone."""
 
 
 class Setback(StrEnum):
-    """Why a step that was due did not end well."""
+    """Why a due step was not completed."""
 
     WRITERS_WON = "writers_won"
     CONTENT_CHANGED = "content_changed"
@@ -53,11 +53,11 @@ class Setback(StrEnum):
 
 
 class _CommitConflictError(Exception):
-    """Another commit came first. Never leaves this module."""
+    """A concurrent commit came first. Internal to this module."""
 
 
 class _SetbackError(Exception):
-    """A step did its work and the result is not right. Never leaves this module."""
+    """A step ended, and its result is wrong. Internal to this module."""
 
     def __init__(self, setback: Setback, explanation: str) -> None:
         super().__init__(explanation)
@@ -66,10 +66,12 @@ class _SetbackError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMaintainer:
-    """Carries out plans for one table.
+    """Carries out maintenance plans of one table.
 
-    catalog: the catalog's name in Spark. table: loaded by pyiceberg. open_session: called whenever Spark is needed;
-        the first call opens the session.
+    catalog: the name of the catalog in Spark.
+    name: the name of the table.
+    table: the table, loaded by pyiceberg.
+    open_session: called whenever Spark is needed; the first call opens the session.
     """
 
     catalog: str
@@ -78,9 +80,11 @@ class TableMaintainer:
     open_session: Callable[[], SparkSession]
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
-        """Do every step of a plan that is to be run, in its order, and say what became of each.
+        """Carry out the due steps of a plan in their order.
 
-        Nothing that Spark, the catalog or the object store refuses is raised: it is the outcome of its step.
+        Returns
+        -------
+        The outcome of every step. Errors of Spark, the catalog and the object store are outcomes; they are not raised.
         """
         done: list[StepObservation] = []
         for decision in plan.steps:
@@ -88,14 +92,20 @@ class TableMaintainer:
                 outcome = StepOutcome.SKIPPED if decision.action is StepAction.SKIP else StepOutcome.REFUSED
                 done.append(_observation(decision, outcome))
             elif any(step.outcome is StepOutcome.FAILED for step in done):
-                reason = "an earlier step failed, so this one was not begun"
+                reason = "an earlier step failed, so this one was not started"
                 done.append(_observation(decision, StepOutcome.REFUSED, Setback.EARLIER_STEP_FAILED, reason))
             else:
                 done.append(self._measured(decision, plan))
         return tuple(done)
 
-    def look(self, *, small_file_bytes: int, now: datetime) -> TableObservation:
-        """Look at the table anew."""
+    def observe(self, *, small_file_bytes: int, now: datetime) -> TableObservation:
+        """Reload and observe the table.
+
+        Parameters
+        ----------
+        small_file_bytes: a smaller file counts as small.
+        now: the time of the observation.
+        """
         return observe_table(self.table.refresh(), name=self.name, small_file_bytes=small_file_bytes, now=now)
 
     def _measured(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
@@ -156,8 +166,10 @@ class TableMaintainer:
         return result
 
     def _call(self, procedure: str, arguments: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Call one of Iceberg's procedures. Spark makes literals of the values: Delta's parser, where a session has it,
-        binds no parameters."""
+        """Call one of Iceberg's procedures.
+
+        Spark formats the values as literals, because Delta's parser, in sessions that have it, binds no parameters.
+        """
         statement = f"CALL {quoted(self.catalog)}.`system`.{quoted(procedure)}(table => {{table}}{arguments})"
         try:
             row = self.open_session().sql(statement, table=self._qualified, **values).first()
@@ -172,8 +184,8 @@ class TableMaintainer:
         return newest.snapshot_id if newest else None
 
     def _verified(self, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
-        """Compare the content of every rewrite after the snapshot `since` with what it replaced."""
-        now = self.look(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
+        """Compare the content of every rewrite after the snapshot `since` with its parent."""
+        now = self.observe(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
         rewrites = rewrites_since(now, since)
         is_hashed = now.data_bytes <= HASHED_UP_TO_BYTES
         if changed := changed_content(self.open_session(), self._qualified, rewrites, is_hashed=is_hashed):
@@ -205,7 +217,7 @@ def _observation(
 
 
 def _is_conflict(error: Py4JJavaError) -> bool:
-    """Whether a commit conflict is among the causes: the procedures wrap it."""
+    """Whether a commit conflict is among the causes; the procedures wrap it."""
     cause = error.java_exception
     while cause is not None:
         if cause.getClass().getName() in _CONFLICTS:

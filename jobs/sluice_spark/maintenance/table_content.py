@@ -1,4 +1,4 @@
-"""Whether a rewrite kept what the table holds: the rows before and after it are counted and, when cheap, compared."""
+"""Checks that a rewrite kept the content of a table: rows before and after it are counted, and compared when cheap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 from sluice.tables.table_observation import TableObservation
 
 HASHED_UP_TO_BYTES = 256 * 1024**2
-"""Up to this size of a table its rows are hashed, which reads it twice: seconds for this much. Above, they are
-counted."""
+"""The rows of tables up to this size are hashed, which reads the table twice and takes seconds. Rows of larger tables
+are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a snapshot holds: its rows, and the sum of their hashes when it was asked for.
+    """The content of a snapshot: the number of its rows, and the sum of their hashes if requested.
 
-    The sum does not depend on the order of the rows, and a row that is there twice is in it twice.
+    The sum does not depend on the order of the rows, and counts duplicate rows.
     """
 
     rows: int
@@ -28,11 +28,13 @@ class Content:
 def contents_of(
     session: SparkSession, qualified: str, snapshot_ids: Sequence[int], *, is_hashed: bool
 ) -> Mapping[int, Content]:
-    """Count the rows of snapshots and, when asked, sum up their hashes; all in one query.
+    """Count the rows of snapshots, and sum up their hashes if requested, in one query.
 
     Parameters
     ----------
-    qualified: the table's name, quoted.
+    qualified: the quoted name of the table.
+    snapshot_ids: the snapshots.
+    is_hashed: whether the rows are hashed.
     """
     hash_sum = "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))" if is_hashed else "CAST(NULL AS DECIMAL(38, 0))"
     # The name is quoted, the snapshots are numbers.
@@ -51,9 +53,9 @@ def contents_of(
 
 
 def rewrites_since(seen: TableObservation, snapshot_id: int | None) -> tuple[tuple[int, int], ...]:
-    """The rewrites on main after a snapshot, each with the snapshot it replaced: (parent, rewrite).
+    """The rewrites on main after a snapshot, each as (parent, rewrite).
 
-    Other commits may lie in between: a rewrite is compared with its own parent, not with what was there first.
+    Other commits can be in between, so a rewrite is compared with its own parent and not with the first snapshot.
     """
     found = []
     for snapshot in seen.main_line:
@@ -67,9 +69,9 @@ def rewrites_since(seen: TableObservation, snapshot_id: int | None) -> tuple[tup
 def changed_content(
     session: SparkSession, qualified: str, rewrites: tuple[tuple[int, int], ...], *, is_hashed: bool
 ) -> str:
-    """What differs between the rewrites and what they replaced; empty when nothing does."""
+    """Describe the first difference between a rewrite and its parent; empty when there is none."""
     for parent, rewrite in rewrites:
         found = contents_of(session, qualified, (parent, rewrite), is_hashed=is_hashed)
         if found[parent] != found[rewrite]:
-            return f"snapshot {rewrite} holds {found[rewrite]}, snapshot {parent} before it {found[parent]}"
+            return f"snapshot {rewrite} contains {found[rewrite]}, its parent {parent} contains {found[parent]}"
     return ""

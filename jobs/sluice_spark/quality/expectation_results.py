@@ -1,7 +1,7 @@
 """Evaluates declared expectations with Great Expectations on one DataFrame, and builds its Data Docs pages.
 
-Great Expectations is kept on a short lead: everything but the pages lives in memory, nothing is sent anywhere, nothing
-is persisted in Spark, the session is the job's own, and rows that break an expectation are counted and sampled, never
+Great Expectations is restricted: everything but the pages is in memory, no usage statistics are sent, nothing is
+persisted in Spark, the session is the job's own, and rows that break an expectation are counted and sampled, never
 collected.
 
 Source: https://docs.greatexpectations.io/docs/core/introduction/
@@ -22,20 +22,20 @@ from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.ledger.records.quality_check import ExpectationObservation
 
 SAMPLES = 10
-"""How many unexpected values a page and the ledger show of an expectation: enough to recognise a pattern."""
+"""The number of unexpected values of an expectation on its page and in the ledger: enough to recognise a pattern."""
 
 _SITE = "pages"
 
 
 def import_great_expectations() -> None:
-    """Import the library, which takes seconds: a job does it while the JVM starts.
+    """Import the library, which takes seconds. A job imports it while the JVM starts.
 
     Raises
     ------
     ImportError: when it is not installed.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read at import
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of hundreds of methods it registers
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it logs hundreds of methods that it registers
     import great_expectations  # noqa: F401  # for its side effect: the next import is instant
 
 
@@ -47,18 +47,19 @@ def evaluate(
     run: str,
     pages: Path,
 ) -> tuple[ExpectationObservation, ...]:
-    """Check every expectation, and build the pages of the check.
+    """Evaluate every expectation, and build the pages of the check.
 
     Parameters
     ----------
-    rows: what is checked; it may be read several times.
-    suite: the name of the whole on the pages: the table's.
+    rows: the rows to check; they may be read several times.
+    expectations: the declared expectations.
+    suite: the name of the suite on the pages: the table's name.
     run: the name of this check on the pages.
-    pages: the folder for the pages; `index.html` in it is the entrance.
+    pages: the folder for the pages; its start page is `index.html`.
 
     Returns
     -------
-    What was found, in the order of the expectations. One that cannot be evaluated is a finding and not an error.
+    The results in the order of the expectations. An expectation that cannot be evaluated is a result, not an error.
     """
     import_great_expectations()
     import great_expectations as gx
@@ -70,7 +71,7 @@ def evaluate(
     checked = gx.ExpectationSuite(suite)
     for number, declared in enumerate(expectations):
         checked.add_expectation_configuration(
-            # The number finds the result again: results come in an order of their own.
+            # The number identifies the result: results have another order.
             ExpectationConfiguration(type=declared.type, kwargs=dict(declared.kwargs), meta={"number": number})
         )
     definition = context.validation_definitions.add(
@@ -133,12 +134,12 @@ def _observation(declared: ExpectationDeclaration, result: Mapping[str, Any]) ->
 
 
 def _finite(percent: float | None) -> float | None:
-    """A share of no rows is not a number, and JSON has no word for that."""
+    """The percentage of an empty table is NaN, which JSON cannot represent."""
     return percent if percent is not None and math.isfinite(percent) else None
 
 
 def _problems(info: Mapping[str, Any]) -> Iterator[str]:
-    """What was raised: told once for the expectation, or once for each of its metrics."""
-    for told in [info] if "raised_exception" in info else info.values():
-        if told.get("raised_exception", True):
-            yield str(told.get("exception_message") or "it could not be evaluated").strip()
+    """The exceptions of an expectation: one for the expectation, or one for each of its metrics."""
+    for raised in [info] if "raised_exception" in info else info.values():
+        if raised.get("raised_exception", True):
+            yield str(raised.get("exception_message") or "it could not be evaluated").strip()

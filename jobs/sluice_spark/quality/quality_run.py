@@ -1,4 +1,4 @@
-"""One quality check of one table, from its declaration to its record and its pages."""
+"""Runs one quality check of one table: loads the declaration, checks, records the result and writes the pages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from sluice_spark.quality.table_check import QualityCheck
 def check_table(
     command: CheckQuality, settings: Settings, ledger: Ledger, *, open_session: Callable[[], SparkSession]
 ) -> QualityObservation:
-    """Check the newest snapshot of a table, record what was found, and write the pages about it.
+    """Check the newest snapshot of a table, record the result, and write the pages.
 
     Parameters
     ----------
+    command: the table, and who launched the check.
+    settings: the deployment.
     open_session: opens the Spark session; not called for a table without a snapshot.
 
     Raises

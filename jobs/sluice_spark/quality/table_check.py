@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityCheck:
-    """One check to be made.
+    """One check of one table.
 
-    catalog: the catalog's name in Spark. table: freshly loaded by pyiceberg.
-    pages: the folder for the pages of this check. report: the page that the record names.
+    catalog: the name of the catalog in Spark.
+    table: the table, just loaded by pyiceberg.
+    pages: the folder for the pages of this check.
+    report: the page that the record names.
     """
 
     declaration: TableDeclaration
@@ -38,7 +40,7 @@ class QualityCheck:
     report: Path
 
     def make(self, open_session: Callable[[], SparkSession]) -> QualityObservation:
-        """Check the newest snapshot as it was committed, whatever is committed meanwhile.
+        """Check the newest snapshot. Snapshots that are committed during the check are ignored.
 
         Parameters
         ----------
@@ -103,7 +105,7 @@ class QualityCheck:
 
 
 def verdict_of(details: Sequence[ExpectationObservation]) -> QualityVerdict:
-    """What the expectations say together: one that failed is bad data, whatever could not be evaluated beside it."""
+    """The verdict of all expectations: FAILED if one failed, even if others could not be evaluated."""
     if any(found.success is False for found in details):
         return QualityVerdict.FAILED
     if any(found.success is None for found in details):

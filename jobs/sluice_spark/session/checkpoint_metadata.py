@@ -1,6 +1,6 @@
-"""Compares a checkpoint with what the ledger knows of it, before Spark gets to use it.
+"""Reads the metadata of a checkpoint and compares it with the ledger before Spark uses it.
 
-Spark 4.1 goes on silently with a new query id when a checkpoint's `metadata` is gone, and then reads its source anew.
+When the `metadata` of a checkpoint is missing, Spark 4.1 silently starts with a new query id, and rereads its source.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """What lies in a checkpoint folder.
+    """The metadata in a checkpoint folder.
 
-    query_id: the id in its `metadata`; unset when there is none.
-    newest_planned, newest_committed: the newest batches of the offset and the commit log; -1 when there is none.
+    query_id: the id in `metadata`; None when the file is missing.
+    newest_planned, newest_committed: the newest batch in the offset log and in the commit log; -1 when there is none.
     frozen_conf: the settings that the offset log keeps for the life of the checkpoint; empty before the first batch.
-    unfinished_since: when the batch was planned that was not committed; none without one.
-    watermark_ms: of the batch before the one that the next start runs first, in milliseconds since 1970; 0 without one.
+    unfinished_since: when the planned but uncommitted batch was planned; None when there is none.
+    watermark_ms: the watermark before the first batch of the next start, in milliseconds since 1970; 0 without one.
     """
 
     query_id: str | None
@@ -41,18 +41,18 @@ class CheckpointState:
 
     @property
     def has_unfinished_batch(self) -> bool:
-        """Whether a batch was planned and not committed: the next start runs it again."""
+        """Whether a batch was planned but not committed. The next start runs it again."""
         return self.newest_planned > self.newest_committed
 
     @property
     def shuffle_partitions(self) -> int | None:
-        """In so many parts the state is kept; none before the first batch."""
+        """The number of partitions of the state; None before the first batch."""
         partitions = self.frozen_conf.get("spark.sql.shuffle.partitions")
         return int(partitions) if partitions is not None else None
 
 
 def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
-    """Look into a checkpoint folder, on any file system that Spark knows.
+    """Read the metadata of a checkpoint folder, on any file system that Spark supports.
 
     Raises
     ------
@@ -79,16 +79,16 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
 
 
 def require_own_checkpoint(found: CheckpointState, generation: GenerationObservation) -> None:
-    """See that a checkpoint is the one that the ledger has registered.
+    """Check that a checkpoint is the one that the ledger has registered.
 
     Raises
     ------
-    CheckpointError: when it is another one, or has lost its `metadata`.
+    CheckpointError: when it is another one, or its `metadata` is missing.
     """
     whose = f"the checkpoint of stream {generation.stream}, generation {generation.generation}, {generation.checkpoint}"
     remedy = (
-        "Restore the checkpoint; going on would read the source anew, which `sluice stream reset "
-        f"{generation.stream}` does knowingly."
+        "Restore the checkpoint. Continuing would reread the source; to do that on purpose, run `sluice stream reset "
+        f"{generation.stream}`."
     )
     if generation.query_id is not None and found.query_id is None:
         raise CheckpointError(
@@ -105,7 +105,7 @@ def require_own_checkpoint(found: CheckpointState, generation: GenerationObserva
 
 
 def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batch: int) -> dict[str, Any]:
-    """What the offset log says of a batch beside its offsets; nothing when it does not know the batch."""
+    """The metadata of a batch in the offset log; empty when the log does not contain the batch."""
     path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
     if batch < 0 or not files.exists(path):
         return {}
@@ -114,7 +114,7 @@ def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batc
         found: dict[str, Any] = json.loads(rest.partition("\n")[0])
     except ValueError as error:
         raise CheckpointError(
-            f"The offset log of the checkpoint cannot be read: {path.toString()} holds {rest[:80]!r}.",
+            f"The offset log of the checkpoint cannot be read: {path.toString()} contains {rest[:80]!r}.",
             next_step="Restore the checkpoint.",
         ) from error
     return found

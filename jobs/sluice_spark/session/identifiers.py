@@ -1,13 +1,13 @@
-"""Names on their way into SQL: always quoted, whatever they hold."""
+"""Quotes names for SQL."""
 
 from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """The name as one SQL identifier."""
+    """Quote a name as one SQL identifier."""
     return f"`{name.replace('`', '``')}`"
 
 
 def quoted_table(catalog: str, table: str) -> str:
-    """The SQL name of a declared table, `<namespace>.<table>`, in a catalog."""
+    """The quoted SQL name of a declared table, `<namespace>.<table>`, in a catalog."""
     return ".".join(quoted(part) for part in (catalog, *table.split(".")))

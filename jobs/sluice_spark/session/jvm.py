@@ -1,4 +1,4 @@
-"""The JVM behind a Spark session, for the few things that PySpark has no words for."""
+"""Access to the JVM of a Spark session, for what PySpark has no API for."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REMEMBERED = (
     "PythonUtils",
     "functions",
 )
-"""What PySpark and Sluice ask for in every batch."""
+"""The names that PySpark and Sluice look up in every batch."""
 
 
 def remember_names(spark: SparkSession) -> None:
-    """Let Python remember what some names mean in the JVM, where py4j asks for each part of a name each time.
+    """Cache the JVM names that are used in every batch. Otherwise py4j asks the JVM for each part of a name each time.
 
-    The JVM then looks for a class of that name in every jar of the class path, and for a bare name in every imported
-    package too: 2-3 ms for `org` alone. PySpark asks 13 times what kind of exception ends a Java iterator, which took
-    21 ms and takes 5 with what is remembered here.
+    For each part, the JVM searches every jar of the class path for a class of that name, and for a bare name every
+    imported package as well: 2-3 ms for `org` alone. PySpark looks up the exception that ends a Java iterator 13 times,
+    which took 21 ms and takes 5 ms with this cache.
     """
     for name in _REMEMBERED:
         place = jvm_of(spark)
@@ -39,13 +39,13 @@ def remember_names(spark: SparkSession) -> None:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """The JVM's packages, as attributes: `jvm_of(spark).java.lang.System`. py4j has no types, hence `Any`.
+    """The packages of the JVM as attributes: `jvm_of(spark).java.lang.System`. py4j has no types, hence `Any`.
 
     Raises
     ------
-    SluiceError: when the session is closed, or is a Spark Connect session that has no JVM at hand.
+    SluiceError: when the session is closed, or is a Spark Connect session, which has no JVM in this process.
     """
     jvm = spark.sparkContext._jvm
     if jvm is None:
-        raise SluiceError("This Spark session has no JVM at hand: it is closed.")
+        raise SluiceError("This Spark session has no JVM: it is closed.")
     return jvm

@@ -28,21 +28,21 @@ _CHECKPOINT_MANAGERS = {
 }
 
 _STOP_TIMEOUT = "60s"
-"""How long `query.stop()` may take before it raises; Spark's default waits for ever."""
+"""Timeout of `query.stop()`. Spark's default waits without a limit."""
 
 
 def open_session(
     settings: Settings, *, name: str, state: StateDeclaration, with_delta: bool = False, cores: int | None = None
 ) -> SparkSession:
-    """Open the job's one Spark session, and see that its jars fit together.
+    """Open the Spark session of a job, and check that the versions of its jars match.
 
     Parameters
     ----------
     settings: the deployment.
-    name: the application's name, as cluster managers show it.
-    state: how a stateful stream keeps its state.
-    cores: how many the driver may use where it does the work itself; unset leaves it to how it was launched.
-    with_delta: whether Delta tables are read or written; its rules then take part in the planning of every query.
+    name: the name of the application, as cluster managers show it.
+    state: the declared state of a stateful stream.
+    with_delta: whether Delta tables are read or written. Delta's rules are then applied to every query.
+    cores: the cores of a driver in local mode; None keeps the number of its launch.
 
     Raises
     ------
@@ -58,30 +58,29 @@ def open_session(
 
 
 def _cores_conf(cores: int | None) -> dict[str, str]:
-    """The number of cores of a driver that does the work itself; the launch said `local[*]`, or how many at most."""
+    """The number of cores of a driver in local mode. The launch set `local[*]`, or an upper limit."""
     if cores is None:
         return {}
-    SparkContext._ensure_initialized()  # only the JVM knows what the launch said
+    SparkContext._ensure_initialized()  # only the JVM knows the settings of the launch
     if not is_local(SparkConf().get("spark.master") or ""):
         return {}
     return {"spark.master": f"local[{cores}]"}
 
 
 def engine_conf(state: StateDeclaration) -> dict[str, str]:
-    """How Spark itself works, wherever it runs."""
+    """The settings of Spark that do not depend on the deployment."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
-        # The text of a plan names the options of a source, and among Kafka's is a login with its password.
+        # The text of a plan contains the options of its sources, and Kafka's contain a password.
         "spark.sql.redaction.string.regex": r'(?i)(password|secret)\w*\s*=\s*"(?:\\.|[^"\\])*"',
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
         **state_conf(state),
-        # Spark works out the next batch's watermark from the last plan, and does not see through a shuffle that is
-        # reused in it: an operator below which all shuffles are reused then keeps its state for ever
-        # (decision 0015).
+        # Spark derives the next batch's watermark from the last plan, and ignores the part of it below a reused
+        # shuffle: an operator whose inputs are all reused shuffles never drops its state (decision 0015).
         "spark.sql.exchange.reuse": "false",
-        # A driver lives for months: what it remembers of its past for a user interface that is off must stay small.
+        # A driver runs for months: the history that it keeps for a disabled user interface must stay small.
         "spark.sql.streaming.numRecentProgressUpdates": "4",
         "spark.sql.ui.retainedExecutions": "4",
         "spark.ui.retainedJobs": "4",
@@ -91,7 +90,7 @@ def engine_conf(state: StateDeclaration) -> dict[str, str]:
 
 
 def _adding_delta(conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings with Delta's own added: its rules, and Spark's own catalog, in which its readers look tables up.
+    """The settings with those of Delta: its rules, and the session catalog in which its readers look up tables.
 
     Source: https://docs.delta.io/quick-start/#set-up-apache-spark-with-delta-lake
     """
@@ -104,7 +103,7 @@ def _adding_delta(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def deployment_conf(settings: Settings) -> dict[str, str]:
-    """Where the catalog, the object store and the checkpoints are, and the secrets to reach them."""
+    """The settings of the catalog, the object store and the checkpoints, with their secrets."""
     return {
         **catalog_conf(settings.catalog, settings.object_store),
         **_s3a_conf(settings.object_store),
@@ -113,7 +112,7 @@ def deployment_conf(settings: Settings) -> dict[str, str]:
 
 
 def catalog_conf(catalog: CatalogSettings, store: ObjectStoreSettings) -> dict[str, str]:
-    """The Iceberg catalog in Spark's words.
+    """The Spark settings of the Iceberg catalog.
 
     Source: https://iceberg.apache.org/docs/latest/spark-configuration/#catalog-configuration
     """
@@ -123,8 +122,8 @@ def catalog_conf(catalog: CatalogSettings, store: ObjectStoreSettings) -> dict[s
         "uri": catalog.uri,
         "warehouse": catalog.warehouse,
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        # Every batch must see the tables as they are: a cached table would hide other writers for half a minute, from
-        # static inputs and from the look-up of publication keys.
+        # Every batch must read the current tables: a cached table hides the commits of other writers for half a minute,
+        # from static inputs and from the look-up of publication keys.
         "cache-enabled": "false",
         "client.region": store.region,
         "s3.endpoint": store.endpoint,
@@ -140,7 +139,7 @@ def catalog_conf(catalog: CatalogSettings, store: ObjectStoreSettings) -> dict[s
 
 
 def _s3a_conf(store: ObjectStoreSettings) -> dict[str, str]:
-    """Hadoop's way to the same store, for files and checkpoints.
+    """Hadoop's settings of the same object store, for files and checkpoints.
 
     Source: https://hadoop.apache.org/docs/r3.4.2/hadoop-aws/tools/hadoop-aws/index.html
     """
@@ -156,9 +155,9 @@ def _s3a_conf(store: ObjectStoreSettings) -> dict[str, str]:
 
 
 def _checkpoint_conf(checkpoints: str) -> dict[str, str]:
-    """How checkpoint files are written; a scheme that is not listed is left to Spark.
+    """The class that writes checkpoint files; schemes that are not listed keep Spark's default.
 
-    Why not Spark's own choice: decision 0009.
+    Why not Spark's default: decision 0009.
     """
     scheme = checkpoints.partition("://")[0]
     manager = _CHECKPOINT_MANAGERS.get(scheme)

@@ -1,4 +1,4 @@
-"""Reads the errors of Spark and of its Java side."""
+"""Messages of errors of Spark and of the JVM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 
 
 def first_line(error: PySparkException | Py4JJavaError) -> str:
-    """What Spark says first; of an error that PySpark has no class for, what its innermost cause says."""
+    """The first line of an error's message; for a Java error unknown to PySpark, that of its innermost cause."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception

@@ -1,4 +1,4 @@
-"""Iceberg's column types in Spark's words.
+"""Spark's types for declared column types.
 
 Source: https://iceberg.apache.org/docs/latest/spark-getting-started/#iceberg-type-to-spark-type
 """
@@ -37,7 +37,7 @@ _PRIMITIVES: dict[str, types.DataType] = {
 
 
 def spark_schema(columns: Iterable[Column]) -> types.StructType:
-    """The schema in which Spark reads declared columns; what is read from outside may always be null.
+    """The schema for reading declared columns. All fields are nullable, because external data can always lack values.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def spark_schema(columns: Iterable[Column]) -> types.StructType:
 
 
 def spark_type(column_type: ColumnType) -> types.DataType:
-    """The type in Spark's words.
+    """Spark's type for a declared type.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Loads the Python functions that lie beside a declaration."""
+"""Loads the Python functions of declarations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from sluice.errors import DeclarationError
 
 
 def load_function(stream: LoadedStream, reference: str, *, path: KeyPath, role: str) -> Callable[..., Any]:
-    """The function, from a module of its own that workers get by value: they do not have the file on their path.
+    """Load a function as part of a module that is pickled by value, because workers do not have the file on their path.
 
     Parameters
     ----------
-    reference: `<file>.py:<function>`, the file beside the declaration.
-    path: the declaration's key that names it, for errors.
-    role: what the function is, for the module's name.
+    stream: the stream that declares the function.
+    reference: `<file>.py:<function>`; the file is in the folder of the declaration.
+    path: the key of the declaration, for errors.
+    role: the role of the function, for the module's name.
 
     Raises
     ------
@@ -33,12 +34,12 @@ def load_function(stream: LoadedStream, reference: str, *, path: KeyPath, role: 
     module_name = f"sluice_{role}_{stream.name}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
-        raise _wrong(stream, path, f"{file} is no Python file")
+        raise _wrong(stream, path, f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up here while it loads
+    sys.modules[module_name] = module  # dataclasses look up their module here while it loads
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises is told with its place
+    except Exception as error:  # whatever the user's file raises is reported with its location
         raise _wrong(stream, path, f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
     function = getattr(module, name, None)

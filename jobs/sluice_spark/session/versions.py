@@ -1,4 +1,4 @@
-"""Compares the versions of pyspark, Spark and the jars at start-up: unequal ones fail later, and far from the cause."""
+"""Compares the versions of pyspark, Spark and the jars at start-up. A mismatch would fail later, far from its cause."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PROBED = {
     "Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "Hadoop S3A": "org.apache.hadoop.fs.s3a.S3AFileSystem",
 }
-"""One class of each part that must fit Spark; the jar it was loaded from tells the version."""
+"""One class of each component that must match Spark. The name of its jar contains the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundVersions:
-    """What is on the class path. jars: the file name of the jar of each probed part; empty when it is missing."""
+    """The versions on the class path. jars: the file name of each component's jar; empty when it is missing."""
 
     pyspark: str
     spark: str
@@ -32,31 +32,31 @@ class FoundVersions:
 
 
 def require_matching_jars(spark: SparkSession) -> None:
-    """See that everything on the class path was made for this pyspark.
+    """Check that everything on the class path was built for this pyspark.
 
     Raises
     ------
-    SettingsError: when something is missing or of another version.
+    SettingsError: when something is missing or has another version.
     """
     if mismatch := find_mismatch(_find_versions(spark)):
-        raise SettingsError(mismatch, next_step="Run `make jars`, and see that SPARK_HOME is not another Spark.")
+        raise SettingsError(mismatch, next_step="Run `make jars`, and check that SPARK_HOME names no other Spark.")
 
 
 def find_mismatch(found: FoundVersions) -> str:
-    """What does not fit, as a sentence; empty when everything does."""
+    """Describe the first mismatch in one sentence; empty when there is none."""
     if found.spark != found.pyspark:
-        return f"pyspark is {found.pyspark} and the Spark it drives is {found.spark}."
+        return f"pyspark has version {found.pyspark}, and its Spark has version {found.spark}."
     minor = found.pyspark.rpartition(".")[0]
-    wanted = {
+    needed = {
         "Iceberg": f"iceberg-spark-runtime-{minor}_",
         "Kafka source": f"-{found.pyspark}.jar",
         "Hadoop S3A": f"hadoop-aws-{found.hadoop}.jar",
     }
     for part, jar in found.jars.items():
         if not jar:
-            return f"The class path holds no {part}: {_PROBED[part]} is missing."
-        if wanted[part] not in jar:
-            return f"The {part} on the class path is {jar}; wanted is {wanted[part]}, to fit Spark {found.spark}."
+            return f"The class path has no {part}: {_PROBED[part]} is missing."
+        if needed[part] not in jar:
+            return f"The {part} on the class path is {jar}; Spark {found.spark} needs {needed[part]}."
     return ""
 
 
@@ -67,7 +67,7 @@ def _find_versions(spark: SparkSession) -> FoundVersions:
     for part, name in _PROBED.items():
         try:
             source = loader.loadClass(name).getProtectionDomain().getCodeSource()
-        except Py4JJavaError:  # ClassNotFoundException: told as a missing part
+        except Py4JJavaError:  # ClassNotFoundException: reported as missing
             jars[part] = ""
         else:
             jars[part] = re.sub(r".*/", "", source.getLocation().toString())

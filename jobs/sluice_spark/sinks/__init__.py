@@ -1,4 +1,4 @@
-"""Writes the rows of a batch: one module for each kind of output."""
+"""Writes the rows of a batch to outputs other than Iceberg tables: one module per kind of output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice_spark.sinks.python import PythonSink
 
 
 def open_sink(stream: LoadedStream, output: str, settings: Settings) -> Sink:
-    """The sink of an output that is no Iceberg table.
+    """Create the sink of an output that is not an Iceberg table.
 
     Raises
     ------

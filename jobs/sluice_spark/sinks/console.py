@@ -1,6 +1,6 @@
-"""The driver's log as an output, for trying out.
+"""The driver's log as an output, for experiments.
 
-*Promise*: none; a batch that runs again is printed again, under the same key.
+*Guarantee*: none. A batch that runs again is logged again, under the same key.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSink:
-    """The first rows of each batch, a line for each."""
+    """Logs the first rows of each batch, one line per row."""
 
     output: str
     declared: ConsoleOutput
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person."""
+        """The destination of the rows, for messages."""
         return "the driver's log"
 
     def misfits(self, rows: StructType) -> list[str]:
-        """Every row has a line."""
+        """Every schema can be logged."""
         return []
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
-        """Print the first rows as JSON, each after the batch's key and the output's name."""
+        """Log the first rows as JSON, each after the batch's key and the output's name."""
         content = fn.to_json(fn.struct("*"), {"ignoreNullFields": "false"}).alias("content")
         for row in rows.limit(self.declared.rows).select(content).collect():
             _log.info("%s %s %s", key, self.output, row.content)

@@ -1,8 +1,8 @@
 """Delta tables as an output.
 
-*Promise*: each batch once. A commit carries the transaction `(stream, generation, output) → batch`, and Delta leaves
-out a batch whose number it holds already. A new generation is a new name, so that its batches count from the beginning.
-Delta makes a commit atomic by what the store offers; on S3 that is true of one driver at a time.
+*Guarantee*: each batch once. A commit carries the transaction `(stream, generation, output) → batch`, and Delta skips a
+batch whose number it has already committed. A new generation is a new application id, so its batches are numbered from
+zero again. Delta commits atomically with the means of the store; on S3 that holds for one driver at a time.
 
 Source: https://docs.delta.io/delta-streaming/#idempotent-table-writes-in-foreachbatch
 """
@@ -21,7 +21,7 @@ from sluice.settings import FilesConnection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSink:
-    """A Delta table by its folder; the first batch makes the table."""
+    """Writes to the Delta table in a folder. The first batch creates the table."""
 
     output: str
     declared: DeltaOutput
@@ -29,16 +29,16 @@ class DeltaSink:
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person."""
+        """The destination of the rows, for messages."""
         return f"the Delta table {self.declared.path} of {self.declared.connection}"
 
     def misfits(self, rows: StructType) -> list[str]:
-        """Delta itself compares the rows with its table."""
+        """Report duplicate columns; Delta itself compares the schema with its table."""
         twice = sorted({name for name in rows.names if rows.names.count(name) > 1})
-        return [f"column {', '.join(twice)} comes twice"] if twice else []
+        return [f"column {', '.join(twice)} occurs twice"] if twice else []
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
-        """Write the batch as one commit, unless the table holds it."""
+        """Write the batch as one commit, unless the table already contains it."""
         transaction = {"txnAppId": f"sluice/{key.stream}/{key.generation}/{self.output}", "txnVersion": str(key.batch)}
         rows.write.format("delta").mode(self.declared.mode).options(**transaction).save(self._folder())
 

@@ -1,4 +1,4 @@
-"""Writes the rows of a batch into the staging table of an Iceberg output, with the batch's summary in the snapshot."""
+"""Appends the rows of a batch to the staging table of an Iceberg output, with the batch's summary in the snapshot."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted, quoted_table
 
 DELETE = "delete"
-"""The operation of a staged row whose key leaves the table."""
+"""The operation of a staged row whose key is deleted from the table."""
 
 _PLACE = "_sluice_place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IcebergTarget:
-    """A table that an output goes into.
+    """The target table of an Iceberg output.
 
-    stream, output: their names. declared: how it is written. catalog: the catalog's name in Spark.
+    stream, output: the names of the stream and of the output.
+    declared: the declaration of the output.
+    catalog: the name of the catalog in Spark.
     """
 
     stream: str
@@ -33,27 +35,28 @@ class IcebergTarget:
 
     @property
     def names(self) -> StagedOutput:
-        """The output in the words of the publication."""
+        """The names of the output and its tables, as the publication uses them."""
         return StagedOutput(stream=self.stream, output=self.output, target=self.declared.table)
 
     @property
     def identifier(self) -> str:
-        """The table's name in SQL."""
+        """The quoted name of the target table."""
         return quoted_table(self.catalog, self.declared.table)
 
     @property
     def staging_identifier(self) -> str:
-        """The staging table's name in SQL."""
+        """The quoted name of the staging table."""
         return quoted_table(self.catalog, self.names.staging)
 
     def stage(self, rows: DataFrame, summary: BatchSummary) -> None:
-        """Append rows to the staging table as one snapshot, columns matched by name; none make an empty snapshot.
+        """Append rows to the staging table as one snapshot. Columns match by name; no rows give an empty snapshot.
 
-        What is to be merged is staged with one row for each key, so that a batch that cannot be merged is not staged.
+        Rows to merge are staged with one row per key, so that a batch that cannot be merged is not staged.
 
         Parameters
         ----------
-        rows: columns exactly as in the target, in any order; of a change feed the operation column too.
+        rows: the rows with exactly the columns of the target, in any order, plus the operation column of a change feed.
+        summary: the summary of the batch, written into the snapshot.
         """
         if self.declared.mode == "merge":
             rows = one_row_per_key(with_operation(rows, self.declared), self.declared)
@@ -62,9 +65,10 @@ class IcebergTarget:
 
 
 def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
-    """The rows with what is to be done with each, in the staging table's own words and not in those of the feed: what
-    is staged keeps its meaning when the declaration changes. An operation that nobody declared stops the batch; where
-    the stream has a quarantine none comes so far.
+    """Add the operation column: `insert`, `update` or `delete` for each row, null without a change feed.
+
+    The values are those of the staging table, not of the feed, so that staged rows keep their meaning when the
+    declaration changes. An unknown operation stops the batch; with a quarantine, such rows were rejected before.
     """
     if declared.operation_column is None:
         return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
@@ -80,12 +84,12 @@ def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
 
 
 def has_known_operation(given: Column, declared: IcebergOutput) -> Column:
-    """Whether a change says what it is, in a word that the declaration knows; nothing is no word."""
+    """Whether the operation of a change is declared; null is not."""
     return fn.coalesce(given.isin(*_known(declared)), fn.lit(False))
 
 
 def unknown_operation(given: Column, declared: IcebergOutput) -> Column:
-    """The sentence about a change whose operation nobody declared."""
+    """The message for a change whose operation is not declared."""
     return fn.concat(
         fn.lit(f"{declared.table}: unknown operation "),
         fn.coalesce(given, fn.lit("null")),
@@ -99,10 +103,10 @@ def _known(declared: IcebergOutput) -> tuple[str, ...]:
 
 
 def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
-    """The newest row of each key by the ordering column; rows that tie there are told apart by their content.
+    """Keep the newest row of each key by the ordering column. The content decides between rows with equal values there.
 
-    Without an ordering column nothing says which row is the newest, so a second row of a key stops the batch: Spark
-    itself would insert both when the key is new.
+    Without an ordering column there is no newest row, so a second row of a key stops the batch: Spark itself would
+    insert both when the key is new.
     """
     keys = [quoted(key) for key in declared.keys]
     by_key = Window.partitionBy(*keys)
@@ -116,7 +120,7 @@ def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
 
 
 def _content(rows: DataFrame) -> Column:
-    """A number that tells rows of different content apart; Spark hashes no maps, so those stay out."""
+    """A hash of the row's content, without maps, which Spark cannot hash."""
     hashable = [fn.col(quoted(field.name)) for field in rows.schema if not isinstance(field.dataType, MapType)]
     return fn.xxhash64(*hashable)
 

@@ -1,7 +1,7 @@
 """Kafka topics as an output.
 
-*Promise*: at least once. Spark's writer sends each record with an idempotent producer, so that a retry within a
-producer's life is no second record; a batch that runs again is sent again, with equal keys and values.
+*Guarantee*: at least once. Spark's writer uses an idempotent producer, so that a retry does not duplicate a record.
+A batch that runs again is sent again, with equal keys and values.
 
 Source of the columns and options:
 https://spark.apache.org/docs/4.1.0/streaming/structured-streaming-kafka-integration.html#writing-data-to-kafka
@@ -27,7 +27,7 @@ _HEADERS = MapType(StringType(), StringType())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSink:
-    """Records of a topic, or of the topic that each row names."""
+    """Writes records to one topic, or to the topic that each row names."""
 
     output: str
     declared: KafkaOutput
@@ -35,20 +35,20 @@ class KafkaSink:
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person."""
+        """The destination of the rows, for messages."""
         topic = self.declared.topic or f"named by {self.declared.topic_column}"
         return f"Kafka {self.declared.connection}, topic {topic}"
 
     def misfits(self, rows: StructType) -> list[str]:
-        """What keeps rows of this schema from being written."""
+        """Report why rows of this schema cannot be written."""
         return list(self._misfits(rows))
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
-        """Send each row as a record."""
+        """Write each row as a record."""
         self.records(rows).write.format("kafka").options(**self.options()).save()
 
     def options(self) -> dict[str, str]:
-        """The options of Spark's writer, in a batch or as a streaming sink."""
+        """The options of Spark's Kafka writer, for a batch or a streaming query."""
         options = {
             **spark_options(self.connection),
             "kafka.acks": "all",
@@ -57,7 +57,7 @@ class KafkaSink:
         return options if self.declared.topic is None else {**options, "topic": self.declared.topic}
 
     def records(self, rows: DataFrame) -> DataFrame:
-        """The rows in the columns that Spark's writer wants: value, and key, headers and topic where declared."""
+        """The rows with the columns of Spark's Kafka writer: value, and key, headers and topic where declared."""
         declared = self.declared
         columns = [self._value(rows.schema).alias("value")]
         if declared.key_column is not None:
@@ -72,7 +72,7 @@ class KafkaSink:
         if self.declared.value_column is not None:
             return _text_or_bytes(self.declared.value_column, schema)
         aside = (self.declared.topic_column, self.declared.headers_column)
-        # Without its nulls a record would not tell an absent value from an absent column.
+        # Nulls are kept: without them a null value and a missing column would look the same.
         return fn.to_json(
             fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside)),
             {"ignoreNullFields": "false"},
@@ -83,11 +83,11 @@ class KafkaSink:
         for role in ("topic_column", "key_column", "value_column", "headers_column"):
             name = getattr(declared, role)
             if name is not None and name not in schema.names:
-                yield f"{role} {name} is no column of it; it has {', '.join(schema.names)}"
+                yield f"{role} {name} is not one of its columns, which are {', '.join(schema.names)}"
             elif name is not None and (problem := _type_problem(role, schema[name].dataType)):
                 yield f"{role} {name} is {schema[name].dataType.simpleString()}, {problem}"
         if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-            yield f"column {', '.join(twice)} comes twice"
+            yield f"column {', '.join(twice)} occurs twice"
 
 
 def _type_problem(role: str, kind: DataType) -> str:
@@ -104,7 +104,7 @@ def _text_or_bytes(name: str, schema: StructType) -> Column:
 
 
 def _headers(name: str) -> Column:
-    """A map's entries as the writer wants them: an array of key and bytes."""
+    """The entries of a map as the writer expects them: an array of key and bytes."""
     return fn.transform(
         fn.map_entries(fn.col(quoted(name))),
         lambda entry: fn.struct(entry["key"].alias("key"), entry["value"].cast("binary").alias("value")),

@@ -1,6 +1,6 @@
-"""Rows kept in the driver as an output, for tests.
+"""The driver's memory as an output, for tests.
 
-*Promise*: each batch once: what a batch brought replaces what the same batch brought before.
+*Guarantee*: each batch once. The rows of a batch that runs again replace its earlier rows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _KEPT: defaultdict[tuple[str, str], dict[PublicationKey, list[dict[str, Any]]]] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySink:
-    """The rows of every batch of this driver."""
+    """Keeps the rows of every batch in this process."""
 
     output: str
     stream: str
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person."""
+        """The destination of the rows, for messages."""
         return "the driver's memory"
 
     def misfits(self, rows: StructType) -> list[str]:
-        """Every row can be kept."""
+        """Every schema can be kept."""
         return []
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
@@ -39,5 +39,5 @@ class MemorySink:
 
 
 def kept_rows(stream: str, output: str) -> dict[PublicationKey, list[dict[str, Any]]]:
-    """What this process keeps of an output, by batch."""
+    """The rows that this process keeps of an output, by batch."""
     return dict(_KEPT[stream, output])

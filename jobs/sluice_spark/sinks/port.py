@@ -1,7 +1,7 @@
-"""What every output that is no Iceberg table does: take the rows of a batch, under the batch's key.
+"""The interface of all outputs other than Iceberg tables: write the rows of a batch, under the batch's key.
 
-A batch that Spark runs again comes with the same key and the same rows. What that does to readers is each sink's
-promise, and its module says it; `docs/guides/outputs.md` lists them.
+When Spark runs a batch again, it has the same key and the same rows. The guarantee of each sink for that case is in the
+docstring of its module; `docs/guides/outputs.md` lists them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.ledger.records.stream_batch import PublicationKey
 
 
 class Sink(Protocol):
-    """Where the rows of one output go."""
+    """Writes the rows of one output."""
 
     @property
     def output(self) -> str:
@@ -24,11 +24,11 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person: without secrets."""
+        """The destination of the rows, for messages: without secrets."""
         ...
 
     def misfits(self, rows: StructType) -> list[str]:
-        """What keeps rows of this schema from being written; nothing when they fit."""
+        """Report why rows of this schema cannot be written; empty when they can."""
         ...
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
         Parameters
         ----------
-        rows: computed already and kept, so that reading them twice costs little; never empty.
-        key: the batch's, the same when Spark runs the batch again.
+        rows: the rows, never empty. They are computed and cached, so reading them twice is cheap.
+        key: the key of the batch, the same when Spark runs the batch again.
         """
         ...

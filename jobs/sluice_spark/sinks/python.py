@@ -1,7 +1,7 @@
-"""A function of the user's as an output.
+"""A user's function as an output.
 
-*Promise*: at least once. The function is handed the batch's key, the same when the batch runs again: with it a function
-that marks what it wrote makes that exactly once.
+*Guarantee*: at least once. The function receives the batch's key, the same when the batch runs again. A function that
+records the key with what it writes can make that exactly once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluice.ledger.records.stream_batch import PublicationKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSink:
-    """A function that takes `(rows: DataFrame, batch: PublicationKey)`."""
+    """Calls a function with `(rows: DataFrame, batch: PublicationKey)`."""
 
     output: str
     declared: PythonOutput
@@ -27,11 +27,11 @@ class PythonSink:
 
     @property
     def place(self) -> str:
-        """Where the rows go, for a person."""
+        """The destination of the rows, for messages."""
         return f"the function {self.declared.function}"
 
     def misfits(self, rows: StructType) -> list[str]:
-        """What rows fit is the function's business."""
+        """Every schema is passed to the function."""
         return []
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
@@ -45,5 +45,5 @@ class PythonSink:
             self.function(rows, key)
         except SluiceError:
             raise
-        except Exception as error:  # whatever the user's function raises is told with its place
+        except Exception as error:  # whatever the user's function raises is reported with its name
             raise DeliveryError(f"Batch {key}: {self.place} raised {type(error).__name__}: {error}.") from error
