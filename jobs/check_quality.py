@@ -1,4 +1,4 @@
-"""Checks the newest committed snapshot of a table against its declared expectations, and writes the pages about it.
+"""Checks the newest snapshot of a table against its declared expectations, and writes the pages of the check.
 
     spark-submit --master 'local[*]' jobs/check_quality.py --table=silver.flights --launched-by=me
 
@@ -20,7 +20,7 @@ from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import load_settings
-from sluice_spark.quality.quality_run import check_table
+from sluice_spark.quality.table_check import check_table
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 

@@ -1,9 +1,9 @@
-"""Load the classes that nearly every job needs, by doing in small what the jobs do.
+"""Loads the classes that nearly every job needs, by running small examples of what jobs do.
 
-The bootstrap runs it once in a JVM that archives its classes at exit. It needs no service: its tables lie in a folder,
-and the clients of the catalog, the object store and Kafka are used until they find nobody at the other end.
+The bootstrap runs it once in a JVM that archives its classes at exit. It needs no service: its tables are in a folder,
+and the clients of the catalog, the object store and Kafka are used until their connection is refused.
 
-spark-submit … jobs/load_classes.py FOLDER
+    spark-submit … jobs/load_classes.py FOLDER
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.session import engine_conf
 
-NOBODY = "127.0.0.1:9"
-"""The discard service, which no machine offers any more: connections are refused at once."""
+REFUSING = "127.0.0.1:9"
+"""The port of the discard service, which no machine runs any more: connections are refused at once."""
 
 
 def open_session(warehouse: str) -> SparkSession:
-    """A session as the jobs have it, with one catalog in a folder and one that cannot be reached."""
+    """Open a session like the jobs do, with one catalog in a folder and one that is unreachable."""
     catalogs = {
         "scratch": "org.apache.iceberg.spark.SparkCatalog",
         "scratch.type": "hadoop",
@@ -32,7 +32,7 @@ def open_session(warehouse: str) -> SparkSession:
         "scratch.cache-enabled": "false",  # a micro-batch writes in a session of its own
         "remote": "org.apache.iceberg.spark.SparkCatalog",
         "remote.type": "rest",
-        "remote.uri": f"http://{NOBODY}",
+        "remote.uri": f"http://{REFUSING}",
         "remote.rest.client.max-retries": "0",
     }
     named = {f"spark.sql.catalog.{name}": value for name, value in catalogs.items()}
@@ -41,7 +41,7 @@ def open_session(warehouse: str) -> SparkSession:
 
 
 def stream_and_maintain(spark: SparkSession, warehouse: str) -> None:
-    """Create, stream into, merge into, compact and read one table."""
+    """Create a table, stream into it, merge into it, compact it and read it."""
     spark.sql(
         "CREATE TABLE scratch.a.rows (value BIGINT, at TIMESTAMP, text STRING) USING iceberg PARTITIONED BY (days(at))"
     )
@@ -70,21 +70,21 @@ def ask_for_catalog(spark: SparkSession) -> None:
 def ask_for_object(spark: SparkSession) -> None:
     """Use the client of the object store."""
     files = jvm_of(spark).org.apache.iceberg.aws.s3.S3FileIO()
-    options = {"s3.endpoint": f"http://{NOBODY}", "s3.path-style-access": "true", "client.region": "us-east-1"}
-    keys = {"s3.access-key-id": "nobody", "s3.secret-access-key": "nothing", "s3.retry.num-retries": "0"}
+    options = {"s3.endpoint": f"http://{REFUSING}", "s3.path-style-access": "true", "client.region": "us-east-1"}
+    keys = {"s3.access-key-id": "none", "s3.secret-access-key": "none", "s3.retry.num-retries": "0"}
     files.initialize({**options, **keys})
     files.newInputFile("s3://nowhere/nothing").exists()
 
 
 def ask_for_offsets(spark: SparkSession) -> None:
     """Use the client of Kafka."""
-    rows = spark.read.format("kafka").option("kafka.bootstrap.servers", NOBODY).option("subscribe", "nothing")
+    rows = spark.read.format("kafka").option("kafka.bootstrap.servers", REFUSING).option("subscribe", "nothing")
     limits = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "900", "fetchOffset.numRetries": "0"}
     rows.options(**limits).load().count()
 
 
 def until_refused(use: Callable[[SparkSession], None], spark: SparkSession) -> None:
-    """Use a client that finds nobody: by then its classes are loaded, which is all that is wanted."""
+    """Use a client until its connection is refused; its classes are loaded by then."""
     try:
         use(spark)
     except (Py4JJavaError, PySparkException):

@@ -1,8 +1,8 @@
-"""Applies a stream's transformation to a few rows of its inputs and prints what comes out as a line of JSON.
+"""Applies a stream's transformation to a few rows of its inputs and prints the result as a line of JSON.
 
     spark-submit --master 'local[*]' jobs/preview_stream.py --folder=… --stream=… --sample=1000 --rows=10
 
-The settings come from the environment (`SLUICE_*`). Nothing is written, and no checkpoint is made.
+The settings come from the environment (`SLUICE_*`). Nothing is written, and no checkpoint is created.
 """
 
 from __future__ import annotations

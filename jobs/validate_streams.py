@@ -1,4 +1,4 @@
-"""Lets Spark analyse declared streams without running them, and prints what it plans as one line of JSON.
+"""Analyses declared streams with Spark without running them, and prints the plans as one line of JSON.
 
     spark-submit --master 'local[*]' jobs/validate_streams.py --folder=include/pipelines --streams=bronze_flights,…
 

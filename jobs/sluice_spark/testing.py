@@ -1,13 +1,13 @@
-"""A test kit for streams: feeds a declared stream batch by batch, lets it crash at a named place, and reads its tables.
+"""A test kit for streams: feeds a declared stream batch by batch, crashes it at a named point, and reads its tables.
 
 A plugin for pytest. In a `conftest.py`:
 
     pytest_plugins = ["sluice_spark.testing"]
 
-The stream runs as its declaration and its transformation say, through the very code that runs in production: on a real
-Spark, catalog, object store and ledger, which the kit starts in a temporary folder, once for all tests. Only two things
-are exchanged: what a `stream` input reads is a table that the test feeds, and every name gets a prefix of the test's
-own, so that tests do not meet. How to use it: `docs/guides/test-your-stream.md`.
+The stream runs with its declaration and its transformation, by the code that runs in production, on a real Spark, catalog,
+object store and ledger. The kit starts these in a temporary folder, once for all tests. Only two things are replaced: a
+`stream` input reads a table that the test feeds, and every name has a prefix of its test, so that tests are independent.
+How to use it: `docs/guides/test-your-stream.md`.
 """
 
 from __future__ import annotations
@@ -65,27 +65,29 @@ _KAFKA_COLUMNS = (
 
 
 class CrashError(Exception):
-    """A test lets the driver die here."""
+    """The driver crashes at this point of a test."""
 
 
 @dataclass(slots=True)
 class _CrashAt:
-    """Ends a run at a place, and remembers whether it came there."""
+    """Ends a run at a crash point, and records whether the run reached it."""
 
     point: CrashPoint
     has_crashed: bool = False
 
-    def __call__(self, here: CrashPoint) -> None:
-        if here is self.point:
+    def __call__(self, reached: CrashPoint) -> None:
+        if reached is self.point:
             self.has_crashed = True
-            raise CrashError(f"the test lets the driver die at {here}")
+            raise CrashError(f"the test crashes the driver at {reached}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBench:
     """A declared stream on a test bench.
 
-    stream: as it runs here. prefix: of the names of its tables.
+    stream: the stream with the replaced inputs and names.
+    prefix: the prefix of the names of its tables.
+    batches: the observations of all batches so far.
     """
 
     spark: SparkSession
@@ -97,12 +99,12 @@ class StreamBench:
     batches: list[BatchObservation] = field(default_factory=list)
 
     def feed(self, input_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let rows arrive. The next run reads all that was fed since the last one, as one batch.
+        """Add rows to an input. The next run reads all rows that were fed since the last run, as one batch.
 
         Parameters
         ----------
         input_name: a `stream` input of the declaration.
-        rows: values by column, as Python has them; a column that a row leaves out is null.
+        rows: Python values by column; columns that a row lacks are null.
 
         Raises
         ------
@@ -114,17 +116,19 @@ class StreamBench:
         self._append(declared.stream.iceberg.table, rows)
 
     def fill(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows to a table that a `static` input looks up. table: its name in the declarations."""
+        """Append rows to a table that a `static` input reads. table: its declared name."""
         self._append(self._own(table), rows)
 
     def advance_watermark(self, input_name: str, to: datetime, *, like: Mapping[str, Any]) -> None:
-        """Let everything up to a time be closed or late: feed a row that is so much newer, and run.
+        """Advance the watermark of an input: feed a row with a newer event time, and run.
 
-        Spark judges a batch by the watermark that the one before it left; so there are two such rows and two runs.
+        Spark applies the watermark of the previous batch to a batch, so there are two such rows and two runs.
 
         Parameters
         ----------
-        like: a row; its event time is exchanged. It goes through the transformation like any other.
+        input_name: a `stream` input with a watermark.
+        to: windows up to this time are closed, and older rows are late.
+        like: a template of the rows; its event time is replaced. The transformation processes them like any other row.
 
         Raises
         ------
@@ -138,38 +142,38 @@ class StreamBench:
             self.run()
 
     def run(self, *, crash_at: CrashPoint | None = None) -> tuple[BatchObservation, ...]:
-        """Run the stream over what was fed, in this process, from its checkpoint.
+        """Run the stream over the fed rows, in this process, from its checkpoint.
 
         Parameters
         ----------
-        crash_at: where the driver dies; the next run is the restart.
+        crash_at: the point at which the driver crashes; the next run is the restart.
 
         Returns
         -------
-        What it did, batch by batch; a batch that a crash left unfinished comes first in the next run.
+        The observations of the batches. A batch that a crash left unfinished is the first one of the next run.
 
         Raises
         ------
-        AssertionError: when the run never came to the place where it should crash.
+        AssertionError: when the run did not reach the crash point.
         """
         if crash_at is None:
             return self._run(unnoticed)
         crash = _CrashAt(crash_at)
         try:
             self._run(crash)
-        except Exception:  # after the crash: Spark passes on its text only, in an error of its own
+        except Exception:  # after the crash: Spark raises an error of its own with its text
             if not crash.has_crashed:
                 raise
-        assert crash.has_crashed, f"the run never came to {crash_at}"  # noqa: S101  # a test's own
+        assert crash.has_crashed, f"the run did not reach {crash_at}"  # noqa: S101  # a test's own
         return ()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """The rows of a table, read without Spark, ordered by their values. table: its name in the declarations."""
+        """Read the rows of a table without Spark, ordered by their values. table: its declared name."""
         found: list[dict[str, Any]] = self._table(self._own(table)).scan().to_arrow().to_pylist()
         return sorted(found, key=lambda row: [(value is not None, str(value)) for value in row.values()])
 
     def refused(self) -> list[dict[str, Any]]:
-        """The rows of the stream's quarantine."""
+        """Read the rows of the stream's quarantine."""
         found: list[dict[str, Any]] = (
             self._table(self.stream.declaration.quarantine_table).scan().to_arrow().to_pylist()
         )
@@ -199,9 +203,17 @@ class StreamBench:
 def run_here(
     spark: SparkSession, settings: Settings, ledger: Ledger, stream: LoadedStream, *, reached: Reached = unnoticed
 ) -> tuple[BatchObservation, ...]:
-    """Run a stream in this process and an open session, as its job does, until it ends; what it did.
+    """Run a stream in this process and an open session, as its job does, until it ends.
 
-    reached: is told the places that each batch passes; what it raises ends the run there.
+    Parameters
+    ----------
+    spark, settings, ledger: the session and the deployment.
+    stream: the stream.
+    reached: called with each crash point that a batch reaches; an error that it raises ends the run.
+
+    Returns
+    -------
+    The observations of the batches.
     """
 
     mode = stream.declaration.mode
@@ -224,13 +236,13 @@ def run_here(
 
 @pytest.fixture(scope="session")
 def sluice_pipelines(request: pytest.FixtureRequest) -> Path:
-    """The folder of the declarations; override it in a `conftest.py` when they lie elsewhere."""
+    """The folder of the declarations. Override the fixture in a `conftest.py` to use another one."""
     return request.config.rootpath / "include" / "pipelines"
 
 
 @pytest.fixture(scope="session")
 def sluice_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A catalog, an object store and a ledger of the tests' own, started once and stopped at the end."""
+    """The settings of a catalog, an object store and a ledger, started once for all tests and stopped at the end."""
 
     data = tmp_path_factory.mktemp("sluice") / "data"
     shell = {**os.environ, "SLUICE_DATA": str(data)}
@@ -263,7 +275,7 @@ def sluice_spark(sluice_settings: Settings) -> Iterator[SparkSession]:
 def stream_bench(
     sluice_settings: Settings, sluice_spark: SparkSession, sluice_pipelines: Path, tmp_path: Path
 ) -> Iterator[Callable[[str], StreamBench]]:
-    """Puts the stream of a name on the bench: its tables empty, its checkpoint new."""
+    """A function that puts the stream of a name on a bench, with empty tables and a new checkpoint."""
 
     declarations = load_declarations(sluice_pipelines)
     own = {"pipelines": sluice_pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()}
@@ -288,7 +300,7 @@ def stream_bench(
 
 
 def _on_the_bench(stream: LoadedStream, *, prefix: str) -> LoadedStream:
-    """The stream as increments, under names of its own, its stream inputs read from tables."""
+    """The stream in incremental mode, with prefixed names, its stream inputs replaced by tables."""
     declaration = stream.declaration
     name = f"{prefix}_{declaration.stream}"
     outputs = {
@@ -348,7 +360,7 @@ def _looked_up(stream: LoadedStream) -> tuple[str, ...]:
 
 
 def _columns_of(declared: InputDeclaration, declarations: Declarations, *, input_name: str) -> tuple[Column, ...]:
-    """What rows of an input look like: as its table, its files, or Kafka say."""
+    """The columns of an input's rows: those of its table, of its files, or of Kafka records."""
     match declared.declared_source.source:
         case IcebergSource() as source:
             columns = declarations.tables[source.table].declaration.columns
@@ -359,5 +371,5 @@ def _columns_of(declared: InputDeclaration, declarations: Declarations, *, input
             return _KAFKA_COLUMNS
     raise UsageError(
         f"The input {input_name} is of kind {declared.declared_source.kind}, which the test bench cannot feed.",
-        next_step="Kafka topics whose values come as bytes, files and Iceberg tables can be fed.",
+        next_step="Kafka topics without decoded values, files and Iceberg tables can be fed.",
     )

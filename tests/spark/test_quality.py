@@ -16,7 +16,7 @@ from sluice.launching.job_command import CheckQuality
 from sluice.ledger.quality_history import newest_quality
 from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 from sluice.quality.quality_pages import QualityPages
-from sluice_spark.quality.quality_run import check_table
+from sluice_spark.quality.table_check import check_table
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
 UNIQUE = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}

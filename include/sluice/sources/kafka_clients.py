@@ -1,4 +1,4 @@
-"""A Kafka connection of the deployment in the words of Kafka's clients: the Java one inside Spark, and librdkafka.
+"""The settings of Kafka clients for a Kafka connection: of the Java client in Spark, and of librdkafka.
 
 Sources: https://kafka.apache.org/43/configuration/consumer-configs/ and
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
@@ -16,7 +16,7 @@ _LOGIN_MODULES = {
 
 
 def spark_options(connection: KafkaConnection) -> dict[str, str]:
-    """The options of Spark's Kafka source and sink that reach the cluster; the password is in one that is redacted."""
+    """The connection options of Spark's Kafka source and sink. Spark redacts the option with the password."""
     options = {
         "bootstrap.servers": connection.bootstrap_servers,
         "security.protocol": connection.security_protocol,
@@ -31,7 +31,7 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
 
 
 def client_settings(connection: KafkaConnection) -> dict[str, str]:
-    """The settings of a client of confluent-kafka that reach the cluster."""
+    """The connection settings of a confluent-kafka client."""
     certificate = _text(connection.client_certificate_file)
     settings = {
         "bootstrap.servers": connection.bootstrap_servers,
@@ -54,7 +54,7 @@ def _jaas_config(connection: KafkaConnection) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """A text in the syntax of JAAS, in which a backslash escapes."""
+    """A quoted string in the syntax of JAAS, in which a backslash escapes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

@@ -1,7 +1,7 @@
-"""Reads the shards of a Kinesis stream by positions that can be kept: forward, parents before children, never twice.
+"""Reads the shards of a Kinesis stream by durable positions: in order, parents before children, each record once.
 
-A position of a shard is a sequence number that was read, or one of the words below. Iterators, which Kinesis lets
-expire after five minutes, are never kept.
+The position of a shard is the sequence number of the last record read, or one of the constants below. Iterators, which
+expire after five minutes, are not stored.
 
 Source: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html and API_GetShardIterator.html
 """
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 TRIM_HORIZON = "TRIM_HORIZON"
 AT_TIMESTAMP = "AT_TIMESTAMP:"
-"""Followed by milliseconds since 1970: where a new checkpoint begins when it does not begin with the oldest record."""
+"""Followed by milliseconds since 1970: the start of a new checkpoint that does not begin with the oldest record."""
 
 ENDED = "ENDED:"
-"""Followed by the last sequence number, if any: the shard was closed and has been read to its end."""
+"""Followed by the last sequence number, if any: the shard is closed and has been read to its end."""
 
 _RECORDS_OF_A_REQUEST = 1000
 _PAUSE_SECONDS = 0.25
-"""Between two requests for one shard that bring nothing: Kinesis answers five a second for each shard."""
+"""The pause after a request that returned no records: Kinesis allows five requests per second and shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisRecord:
-    """A record as it came. arrived_at: when Kinesis took it, approximately."""
+    """A record. arrived_at: the approximate time at which Kinesis received it."""
 
     shard: str
     sequence_number: str
@@ -49,9 +49,9 @@ class KinesisShards:
 
     Parameters
     ----------
-    client: reaches Kinesis.
-    stream: the stream's name.
-    pause: how to wait between two requests.
+    client: the client of Kinesis.
+    stream: the name of the stream.
+    pause: waits between two requests.
     """
 
     def __init__(self, client: KinesisClient, stream: str, *, pause: Callable[[float], None] = time.sleep) -> None:
@@ -60,19 +60,19 @@ class KinesisShards:
         self._pause = pause
 
     def beginning(self, position: str) -> dict[str, str]:
-        """Where a reader begins: this position in every shard without a parent that still exists."""
+        """The start of a reader: this position in every shard whose parents no longer exist."""
         parents = self._parents()
         return {shard: position for shard, above in parents.items() if not above}
 
     def advanced(self, positions: Mapping[str, str], *, most_records: int | None) -> dict[str, str]:
-        """The positions after what is there now, or after so many records.
+        """The positions after the newest records, or after `most_records` records.
 
-        A closed shard that is read to its end hands over to its children, which begin with their oldest record. Ended
-        shards are forgotten when Kinesis does not list them any more.
+        After the end of a closed shard its children are read from their oldest record. Ended shards are removed from the
+        positions once Kinesis no longer lists them.
 
         Raises
         ------
-        LakehouseError: when a shard is gone before it was read to its end.
+        LakehouseError: when a shard was removed before it was read to its end.
         """
         reached = dict(positions)
         left = most_records
@@ -86,14 +86,14 @@ class KinesisShards:
                     break
             if reached[shard].startswith(ENDED):
                 waiting += self._add_children(reached)
-        return self._without_forgotten(reached)
+        return self._without_removed(reached)
 
     def records_between(self, shard: str, *, start: str, end: str) -> Iterator[KinesisRecord]:
-        """The records of a shard after one position up to and including another.
+        """The records of a shard after `start`, up to and including `end`.
 
         Raises
         ------
-        LakehouseError: when the shard is gone before it was read to its end.
+        LakehouseError: when the shard was removed before it was read to its end.
         """
         last = end.removeprefix(ENDED)
         if start == end or last in ("", start) or not last.isdigit():
@@ -108,14 +108,14 @@ class KinesisShards:
     def _records(
         self, shard: str, position: str, *, on_end: Callable[[str, str], None], at_most: int | None
     ) -> Iterator[KinesisRecord]:
-        """Records from a position to the newest. on_end: told the position of a shard that has ended."""
+        """The records from a position to the newest. on_end: called with the shard and its final position when it has ended."""
         limit = min(at_most or _RECORDS_OF_A_REQUEST, _RECORDS_OF_A_REQUEST)
         iterator = self._iterator(shard, position)
         while True:
             try:
                 answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
             except self._client.exceptions.ExpiredIteratorException:
-                iterator = self._iterator(shard, position)  # the records were taken slowly; go on where we were
+                iterator = self._iterator(shard, position)  # the records were consumed slowly; continue at the last one
                 continue
             for found in answer["Records"]:
                 position = found["SequenceNumber"]
@@ -145,12 +145,12 @@ class KinesisShards:
             return self._client.get_shard_iterator(StreamName=self._stream, ShardId=shard, **asked)["ShardIterator"]
         except missing as error:
             raise LakehouseError(
-                f"Kinesis stream {self._stream} cannot be read on from {position} of {shard}: {error}.",
-                next_step="What was there is lost unless it is kept elsewhere; a new generation goes on without it.",
+                f"Kinesis stream {self._stream} cannot be read after {position} of {shard}: {error}.",
+                next_step="Its unread records are lost unless they are kept elsewhere; a new generation continues without them.",
             ) from error
 
     def _add_children(self, reached: dict[str, str]) -> list[str]:
-        """Begin every shard whose parents have all ended or are gone."""
+        """Start every shard whose parents have all ended or were removed."""
         parents = self._parents()
         begun = [
             shard
@@ -160,14 +160,14 @@ class KinesisShards:
         reached.update(dict.fromkeys(begun, TRIM_HORIZON))
         return begun
 
-    def _without_forgotten(self, reached: dict[str, str]) -> dict[str, str]:
+    def _without_removed(self, reached: dict[str, str]) -> dict[str, str]:
         if not any(position.startswith(ENDED) for position in reached.values()):
             return reached
         listed = self._parents()
         return {shard: at for shard, at in reached.items() if shard in listed or not at.startswith(ENDED)}
 
     def _parents(self) -> dict[str, tuple[str, ...]]:
-        """The parents of every listed shard, as far as they are listed themselves."""
+        """The parents of every listed shard that are listed themselves."""
         shards = [
             shard
             for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream)
@@ -195,7 +195,7 @@ def _record(shard: str, found: Mapping[str, Any]) -> KinesisRecord:
 
 
 def kinesis_client(connection: KinesisConnection) -> KinesisClient:
-    """A client for a Kinesis connection of the deployment. Throttled requests are sent again, ever more slowly."""
+    """Create a client for a Kinesis connection. Throttled requests are repeated with growing delays."""
     import boto3
     from botocore.config import Config
 

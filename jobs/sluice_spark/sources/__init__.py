@@ -1,4 +1,4 @@
-"""Reads a declared input as a DataFrame: one module for each kind of source."""
+"""Reads a declared input as a DataFrame: one module per kind of source."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ def open_input(
     folder: Path | None = None,
     checkpoint: str | None = None,
 ) -> DataFrame:
-    """The rows of an input: a streaming DataFrame of those that arrive, with its watermark, or a static one.
+    """Open an input as a streaming DataFrame with its watermark, or as a static DataFrame. Values are decoded as declared.
 
     Parameters
     ----------
-    folder: where the declaration lies, for its schema files.
-    checkpoint: the stream's checkpoint, for a source that must look there where the stream stands.
+    declared: the input.
+    settings: the connections and the catalog of the deployment.
+    folder: the folder of the declaration file, which schema files are relative to.
+    checkpoint: the stream's checkpoint, for a source that reads its position there.
 
     Raises
     ------
@@ -52,14 +54,14 @@ def open_input(
 def read_input(
     spark: SparkSession, declared: InputDeclaration, settings: Settings, *, checkpoint: str | None = None
 ) -> DataFrame:
-    """The rows of an input as its source brings them: not decoded, and without a watermark; see `open_input`."""
+    """Open an input without decoding and without a watermark; see `open_input`."""
     if declared.is_stream:
         return _read_stream(spark, declared, settings, checkpoint)
     return _read_static(spark, declared, settings)
 
 
 def with_watermark(rows: DataFrame, declared: InputDeclaration) -> DataFrame:
-    """The rows with the watermark that is declared for them, if any."""
+    """The rows with the declared watermark, if any."""
     if declared.watermark is None:
         return rows
     return rows.withWatermark(declared.watermark.column, duration_text(declared.watermark.delay))

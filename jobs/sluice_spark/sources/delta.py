@@ -13,7 +13,7 @@ from sluice_spark.sources.files import location_below
 
 
 def read_stream(spark: SparkSession, source: DeltaSource, connection: FilesConnection) -> DataFrame:
-    """The rows of the table, then those that are appended. A commit that changed or deleted rows stops the stream."""
+    """Read the rows of the table, then appended rows. A commit that changed or deleted rows stops the stream."""
     options: dict[str, str] = {}
     if source.from_timestamp is not None:
         options["startingTimestamp"] = f"{source.from_timestamp:%Y-%m-%dT%H:%M:%S.%f%z}"
@@ -23,7 +23,7 @@ def read_stream(spark: SparkSession, source: DeltaSource, connection: FilesConne
 
 
 def read_static(spark: SparkSession, source: DeltaSource, connection: FilesConnection) -> DataFrame:
-    """The table's rows: at the declared version or time, otherwise as they are whenever a batch begins."""
+    """Read the table at the declared version or time; by default as it is when a batch begins."""
     options: dict[str, str] = {}
     if source.version is not None:
         options["versionAsOf"] = str(source.version)

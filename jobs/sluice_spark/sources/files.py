@@ -19,10 +19,10 @@ _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 
 
 def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
-    """The rows of the files that arrive; each file is read once. `_metadata.file_path` tells the file of a row.
+    """Read files as they arrive, each once. The column `_metadata.file_path` names the file of a row.
 
-    A folder that does not exist yet holds no files. Spark moves or deletes a file that was read when it plans the batch
-    after the one that read it.
+    A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after the
+    one that read it.
     """
     options = {**_options(source), "latestFirst": str(source.latest_first).lower()}
     if source.max_files_per_batch is not None:
@@ -38,7 +38,7 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
 
 
 def read_static(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
-    """The rows of all files of a folder that exists; `static_inputs` lists them anew."""
+    """Read all files of an existing folder; `static_inputs` lists them again when needed."""
     reader = spark.read.format(_read_format(source)).options(**_options(source))
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
@@ -50,33 +50,35 @@ def location_below(connection: FilesConnection, path: str) -> str:
     return "/".join(part for part in (connection.root.rstrip("/"), path.strip("/")) if part)
 
 
-def _puts_aside(source: FilesSource) -> bool:
+def _quarantines(source: FilesSource) -> bool:
     return source.on_malformed == "quarantine"
 
 
 def _read_format(source: FilesSource) -> str:
-    # Lines of JSON are decoded as the values of records are: Spark's reader would not keep the text of a line that
-    # only lacks a value. A line of csv needs Spark's reader, which knows the header.
-    return "text" if _puts_aside(source) and source.format == "json" else source.format
+    # Lines of JSON are decoded like the values of records, because Spark's reader does not keep the text of a line that
+    # only lacks a value. Lines of csv need Spark's reader, which interprets the header.
+    return "text" if _quarantines(source) and source.format == "json" else source.format
 
 
 def _read_schema(source: FilesSource) -> StructType | None:
     if not source.columns or _read_format(source) == "text":
         return None
     schema = spark_schema(source.columns)
-    return schema.add(REJECTION, StringType()) if _puts_aside(source) else schema
+    return schema.add(REJECTION, StringType()) if _quarantines(source) else schema
 
 
 def _options(source: FilesSource) -> dict[str, str]:
-    if _puts_aside(source):
+    if _quarantines(source):
         return {"header": str(source.header).lower(), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": REJECTION}
-    # A line that does not fit the declared columns stops the stream and is named: Spark's default would make it nulls.
+    # A line that does not fit the declared columns stops the stream. Spark's default would read it as nulls.
     return {"header": str(source.header).lower(), "mode": "FAILFAST"}
 
 
 def _awaited(location: str) -> str:
-    """A folder that may come later, as a pattern that matches exactly it: Spark refuses to begin with a folder that
-    does not exist, and looks for what a pattern matches whenever it plans a batch."""
+    """A pattern that matches exactly one folder, which may be created later.
+
+    Spark does not start with a folder that does not exist, but evaluates a pattern whenever it plans a batch.
+    """
     parent, _, folder = location.rpartition("/")
     if parent.endswith(":/") or not folder or _GLOB_CHARACTERS.intersection(location):
         return location  # a whole bucket, or a pattern already
@@ -84,9 +86,9 @@ def _awaited(location: str) -> str:
 
 
 def _with_required_values(rows: DataFrame, source: FilesSource) -> DataFrame:
-    """The same rows; the first one without a required value stops the stream and names its file."""
+    """The same rows. A row without a required value stops the stream with an error that names the file."""
     required = [column.name for column in source.columns if column.required]
-    if not required or _puts_aside(source):
+    if not required or _quarantines(source):
         return rows
     absent = fn.concat_ws(", ", *(fn.when(fn.col(quoted(name)).isNull(), fn.lit(name)) for name in required))
     message = fn.concat(fn.lit("A row has no value for "), absent, fn.lit(" in "), fn.col("_metadata.file_path"))

@@ -12,7 +12,7 @@ from sluice_spark.session.identifiers import quoted_table
 
 
 def read_stream(spark: SparkSession, source: IcebergSource, *, catalog: str) -> DataFrame:
-    """The rows that are appended to the table; what maintenance rewrites is not read again."""
+    """Read the rows that are appended to the table. Files that maintenance rewrites are not read again."""
     options = {
         "streaming-skip-overwrite-snapshots": str(source.on_overwrite == "skip").lower(),
         "streaming-skip-delete-snapshots": str(source.on_delete == "skip").lower(),
@@ -27,7 +27,7 @@ def read_stream(spark: SparkSession, source: IcebergSource, *, catalog: str) -> 
 
 
 def read_static(spark: SparkSession, source: IcebergSource, *, catalog: str) -> DataFrame:
-    """The table's rows: at the declared snapshot, tag or time, otherwise as they are whenever a batch begins."""
+    """Read the table at the declared snapshot, tag or time; by default as it is when a batch begins."""
     reader = spark.read
     if source.snapshot_id is not None:
         reader = reader.option("versionAsOf", str(source.snapshot_id))

@@ -14,7 +14,7 @@ _DRIVER = "org.postgresql.Driver"
 
 
 def read_static(spark: SparkSession, source: JdbcSource, connection: JdbcConnection) -> DataFrame:
-    """The table's rows as they are whenever a batch begins. The database answers it with one query each time."""
+    """Read the table as it is when a batch begins, with one query each time."""
     options = {"url": connection.url, "dbtable": source.table, "driver": _DRIVER}
     if connection.user is not None:
         options["user"] = connection.user

@@ -16,12 +16,12 @@ from sluice.sources.kafka_clients import spark_options
 
 
 def read_stream(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:
-    """The records that arrive. Offsets are kept in the checkpoint, never in a consumer group."""
+    """Read records as they arrive. Offsets are kept in the checkpoint, never in a consumer group."""
     return spark.readStream.format("kafka").options(**_options(source, connection), **_limits(source)).load()
 
 
 def read_now(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:
-    """The records that are there now, from where a new checkpoint would begin; all of them where that is the end."""
+    """Read the existing records from where a new checkpoint would begin; all records when that is the end."""
     options = _options(source, connection)
     if source.starting == "latest":
         options["startingOffsets"] = "earliest"

@@ -1,8 +1,8 @@
-"""A Kinesis stream as an input: a data source in Python, because no connector of Spark 4 lies in a registry.
+"""A Kinesis stream as an input: a data source in Python, because there is no published connector for Spark 4.
 
-Offsets are the checkpoint's: `{"kinesis": <stream>, "shards": {<shard>: <position>}}`. Spark 4.1 asks a Python source
-how far it is without telling it where the stream stands, so the source reads that from the checkpoint when it starts.
-The first batch's offset also says where it began (`begins`): what is "latest" must not be asked again when it runs
+Offsets have the form `{"kinesis": <stream>, "shards": {<shard>: <position>}}`. Spark 4.1 asks a Python source for its
+latest offset without passing the position of the stream, so the source reads it from the checkpoint when it starts. The
+offset of the first batch also contains its start (`begins`): when the batch runs again, "latest" must not be evaluated
 again.
 
 Source: https://spark.apache.org/docs/4.1.0/api/python/tutorial/sql/python_data_source.html
@@ -32,9 +32,9 @@ _SCHEMA = "data binary, partition_key string, stream string, shard string, seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisReading:
-    """What a reader needs. It travels to Spark's workers pickled, so that no secret is an option of the source.
+    """The parameters of a reader. They are sent to Spark's workers pickled, so that no secret is an option of the source.
 
-    checkpoint: of the stream that reads; unset for a look without one.
+    checkpoint: the checkpoint of the stream; None for a preview.
     """
 
     source: KinesisSource
@@ -43,15 +43,15 @@ class KinesisReading:
     object_store: ObjectStoreSettings
 
     def shards(self) -> KinesisShards:
-        """The shards, reached anew."""
+        """The shards, with a new client."""
         return KinesisShards(kinesis_client(self.connection), self.source.stream)
 
 
 def read_stream(spark: SparkSession, reading: KinesisReading) -> DataFrame:
-    """The records that arrive, as data, partition key, stream, shard, sequence number and time of arrival."""
+    """Read records as they arrive: data, partition key, stream, shard, sequence number and time of arrival."""
 
     class KinesisDataSource(DataSource):
-        """Bound to one input; Spark makes an instance of it whenever it plans."""
+        """The data source of one input. Spark creates an instance whenever it plans."""
 
         @classmethod
         def name(cls) -> str:
@@ -69,7 +69,7 @@ def read_stream(spark: SparkSession, reading: KinesisReading) -> DataFrame:
 
 @dataclass(frozen=True)
 class ShardRange(InputPartition):
-    """A part of a shard that one task reads: after `start`, up to and including `end`."""
+    """The range of a shard that one task reads: after `start`, up to and including `end`."""
 
     shard: str
     start: str
@@ -77,11 +77,11 @@ class ShardRange(InputPartition):
 
 
 class KinesisReader(DataSourceStreamReader):
-    """Plans and reads batches. It lives as long as the query, beside the driver; `read` runs in tasks.
+    """Plans and reads batches. It exists as long as the query, in a process beside the driver; `read` runs in tasks.
 
     Parameters
     ----------
-    reading: what is read.
+    reading: the parameters of the reader.
     """
 
     def __init__(self, reading: KinesisReading) -> None:
@@ -90,13 +90,13 @@ class KinesisReader(DataSourceStreamReader):
         self._planned: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a new checkpoint begins."""
+        """The start of a new checkpoint."""
         if self._begins is None:
             self._begins = self._reading.shards().beginning(_first_position(self._reading.source.starting))
         return self._offset(self._begins)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where the next batch ends: at the newest record, or after as many as a batch may have."""
+        """The end of the next batch: the newest record, or the declared limit of a batch."""
         begins = None
         if self._planned is None:
             self._planned = self._found_in_checkpoint()
@@ -108,7 +108,7 @@ class KinesisReader(DataSourceStreamReader):
         return offset if begins is None else {**offset, "begins": begins}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One part for each shard that has records between two offsets."""
+        """One partition per shard that has records between two offsets."""
         begun = end.get("begins", start["shards"])
         return [
             ShardRange(shard=shard, start=begun.get(shard, TRIM_HORIZON), end=position)
@@ -117,7 +117,7 @@ class KinesisReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes, str, str, str, str, datetime]]:
-        """The records of one part, in their order."""
+        """The records of one partition, in order."""
         if not isinstance(partition, ShardRange):
             raise TypeError(type(partition))
         shards = self._reading.shards()
@@ -132,16 +132,16 @@ class KinesisReader(DataSourceStreamReader):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is told to Kinesis: the checkpoint keeps the positions."""
+        """Do nothing: the checkpoint keeps the positions."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _offset(self, shards: dict[str, str]) -> dict[str, Any]:
         return {"kinesis": self._reading.source.stream, "shards": shards}
 
     def _found_in_checkpoint(self) -> dict[str, str] | None:
-        """The positions at the end of the newest planned batch; none before the first."""
+        """The positions at the end of the newest planned batch; None before the first."""
         if self._reading.checkpoint is None:
             return None
         files = open_checkpoint_files(self._reading.checkpoint, self._reading.object_store)

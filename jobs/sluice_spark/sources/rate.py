@@ -1,4 +1,4 @@
-"""Numbered rows at a steady rate as an input, for trying out."""
+"""Numbered rows at a constant rate as an input, for experiments."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sluice.declarations.source_declarations import RateSource
 
 
 def read_stream(spark: SparkSession, source: RateSource) -> DataFrame:
-    """Rows of `timestamp` and `value`, as they are made up."""
+    """Read generated rows of `timestamp` and `value`."""
     return spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second).load()

@@ -1,4 +1,4 @@
-"""Lines from a socket as an input, for trying out: what was sent before a restart is lost."""
+"""Lines from a socket as an input, for experiments: lines that were sent before a restart are lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from sluice.declarations.source_declarations import SocketSource
 
 
 def read_stream(spark: SparkSession, source: SocketSource) -> DataFrame:
-    """Rows of `value`, one for each line, and `timestamp`, when it came."""
+    """Read rows of `value`, one per line, and `timestamp`, the time of arrival."""
     options = {"host": source.host, "port": str(source.port), "includeTimestamp": "true"}
     return spark.readStream.format("socket").options(**options).load()
