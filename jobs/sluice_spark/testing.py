@@ -4,9 +4,10 @@ A plugin for pytest. In a `conftest.py`:
 
     pytest_plugins = ["sluice_spark.testing"]
 
-The stream runs with its declaration and its transformation, by the code that runs in production, on a real Spark, catalog,
-object store and ledger. The kit starts these in a temporary folder, once for all tests. Only two things are replaced: a
-`stream` input reads a table that the test feeds, and every name has a prefix of its test, so that tests are independent.
+The stream runs with its declaration and its transformation, by the code that runs in production, on a real Spark,
+catalog, object store and ledger. The kit starts these in a temporary folder, once for all tests. Only two things are
+replaced: a `stream` input reads a table that the test feeds, and every name has a prefix of its test, so that tests are
+independent.
 How to use it: `docs/guides/test-your-stream.md`.
 """
 

@@ -326,7 +326,7 @@ def test_a_rewrite_that_changed_rows_would_be_noticed(workshop: Workshop) -> Non
 
     told = changed_content(workshop.spark, name, ((first, second),), is_hashed=True)
 
-    assert told.startswith(f"snapshot {second} holds Content(rows=2,")
+    assert told.startswith(f"snapshot {second} contains Content(rows=2,")
     assert changed_content(workshop.spark, name, ((second, second),), is_hashed=True) == ""
 
 

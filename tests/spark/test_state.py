@@ -99,5 +99,5 @@ def test_state_is_kept_in_the_declared_store(
     assert (batch.published_rows, batch.duplicate_rows) == ({"kept": 1}, 1)
     assert {first, second} <= state_files(workshop.checkpoint(name))
     declare(workshop, name, **state | {"provider": other})
-    with pytest.raises(DeclarationError, match=rf"`state\.provider`: {other} is declared, and the checkpoint keeps"):
+    with pytest.raises(DeclarationError, match=rf"`state\.provider`: {other} is declared, but the checkpoint has kept"):
         workshop.run(name)

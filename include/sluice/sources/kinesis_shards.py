@@ -67,8 +67,8 @@ class KinesisShards:
     def advanced(self, positions: Mapping[str, str], *, most_records: int | None) -> dict[str, str]:
         """The positions after the newest records, or after `most_records` records.
 
-        After the end of a closed shard its children are read from their oldest record. Ended shards are removed from the
-        positions once Kinesis no longer lists them.
+        After the end of a closed shard, its children are read from their oldest record. Ended shards are removed from
+        the positions once Kinesis no longer lists them.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class KinesisShards:
     def _records(
         self, shard: str, position: str, *, on_end: Callable[[str, str], None], at_most: int | None
     ) -> Iterator[KinesisRecord]:
-        """The records from a position to the newest. on_end: called with the shard and its final position when it has ended."""
+        """The records from a position to the newest. on_end: called with a shard that has ended and its position."""
         limit = min(at_most or _RECORDS_OF_A_REQUEST, _RECORDS_OF_A_REQUEST)
         iterator = self._iterator(shard, position)
         while True:
@@ -146,7 +146,7 @@ class KinesisShards:
         except missing as error:
             raise LakehouseError(
                 f"Kinesis stream {self._stream} cannot be read after {position} of {shard}: {error}.",
-                next_step="Its unread records are lost unless they are kept elsewhere; a new generation continues without them.",
+                next_step="Its unread records are lost unless kept elsewhere; a new generation continues without them.",
             ) from error
 
     def _add_children(self, reached: dict[str, str]) -> list[str]:

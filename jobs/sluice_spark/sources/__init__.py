@@ -32,7 +32,7 @@ def open_input(
     folder: Path | None = None,
     checkpoint: str | None = None,
 ) -> DataFrame:
-    """Open an input as a streaming DataFrame with its watermark, or as a static DataFrame. Values are decoded as declared.
+    """Open an input as a streaming DataFrame with its watermark, or as a static one. Values are decoded as declared.
 
     Parameters
     ----------

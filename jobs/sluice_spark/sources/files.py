@@ -21,8 +21,8 @@ _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
     """Read files as they arrive, each once. The column `_metadata.file_path` names the file of a row.
 
-    A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after the
-    one that read it.
+    A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after
+    the one that read it.
     """
     options = {**_options(source), "latestFirst": str(source.latest_first).lower()}
     if source.max_files_per_batch is not None:

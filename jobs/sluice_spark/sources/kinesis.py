@@ -32,7 +32,7 @@ _SCHEMA = "data binary, partition_key string, stream string, shard string, seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisReading:
-    """The parameters of a reader. They are sent to Spark's workers pickled, so that no secret is an option of the source.
+    """The parameters of a reader. They are pickled for Spark's workers, so that no secret is an option of the source.
 
     checkpoint: the checkpoint of the stream; None for a preview.
     """

@@ -105,7 +105,7 @@ def test_a_position_that_kinesis_does_not_know_any_more_is_a_loud_loss(kinesis: 
     name = kinesis.create_stream(shards=1)
     shards = KinesisShards(kinesis.client, name)
     gone = "shardId-000000000099"
-    with pytest.raises(LakehouseError, match=f"Kinesis stream {name} cannot be read on from 1 of {gone}: "):
+    with pytest.raises(LakehouseError, match=f"Kinesis stream {name} cannot be read after 1 of {gone}: "):
         shards.advanced({gone: "1"}, most_records=None)
 
 
