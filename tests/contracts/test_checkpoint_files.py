@@ -120,5 +120,5 @@ def test_a_store_that_does_not_answer_is_said() -> None:
 
 
 def test_another_scheme_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="lies on ftp; files can be looked at on file, s3 and s3a"):
+    with pytest.raises(CheckpointError, match="has the scheme ftp; supported are file, s3 and s3a"):
         open_checkpoint_files("ftp://somewhere/checkpoints", NOWHERE)

@@ -22,7 +22,7 @@ STREAM = {
     "mode": "incremental",
     "schedule": {"cron": "@daily"},
     "inputs": {"records": {"stream": {"kafka": {"connection": "flights_kafka", "topics": ["flights"]}}}},
-    "transformation": {"python": "telling.py:transform"},
+    "transformation": {"python": "sending.py:transform"},
 }
 
 
@@ -39,7 +39,7 @@ def test_an_example_is_valid(name: str, tmp_path: Path) -> None:
             columns = [{"name": column, "type": "string"} for column in sorted(names)]
             declared = {"table": table["table"], "description": "x", "owner": "me", "columns": columns}
             (tmp_path / f"{table['table']}.table.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))
-    (tmp_path / "telling.py").write_text("def transform(records): ...\n\n\ndef tell(rows, batch): ...\n")
+    (tmp_path / "sending.py").write_text("def transform(records): ...\n\n\ndef send_rows(rows, batch): ...\n")
     assert load_declarations(tmp_path).problems == ()
 
 

@@ -23,7 +23,7 @@ STUCK_AFTER_TRIGGERS = 20
 """A batch that takes as long as this many triggers is stuck, unless the declaration says `stall_after`."""
 
 SHORTEST_STUCK_SECONDS = 300.0
-"""No batch is called stuck before this: short triggers say how often to look, not how long a large batch may take."""
+"""No batch counts as stuck before this: a short trigger does not limit how long a large batch may take."""
 
 
 def check_checkpoints(
@@ -93,10 +93,10 @@ def longest_batch_seconds(stream: StreamDeclaration) -> float:
 
 
 def observe_checkpoint(checkpoint: CheckpointFiles) -> CheckpointContents:
-    """Look at a checkpoint that a driver may be writing meanwhile.
+    """Observe a checkpoint that a driver may be writing meanwhile.
 
-    Three looks in this order: the offset log, the commit log, everything. A batch that is planned in the first and not
-    committed in the second really is not, and what is committed in the second has its offsets in the third.
+    It lists the offset log, then the commit log, then everything. A batch that the first listing has and the second has
+    not is really uncommitted, and a batch of the second listing has its offsets in the third.
 
     Raises
     ------

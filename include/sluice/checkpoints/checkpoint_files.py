@@ -1,7 +1,7 @@
-"""The files of a checkpoint folder, wherever it lies: one port, one adapter for each kind of storage.
+"""The port to the files of a checkpoint folder, with one adapter for each kind of storage.
 
-Checkpoints are written by Spark through Hadoop's file systems, not through the tables' file access, so they have a port
-of their own. An adapter only ever looks at files below its folder.
+Spark writes checkpoints through Hadoop's file systems and not through the tables' file access, so they have their own
+port. An adapter reads only files below its folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.settings import ObjectStoreSettings
 
 
 class CheckpointFiles(Protocol):
-    """What can be done with the files of one checkpoint folder. Paths are relative to it, with forward slashes."""
+    """Access to the files of one checkpoint folder. Paths are relative to it, with forward slashes."""
 
     @property
     def location(self) -> str:
@@ -26,9 +26,9 @@ class CheckpointFiles(Protocol):
         ...
 
     def list_files(self, folder: str = "") -> Sequence[FileObservation]:
-        """Every file below `folder`, in the order of their paths; none when the folder does not exist.
+        """Every file below `folder`, sorted by path; none when the folder does not exist.
 
-        A live stream writes and removes files meanwhile: a file that vanishes while it is listed is left out.
+        A live stream writes and removes files meanwhile: a file that is removed during the listing is left out.
 
         Raises
         ------
@@ -52,7 +52,7 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
     Parameters
     ----------
     location: `file://…`, `s3a://…` or `s3://…`.
-    object_store: how the S3 store is reached; not looked at for a local folder.
+    object_store: the settings of the S3 store; not used for a local folder.
 
     Raises
     ------
@@ -64,6 +64,6 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
     if scheme in ("s3", "s3a"):
         return S3CheckpointFiles(location, object_store)
     raise CheckpointError(
-        f"The checkpoint {location} lies on {scheme or 'no scheme'}; files can be looked at on file, s3 and s3a.",
+        f"The checkpoint {location} has the scheme {scheme or '(none)'}; supported are file, s3 and s3a.",
         next_step="Set SLUICE_CHECKPOINTS to a URI of one of these.",
     )

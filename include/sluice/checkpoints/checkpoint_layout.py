@@ -25,11 +25,11 @@ class FileObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContents:
-    """What lies in a checkpoint folder: every file's name, size and age, and the text of the few that are judged by it.
+    """The contents of a checkpoint folder: name, size and age of every file, and the text of the few that are checked.
 
-    newest_planned_batch: the newest batch of the offset log *before* the commit log was listed. A live stream goes on
-        while it is looked at: only so is a batch that looks uncommitted really one.
-    texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums beside the newest
+    newest_planned_batch: the newest batch of the offset log *before* the commit log was listed. A live stream continues
+        meanwhile, so only then a batch without a commit is really uncommitted.
+    texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums of the newest
         state files. A file that Spark removed in between has none.
     """
 
@@ -46,7 +46,7 @@ OFFSETS = "offsets"
 COMMITS = "commits"
 
 TEXTS_OF_A_LOG = 3
-"""How many of the newest files of a log are read: a restart reads the last two, one more shows that they agree."""
+"""How many of the newest files of a log are read: a restart reads the last two, and one more shows that they agree."""
 
 _STATE_FILE = re.compile(r"(?P<version>\d+)(_[0-9a-f-]+)?\.(?P<kind>delta|changelog|snapshot|zip)")
 
@@ -56,7 +56,7 @@ _FULL_KINDS = frozenset({"snapshot", "zip"})
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file is Hadoop's own: a checksum or a file that is being written; its name starts with a dot."""
+    """Whether a file is Hadoop's own: a checksum or an unfinished file. Its name starts with a dot."""
     return path.rpartition("/")[2].startswith(".")
 
 
@@ -72,7 +72,7 @@ def log_files(files: Iterable[FileObservation], log: str) -> Mapping[int, FileOb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """One file of a state store: the changes that lead to `version`, or the whole state at it (`is_full`)."""
+    """One file of a state store: the changes that lead to `version`, or the full state at it (`is_full`)."""
 
     version: int
     is_full: bool
@@ -93,19 +93,19 @@ def state_stores(files: Iterable[FileObservation]) -> Mapping[str, Sequence[Stat
 
 
 def needed_state_files(store: Sequence[StateFile], version: int) -> tuple[StateFile, ...]:
-    """What loading a store at `version` reads: the newest full state up to it, and every change after that."""
+    """The files that are read to load a store at `version`: the newest full state up to it, and all later changes."""
     upto = [found for found in store if found.version <= version]
     base = max((found.version for found in upto if found.is_full), default=0)
     return tuple(found for found in upto if (found.version == base and found.is_full) or found.version > base)
 
 
 def checksum_path(path: str) -> str:
-    """Where Spark 4.1 writes the checksum of a state file."""
+    """The path of the checksum that Spark 4.1 writes for a state file."""
     return f"{path}{_CHECKSUM_SUFFIX}"
 
 
 def paths_to_read(files: Sequence[FileObservation]) -> tuple[str, ...]:
-    """The few files whose text a check needs; the others are judged by name, size and age."""
+    """The files whose text a check needs; the others are checked by name, size and age."""
     commits = log_files(files, COMMITS)
     names = [METADATA]
     for log in (log_files(files, OFFSETS), commits):

@@ -1,4 +1,4 @@
-"""Whether the state of a stateful stream is whole at its newest commit."""
+"""Checks that the state of a stateful stream is complete at its newest commit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHOWN = 3
 
 
 def judge_state(seen: CheckpointContents, *, committed_batch: int | None) -> CheckpointFinding:
-    """Whether every store has all the files that a start after `committed_batch` loads, each in its full size.
+    """Check that every store has all files that a start after `committed_batch` loads, each in its full size.
 
-    A start after batch N loads state version N + 1: the newest full state up to it and every change after that.
+    A start after batch N loads state version N + 1: the newest full state up to it and all later changes.
     """
     stores = state_stores(seen.files)
     if committed_batch is None or not stores:
@@ -38,7 +38,7 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None) -> Che
 
 
 def _missing_partitions(stores: Mapping[str, object]) -> list[str]:
-    """Partitions are numbered from 0 without a gap, so a folder that is gone shows, unless it was the last."""
+    """Partitions are numbered from 0 without a gap, so every missing folder but the last one is noticed."""
     partitions: dict[str, set[int]] = {}
     for folder in stores:
         _, operator, partition, *_ = folder.split("/")
@@ -74,6 +74,6 @@ def _recorded_bytes(checksum: str | None) -> int | None:
         return None
     try:
         size = json.loads(checksum).get("mainFileSize")
-    except (ValueError, AttributeError):  # another kind of sidecar: it tells no size
+    except (ValueError, AttributeError):  # another kind of sidecar, without a size
         return None
     return size if isinstance(size, int) else None

@@ -1,8 +1,9 @@
-"""Whether a checkpoint that was begun under one declaration can be gone on with under another.
+"""Decides whether a stream can continue from its checkpoint after a change of its declaration.
 
 A checkpoint holds positions by the place of a source in the query, and state by the place and keys of an operator; the
-store and the number of parts are frozen in it. Spark notices some of these changes late and others never, so what a
-checkpoint is bound to is written down at its first start: its fingerprint. Everything that is not in it may change.
+state store and its number of partitions are fixed in it. Spark notices some of these changes late and others never.
+Everything to which a checkpoint is bound is therefore recorded at its first start as its fingerprint; everything else
+may change.
 Source: https://spark.apache.org/docs/4.1.1/streaming/apis-on-dataframes-and-datasets.html, "Recovery Semantics".
 """
 
@@ -13,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from sluice.declarations.stream_declaration import StreamDeclaration
 
 STATE_OPERATORS = "state operators"
-"""The entry of the operators that keep state, with their keys; empty: none do. Only a planned query can tell."""
+"""The entry of the operators that keep state, with their keys; empty without any. Only a planned query shows them."""
 
 SOURCES = "sources of the query"
-"""The entry of the inputs in the order in which the query reads them, one as often as it is read: a query with several
-outputs reads its inputs for each. Only a planned query can tell."""
+"""The entry of the inputs in the order in which the query reads them. A query with several outputs reads its inputs for
+each of them. Only a planned query shows the order."""
 
 _INPUT = "input "
 _STATE = "state "
@@ -34,7 +35,7 @@ _IDENTITY = (
     "host",
     "port",
 )
-"""The keys of sources that say *which* data they read. Others say how fast, from where, or what to do about trouble."""
+"""The keys that define *which* data a source reads. Others define the rate, the start, or the handling of failures."""
 
 
 def fingerprint_of(
@@ -43,11 +44,11 @@ def fingerprint_of(
     sources: Sequence[str] | None = None,
     state_operators: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """What of a declaration a checkpoint is bound to.
+    """The parts of a declaration to which a checkpoint is bound.
 
     Parameters
     ----------
-    sources, state_operators: as the planned query tells them; unset where no query was planned.
+    sources, state_operators: from the planned query; unset where no query was planned.
     """
     fingerprint = {
         f"{_INPUT}{name}": f"{declared.declared_source.kind} {_identity(declared.declared_source.source)}".strip()
@@ -58,7 +59,7 @@ def fingerprint_of(
     partitions = declaration.state.shuffle_partitions
     if partitions is not None:
         fingerprint[f"{_STATE}shuffle_partitions"] = str(partitions)
-    # Who goes on after the other way does not know which batches that one has made visible.
+    # Staged and direct delivery do not recognise the batches that the other one has made visible.
     if declaration.direct_output is not None:
         fingerprint[f"{_DELIVERY}{declaration.direct_output}"] = "direct"
     if sources is not None:
@@ -69,12 +70,12 @@ def fingerprint_of(
 
 
 def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """What a checkpoint cannot follow, each as a phrase; none when the change is compatible.
+    """The changes that a checkpoint cannot follow, each as a phrase; none when the declaration is compatible.
 
     Parameters
     ----------
     recorded: the fingerprint of the checkpoint; empty before its first start, when everything is compatible.
-    wanted: that of the declaration as it is now; without what only a planned query can tell where none was planned.
+    wanted: the fingerprint of the current declaration; without the entries of a planned query where none was planned.
     """
     if not recorded:
         return ()
@@ -85,14 +86,14 @@ def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> t
         if _is_bound(key, recorded=recorded, wanted=wanted, keeps_state=keeps_state)
     ]
     return tuple(
-        f"{key} was `{recorded.get(key) or _unsaid(key)}` and is now `{wanted.get(key) or _unsaid(key)}`"
+        f"{key} was `{recorded.get(key) or _default(key)}` and is now `{wanted.get(key) or _default(key)}`"
         for key in keys
         if recorded.get(key) != wanted.get(key)
     )
 
 
 def ways_out(stream: str) -> str:
-    """What a person does about a change that the checkpoint of a stream cannot follow."""
+    """The next steps after a change that the checkpoint of a stream cannot follow."""
     return (
         "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
         f"checkpoint behind: `sluice stream reset {stream}` shows what is then read and published again."
@@ -103,19 +104,19 @@ def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str
     if key in (STATE_OPERATORS, SOURCES):
         return key in wanted and key in recorded
     if key.startswith(_STATE):
-        # A number of parts that was not declared then was the machine's, and the checkpoint knows it better than we.
+        # Without a declared number of partitions the machine's was taken, and only the checkpoint has that number.
         return keeps_state and key in recorded and key in wanted
     return True
 
 
-def _unsaid(key: str) -> str:
-    """What holds where a fingerprint does not have an entry."""
+def _default(key: str) -> str:
+    """The value of an entry that a fingerprint does not have."""
     return "staged" if key.startswith(_DELIVERY) else "nothing"
 
 
 def _identity(source: object) -> str:
-    told = ((key, getattr(source, key, None)) for key in _IDENTITY)
-    return " ".join(f"{key}={_text(value)}" for key, value in told if value not in (None, "", ()))
+    values = ((key, getattr(source, key, None)) for key in _IDENTITY)
+    return " ".join(f"{key}={_text(value)}" for key, value in values if value not in (None, "", ()))
 
 
 def _text(value: object) -> str:

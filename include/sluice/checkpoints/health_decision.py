@@ -1,7 +1,7 @@
-"""Whether a checkpoint can be started from: what Spark would find out at the next start, found out before it.
+"""Decides whether a stream can start from its checkpoint, before Spark tries.
 
-Spark 4.1 notices some damage late and some never: without `metadata` it goes on silently under a new query id, and what
-the sink knows of delivered batches is lost with the old one. Each property below has one finding, healthy or not.
+Spark 4.1 notices some damage late and some never: without `metadata` it continues silently under a new query id, and a
+sink that recognises batches by the old id writes them again. Each property has one finding, healthy or not.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ KNOWN_LOG_VERSION = "v1"
 """The only version of the offset and the commit log that the pinned Spark reads and writes."""
 
 LEFTOVER_AFTER = timedelta(hours=1)
-"""From what age on a temporary file is a leftover: writing one takes seconds, so an hour is far from any doubt."""
+"""A temporary file of at least this age is a leftover: writing one takes seconds."""
 
 SHOWN = 5
-"""How many names a message lists: enough to start looking, short enough to read."""
+"""How many names a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointExpectation:
-    """What the platform knows of a checkpoint without looking at it.
+    """The facts about a checkpoint that the ledger and the declaration have.
 
     query_id: the id that was registered at the first start; unset before it.
     has_batches: whether the ledger holds batches of this generation.
-    is_live: whether a driver is at work.
+    is_live: whether a driver is running.
     longest_batch_seconds: how long a batch of a live stream may take before it counts as stuck.
     """
 
@@ -54,7 +54,7 @@ class CheckpointExpectation:
 def judge_checkpoint(
     *, expected: CheckpointExpectation, seen: CheckpointContents, now: datetime
 ) -> CheckpointObservation:
-    """Compare a checkpoint with what the platform knows of it at `now`."""
+    """Compare a checkpoint with the expectation at `now`."""
     offsets, commits = log_files(seen.files, OFFSETS), log_files(seen.files, COMMITS)
     findings = [_exists(expected, seen)]
     if seen.files:
@@ -82,7 +82,7 @@ def judge_checkpoint(
 
 
 def offset_problem(text: str) -> str | None:
-    """What is wrong with a file of the offset log: a version line, a JSON object, and one line for each source."""
+    """The problem of a file of the offset log, which has a version, a JSON object, and a line for each source."""
     version, *lines = text.splitlines() or [""]
     if version != KNOWN_LOG_VERSION:
         return _version_problem(version)
@@ -95,7 +95,7 @@ def offset_problem(text: str) -> str | None:
 
 
 def commit_problem(text: str) -> str | None:
-    """What is wrong with a file of the commit log: a version line and a JSON object."""
+    """The problem of a file of the commit log, which has a version and a JSON object; none when it is valid."""
     version, *lines = text.splitlines() or [""]
     if version != KNOWN_LOG_VERSION:
         return _version_problem(version)
@@ -109,7 +109,7 @@ def _version_problem(version: str) -> str:
 
 
 def _json(text: str) -> object:
-    """What a line holds, unset when it is not JSON; no line of a checkpoint is JSON's own null."""
+    """The value of a JSON line; none when it is not JSON. No line of a checkpoint is JSON's own null."""
     try:
         value: object = json.loads(text)
     except ValueError:
@@ -123,10 +123,10 @@ def _finding(name: CheckpointProperty, problem: str | None, good: str) -> Checkp
 
 def _exists(expected: CheckpointExpectation, seen: CheckpointContents) -> CheckpointFinding:
     if seen.files:
-        return _finding(CheckpointProperty.EXISTS, None, f"{len(seen.files)} files lie in {seen.location}")
+        return _finding(CheckpointProperty.EXISTS, None, f"{seen.location} has {len(seen.files)} files")
     started = expected.has_batches or expected.query_id is not None
     problem = (
-        f"nothing lies in {seen.location}, though generation {expected.generation} has been started: "
+        f"{seen.location} is empty, though generation {expected.generation} has been started: "
         f"the checkpoint is lost; a new start there would read everything again"
     )
     return _finding(CheckpointProperty.EXISTS, problem if started else None, "the stream has not been started yet")
@@ -138,7 +138,7 @@ def _identity(expected: CheckpointExpectation, seen: CheckpointContents) -> Chec
     query_id = content.get("id") if isinstance(content, dict) else None
     problem = None
     if text is None:
-        problem = "metadata is missing: Spark would go on silently under a new query id"
+        problem = "metadata is missing: Spark would continue silently under a new query id"
     elif not isinstance(query_id, str):
         problem = "metadata is empty or not the JSON object with the query id that Spark writes"
     elif expected.query_id is not None and query_id != expected.query_id:
@@ -172,7 +172,7 @@ def _commits_follow(
     offsets: Mapping[int, FileObservation], commits: Mapping[int, FileObservation], planned: int | None
 ) -> CheckpointFinding:
     name = CheckpointProperty.COMMITS_FOLLOW_OFFSETS
-    # Spark purges the offset log first, so commits older than the oldest offsets are on their way out.
+    # Spark purges the offset log first, so commits older than the oldest offsets will be purged next.
     orphaned = [batch for batch in commits if batch not in offsets and batch >= min(offsets, default=0)]
     if orphaned:
         return _finding(name, f"{_batches(orphaned)} are committed and have no offsets", "")
@@ -220,12 +220,12 @@ def _progress(
     return _finding(
         name,
         f"batch {planned} was planned {age:.0f} s ago and is not committed; {allowed}" if stuck else None,
-        f"batch {planned} is at work since {age:.0f} s; {allowed}",
+        f"batch {planned} has been running for {age:.0f} s; {allowed}",
     )
 
 
 def _age_seconds(file: FileObservation, now: datetime) -> float:
-    # The storage and the database tell the time by clocks of their own; a file from the future is a file from now.
+    # The storage and the database have different clocks; a file from the future counts as written now.
     return max(0.0, (now - file.modified_at).total_seconds())
 
 

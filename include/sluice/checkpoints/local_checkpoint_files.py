@@ -54,7 +54,7 @@ class LocalCheckpointFiles:
     def _problem(self, done: str, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"The checkpoint {self.location} cannot be {done}: {error.strerror or error}.",
-            next_step="See that the folder's disk is mounted and that this user may read it.",
+            next_step="Check that the folder's disk is mounted and that this user may read it.",
         )
 
 

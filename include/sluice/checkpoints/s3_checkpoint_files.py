@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 ATTEMPTS = 3
-"""How often one request is tried: a check is repeated on schedule, so a store that is down is said, not waited for."""
+"""How often one request is tried. A check is repeated on schedule, so a store that is down is reported at once."""
 
 
 class S3CheckpointFiles:
@@ -65,14 +65,14 @@ class S3CheckpointFiles:
         except (BotoCoreError, ClientError) as error:
             raise CheckpointError(
                 f"The checkpoint {self.location} cannot be {done}: {error}.",
-                next_step="See that the object store runs and that SLUICE_OBJECT_STORE__* describe it.",
+                next_step="Check that the object store runs and that SLUICE_OBJECT_STORE__* describe it.",
             ) from error
 
 
 def s3_client(object_store: ObjectStoreSettings) -> S3Client:
-    """A client of the S3 store. Unset keys mean the machine's own identity.
+    """A client of the S3 store. Without keys it uses the machine's own identity.
 
-    Checksums are sent only where S3 demands them: older servers refuse the newer ones.
+    Checksums are sent only where S3 requires them: older servers refuse the newer ones.
     """
     import boto3
     from botocore.config import Config

@@ -1,6 +1,6 @@
-"""What to do for a table now: every step of maintenance with its action and reason, in the order that is safe.
+"""Decides every step of a table's maintenance, with its action and reason, in the order that is safe.
 
-A dry run prints these decisions, the job carries out the very same.
+A dry run prints these decisions; the job carries them out.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ SMALL_FILE_SHARE = 0.75
 """A file below this share of the target size is small: Iceberg's own default for `min-file-size-bytes`."""
 
 LARGEST_RUN_FILES = 5_000
-"""How many files one run rewrites at most: its plan lies in the driver's memory. The next run does the rest."""
+"""How many files one run rewrites at most: its plan is held in the driver's memory. The next run does the rest."""
 
 COMMIT_BYTES = 1024**3
-"""About how much one commit of a compaction replaces: a conflict then costs minutes of work and not hours."""
+"""How much one commit of a compaction replaces, roughly: a conflict then costs minutes of work and not hours."""
 
 MOST_COMMITS = 10
 """How many commits one compaction makes at most; every one adds a snapshot."""
 
 GROUP_FILES = 8
-"""How many full-grown files one rewrite job makes at most: a bound for what is in work at a time."""
+"""How many files of the target size one rewrite job writes at most."""
 
 
 class StepAction(StrEnum):
-    """What to do about a step. REFUSE: it is due, and doing it could harm a reader."""
+    """What to do with a step. REFUSE: it is due, but it could harm a reader."""
 
     RUN = "run"
     SKIP = "skip"
@@ -47,7 +47,7 @@ class StepAction(StrEnum):
 
 
 class StepReason(StrEnum):
-    """Why a step is run or not."""
+    """Why a step is run, skipped or refused."""
 
     NOT_DECLARED = "not_declared"
     NO_SNAPSHOT = "no_snapshot"
@@ -69,7 +69,7 @@ class StepReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDecision:
-    """What to do about one step, and why. options: what the step is done with, by the names of Spark's procedure."""
+    """What to do with one step, and why. options: the arguments of Spark's procedure, by their names."""
 
     step: MaintenanceStep
     action: StepAction
@@ -80,7 +80,7 @@ class StepDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
-    """Everything about one table at one moment: what was seen and what is to be done."""
+    """The observation of one table, and the decisions about its steps."""
 
     seen: TableObservation
     pins: PinPlan
@@ -88,7 +88,7 @@ class MaintenancePlan:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether a step is to be run that only Spark can do: a session takes seconds and is not made for nothing."""
+        """Whether a step needs Spark, so that a session, which takes seconds, is started only then."""
         return any(
             decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
             for decision in self.steps
@@ -96,7 +96,7 @@ class MaintenancePlan:
 
 
 def small_file_bytes(policy: MaintenanceDeclaration) -> int:
-    """From how many bytes on a data file counts as full-grown; without a compaction policy, by the default one."""
+    """The size below which a data file is small; without a compaction policy, by the default one."""
     compaction = policy.compaction or CompactionDeclaration()
     return int(compaction.target_file_bytes * SMALL_FILE_SHARE)
 
@@ -104,7 +104,7 @@ def small_file_bytes(policy: MaintenanceDeclaration) -> int:
 def plan_maintenance(
     *, policy: MaintenanceDeclaration, seen: TableObservation, pins: PinPlan, now: datetime
 ) -> MaintenancePlan:
-    """Decide every step for a table as it was seen at `now`."""
+    """Decide every step for a table as it was observed at `now`."""
     steps = (
         _decide_compaction(policy.compaction, seen),
         _decide_manifest_rewrite(policy.manifest_rewrite, seen),
@@ -115,11 +115,11 @@ def plan_maintenance(
 
 
 def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> MaintenancePlan:
-    """Leave out what would take commits and machine from late writers. Pins are moved all the same: readers need them.
+    """Postpone the steps that would compete with late writers. Pins are moved nevertheless: readers need them.
 
     Parameters
     ----------
-    late_writers: the streams that write the table, are late, and want its maintenance to wait for that.
+    late_writers: the streams that write the table, are late, and declare that its maintenance waits for them.
     """
     if not late_writers:
         return plan
@@ -136,8 +136,8 @@ def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> Maintena
 def expirable_snapshots(seen: TableObservation, *, cutoff: datetime, retain_last: int) -> tuple[int, ...]:
     """The snapshots that `expire_snapshots` would remove, by Iceberg's rules.
 
-    Each branch keeps its newest `retain_last` snapshots and goes on keeping while they are not older than `cutoff`; a
-    tag keeps its snapshot; what no branch leads to is kept until it is older than `cutoff`.
+    Each branch keeps its newest `retain_last` snapshots and all following ones that are not older than `cutoff`; a tag
+    keeps its snapshot; a snapshot that no branch reaches is kept until it is older than `cutoff`.
     Source: org.apache.iceberg.RemoveSnapshots.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in seen.snapshots}
@@ -255,7 +255,7 @@ def _decide_expiry(
 
 
 def _held(step: MaintenanceStep, pins: PinPlan) -> StepDecision:
-    """Expiry waits for a reader that has not started; for one whose position cannot be told it is refused."""
+    """Expiry is skipped while a reader has not started, and refused when the position of a reader is unknown."""
     worst = next((hold for hold in pins.holds if hold.reason is not HoldReason.READER_NOT_STARTED), pins.holds[0])
     waits = worst.reason is HoldReason.READER_NOT_STARTED
     return StepDecision(

@@ -1,4 +1,4 @@
-"""What is said of a maintenance run: the record for the ledger, and the same in sentences."""
+"""The record of a maintenance run for the ledger, and its description in sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def maintenance_record(
     launched_by: str,
     ended_at: datetime,
 ) -> MaintenanceObservation:
-    """Put a run together from what was seen before and after it and what became of its steps."""
+    """The record of a run, from the observations before and after it and the outcome of its steps."""
     return MaintenanceObservation(
         table=before.table,
         started_at=before.observed_at,
@@ -45,7 +45,7 @@ def maintenance_record(
 
 
 def table_sentences(seen: TableObservation) -> Iterator[str]:
-    """What a table is made of."""
+    """Sentences about the snapshots, files and references of a table."""
     when = f", committed {seen.committed_at:%Y-%m-%d %H:%M:%S} UTC" if seen.committed_at else ""
     yield f"{seen.table}: snapshot {seen.snapshot_id or 'none yet'}{when}"
     yield (

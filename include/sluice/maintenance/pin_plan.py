@@ -1,14 +1,15 @@
-"""Which snapshots of a table its readers still need, and the tags that say so.
+"""Decides which snapshots of a table its readers still need, and plans the tags that keep them.
 
-Purpose: snapshot expiry must not take from a stream what it has still to read. Iceberg does not know its readers.
+Purpose: snapshot expiry must not remove snapshots that a stream has still to read. Iceberg does not know the readers of
+a table.
 
-How it works: a tag keeps one snapshot and not those after it, while a reader walks from its position to the newest
-snapshot and fails ("Cannot find snapshot after …: not an ancestor of table's current snapshot") when one is missing in
-between. So the plan has two parts: tags for the snapshots at which readers stand, and `keep_since`, the time from which
-on every snapshot stays. `keep_since` protects readers from our own expiry; the tags keep the data of their position
-from anybody else's.
+How it works: a tag keeps one snapshot and not the later ones, while a reader reads from its position to the newest
+snapshot and fails ("Cannot find snapshot after …: not an ancestor of table's current snapshot") when one in between is
+missing. The plan therefore has two parts: tags for the snapshots at which readers are, and `keep_since`, from which
+time on every snapshot stays. `keep_since` protects readers from Sluice's own expiry; the tags keep the data of their
+position from any other expiry.
 
-What it does not do: it cannot hold back an expiry that others run on the table.
+Known limitation: it cannot prevent an expiry that another engine runs on the table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Source: Iceberg's `StreamingOffset.START_OFFSET`.
 
 
 class Knowledge(StrEnum):
-    """What is known of a reader. UNKNOWN is never treated as NOT_STARTED."""
+    """Whether the position of a reader is known. UNKNOWN is never treated as NOT_STARTED."""
 
     NOT_STARTED = "not_started"
     KNOWN = "known"
@@ -39,8 +40,8 @@ class Knowledge(StrEnum):
 class ReaderObservation:
     """One input of a stream that reads a table's appended rows.
 
-    position: the snapshot from which the reader would go on at the earliest; set when KNOWN.
-    problem: why nothing is known, a sentence; empty otherwise.
+    position: the earliest snapshot from which the reader may continue; set when KNOWN.
+    problem: why the position is unknown; empty otherwise.
     """
 
     stream: str
@@ -51,13 +52,13 @@ class ReaderObservation:
 
 
 PIN_PREFIX = "sluice_pin__"
-"""Tags with this prefix are the platform's: it moves and removes them."""
+"""Tags with this prefix belong to Sluice, which moves and removes them."""
 
 
 class PinKind(StrEnum):
     """Why a snapshot is kept.
 
-    POSITION: a reader goes on from it.
+    POSITION: a reader continues from it.
     """
 
     POSITION = "position"
@@ -65,7 +66,7 @@ class PinKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A snapshot and who needs it. endpoint: the name of the stream's input."""
+    """A snapshot and the stream that needs it. endpoint: the name of the stream's input."""
 
     kind: PinKind
     stream: str
@@ -74,7 +75,7 @@ class Pin:
 
     @property
     def tag(self) -> str:
-        """The name of the tag. Names hold no `__`, so no two owners share one."""
+        """The name of the tag. Names do not contain `__`, so it is unique."""
         return _tag(self.kind, self.stream, self.endpoint)
 
 
@@ -93,7 +94,7 @@ class HoldReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """One reader that holds expiry back, and why."""
+    """One reader that prevents expiry, and why."""
 
     stream: str
     input: str
@@ -103,11 +104,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinPlan:
-    """What to tag and what to keep.
+    """The snapshots to tag and to keep.
 
-    pins: every pin that is to exist. to_set: those whose tag is missing or elsewhere. to_remove: tags without an owner.
-    holds: readers for which nothing may be expired.
-    keep_since: every snapshot committed then or later stays; unset when no reader needs any.
+    pins: every required pin. to_set: those whose tag is missing or on another snapshot. to_remove: tags without a pin.
+    holds: the readers that prevent any expiry.
+    keep_since: every snapshot committed then or later stays; unset when no reader needs one.
     """
 
     pins: tuple[Pin, ...]
@@ -118,7 +119,7 @@ class PinPlan:
 
     @property
     def is_current(self) -> bool:
-        """Whether the tags are already as they are to be."""
+        """Whether the tags are already as planned."""
         return not self.to_set and not self.to_remove
 
 
@@ -133,7 +134,7 @@ def plan_pins(
     Parameters
     ----------
     readers: every declared input that reads the table as a stream.
-    unreadable_streams: streams whose declaration is broken just now: their tags are obeyed and stay as they are.
+    unreadable_streams: streams whose declaration cannot be read now: their tags are respected and not changed.
     """
     pins = list(_reader_pins(readers))
     held = {(reader.stream, reader.input) for reader in readers if reader.knowledge is not Knowledge.KNOWN}
@@ -174,16 +175,16 @@ def _holds(seen: TableObservation, readers: Sequence[ReaderObservation]) -> Iter
         reason, explanation = None, ""
         if reader.knowledge is Knowledge.UNKNOWN:
             reason = HoldReason.READER_UNKNOWN
-            explanation = f"it is not known how far {reader_is} has read: {reader.problem}"
+            explanation = f"the position of {reader_is} is unknown: {reader.problem}"
         elif reader.knowledge is Knowledge.NOT_STARTED or reader.position == BEGINNING:
             reason = HoldReason.READER_NOT_STARTED
-            explanation = f"{reader_is} has read nothing yet and begins with the oldest snapshot"
+            explanation = f"{reader_is} has read nothing yet and starts with the oldest snapshot"
         elif reader.position not in listed:
             reason = HoldReason.READER_SNAPSHOT_GONE
-            explanation = f"{reader_is} goes on from snapshot {reader.position}, which was expired or removed"
+            explanation = f"{reader_is} continues from snapshot {reader.position}, which was expired or removed"
         elif reader.position not in main:
             reason = HoldReason.READER_OFF_MAIN
-            explanation = f"{reader_is} goes on from snapshot {reader.position}, which main no longer leads to"
+            explanation = f"{reader_is} continues from snapshot {reader.position}, which is no ancestor of main"
         if reason is not None:
             yield Hold(stream=reader.stream, input=reader.input, reason=reason, explanation=explanation)
 
@@ -191,7 +192,7 @@ def _holds(seen: TableObservation, readers: Sequence[ReaderObservation]) -> Iter
 def _keep_since(seen: TableObservation, needed: Collection[int]) -> datetime | None:
     """The earliest commit time on main from the oldest needed snapshot on.
 
-    The clocks of several writers need not agree, so a later snapshot may carry an earlier time.
+    The clocks of several writers may differ, so a later snapshot may have an earlier time.
     """
     line = seen.main_line
     depth = max((number for number, snapshot in enumerate(line) if snapshot.snapshot_id in needed), default=None)

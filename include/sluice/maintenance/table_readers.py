@@ -1,7 +1,7 @@
-"""Look at the streams that read a table: from which snapshot each would go on.
+"""Observes the streams that read a table: from which snapshot each of them would continue.
 
-A reader goes on from the *start* of its newest recorded batch at the earliest: a driver that died between delivering a
-batch and committing it in the checkpoint runs that batch again. A reader without a recorded batch goes on from the
+The earliest position of a reader is the *start* of its newest recorded batch: a driver that died between delivering a
+batch and committing it in the checkpoint runs that batch again. A reader without a recorded batch continues from the
 first offset in its checkpoint.
 """
 
@@ -31,15 +31,15 @@ def observe_readers(
     listed: Collection[int],
     object_store: ObjectStoreSettings,
 ) -> tuple[ReaderObservation, ...]:
-    """Look at every declared input that reads a table's appended rows.
+    """Observe every declared input that reads a table's appended rows.
 
     Parameters
     ----------
-    listed: the snapshots that the table still lists; they tell the table's offsets from those of other tables.
+    listed: the snapshots that the table lists; they distinguish its offsets from those of other tables.
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached. A checkpoint that cannot be reached makes its reader unknown.
+    LedgerError: when the ledger cannot be reached. A checkpoint that cannot be reached makes its reader UNKNOWN.
     """
     return tuple(
         _observe_reader(ledger, loaded.declaration, name, listed, object_store)
@@ -84,14 +84,14 @@ def _observe_reader(
 
 
 def _recorded_offset(batch: BatchObservation | None, name: str) -> int | None:
-    """Where the newest recorded batch began; unset for the first batch, which begins at the first offset."""
+    """The start of the newest recorded batch; unset for the first batch, which starts at the first offset."""
     return None if batch is None else snapshot_of(batch.start_offsets.get(name))
 
 
 def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed: Collection[int]) -> int | None:
-    """The first offset of the input; unset when it cannot be told which one it is.
+    """The first offset of the input; unset when several inputs may have it.
 
-    With one Iceberg input it is the only one. Among several, this table's are those whose snapshot the table lists.
+    With one Iceberg input it is the only one. Among several inputs, those of this table have a snapshot that it lists.
     """
     firsts: Mapping[int, int] = first_offsets(checkpoint)
     if len(list(_streamed_tables(stream))) == 1:

@@ -1,7 +1,7 @@
-"""The quality pages for a person: one for each table and one across them, written from what the ledger holds.
+"""Writes the quality pages: one for each table and one for all tables, from the checks in the ledger.
 
-They are plain files that open from disk, and everything in them that came from data is escaped. Beside the page of a
-table lie the Data Docs of its newest checks, one folder for each.
+They are plain files that open from disk; every value from the data is escaped. The Data Docs of a table's newest checks
+are in folders beside its page, one for each check.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 KEPT_CHECKS = 5
-"""How many checks of a table keep their Data Docs, about 2 MB each. The ledger remembers all of them."""
+"""How many checks of a table keep their Data Docs, about 2 MB each. The ledger has all checks."""
 
 SHOWN_CHECKS = 20
-"""How many checks the page of a table lists: a day of hourly ones, nearly."""
+"""How many checks the page of a table lists: almost a day of hourly ones."""
 
 SHOWN_CHARACTERS = 200
-"""How much of one value a page shows: a payload of a megabyte would make it unreadable."""
+"""How many characters of one value a page shows, so that a payload of a megabyte does not make it unreadable."""
 
 _FOLDER_TIME = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPages:
-    """Where the pages of a deployment lie. root: the folder of the settings' `reports`."""
+    """The paths of a deployment's pages. root: the folder of the settings' `reports`."""
 
     root: Path
 
     @property
     def index(self) -> Path:
-        """The page across all tables."""
+        """The page of all tables."""
         return self.root / "index.html"
 
     def page(self, table: str) -> Path:
@@ -54,7 +54,7 @@ class QualityPages:
         return self.root / table / checked_at.astimezone(UTC).strftime(_FOLDER_TIME)
 
     def write(self, checks: Sequence[QualityObservation], newest: Sequence[QualityObservation]) -> None:
-        """Write the page of a table and the page across all tables, and drop the oldest Data Docs of the table.
+        """Write the page of a table and the page of all tables, and delete the oldest Data Docs of the table.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class QualityPages:
         _replace(self.index, templates.get_template("quality_index.html.j2").render(checks=ordered))
 
     def _drop_old(self, table: str) -> Mapping[datetime, Path]:
-        """Keep the newest Data Docs; what is kept, by the time of the check."""
+        """Delete all but the newest Data Docs. Returns the kept folders by the time of the check."""
         below = (self.root / table).iterdir() if (self.root / table).is_dir() else ()
         folders = {at: folder for folder in below if folder.is_dir() and (at := _time_of(folder.name)) is not None}
         for checked_at in sorted(folders, reverse=True)[KEPT_CHECKS:]:
@@ -82,7 +82,7 @@ class QualityPages:
 
 
 def write_pages(ledger: Ledger, pages: QualityPages, table: str) -> None:
-    """Write the pages of a table from what the ledger holds, after a check has been recorded there.
+    """Write the pages of a table from the ledger, after a check has been recorded there.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def write_pages(ledger: Ledger, pages: QualityPages, table: str) -> None:
 
 
 def quality_sentence(check: QualityObservation) -> str:
-    """What a check found, for a person."""
+    """The result of a check in one sentence."""
     failed = len(check.failed_expectations)
     if check.verdict is QualityVerdict.NOTHING_TO_CHECK:
         return f"{check.table} has no snapshot yet, so there was nothing to check."
@@ -109,7 +109,7 @@ def quality_sentence(check: QualityObservation) -> str:
 def _time_of(name: str) -> datetime | None:
     try:
         return datetime.strptime(name, _FOLDER_TIME).replace(tzinfo=UTC)
-    except ValueError:  # a folder that somebody else put there: it is left alone
+    except ValueError:  # not a folder of Data Docs: it is not deleted
         return None
 
 
@@ -126,13 +126,13 @@ def _templates() -> Environment:
 
 
 def _shown(value: object) -> str:
-    """A value as JSON, cut where it gets long; text as it is."""
+    """A value as JSON, cut to `SHOWN_CHARACTERS`; text as it is."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def _replace(page: Path, text: str) -> None:
-    """Write a page at once: somebody may be reading it, and two jobs may write the index at the same time."""
+    """Replace a page atomically: it may be read meanwhile, and two jobs may write the index at the same time."""
     page.parent.mkdir(parents=True, exist_ok=True)
     written = page.with_name(f".{page.name}.{os.getpid()}.tmp")
     written.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Opens the Iceberg catalog of a deployment, with a bound on every wait, and says its refusals in one sentence."""
+"""Opens the Iceberg catalog of a deployment with a timeout for every request, and turns its errors into messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.errors import LakehouseError
 from sluice.settings import Settings
 
 CONNECT_SECONDS = 5.0
-"""A service that is there accepts within milliseconds; five seconds forgive a busy machine."""
+"""A running service accepts within milliseconds; five seconds are enough on a busy machine."""
 
 ANSWER_SECONDS = 60.0
 """How long a request may wait for its answer. A commit rewrites the table's metadata file: seconds for a large one."""
@@ -42,10 +42,10 @@ _RETRIES = Retry(
     allowed_methods=frozenset({"GET", "HEAD"}),
     raise_on_status=False,
 )
-"""Only reading is repeated, within five seconds in all: of an unanswered commit nobody knows whether it landed."""
+"""Only reads are repeated, within five seconds in total: the outcome of an unanswered commit is unknown."""
 
-_REACH_IT = "See that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
-_BE_LET_IN = "See that SLUICE_CATALOG__CREDENTIAL is the catalog's."
+_CHECK_ADDRESS = "Check that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
+_CHECK_CREDENTIAL = "Check that SLUICE_CATALOG__CREDENTIAL is a credential of the catalog."
 
 
 def open_catalog(settings: Settings) -> Catalog:
@@ -53,18 +53,18 @@ def open_catalog(settings: Settings) -> Catalog:
 
     Parameters
     ----------
-    settings: says where the catalog and the object store are, and with which credentials.
+    settings: the addresses and credentials of the catalog and the object store.
 
     Raises
     ------
-    LakehouseError: when it cannot be reached or does not let us in.
+    LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
     with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
         return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings))
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:
-    """The properties of the catalog and its file access, credentials included, in the words of pyiceberg.
+    """The properties of the catalog and its file access by pyiceberg's names, credentials included.
 
     Source: https://py.iceberg.apache.org/configuration/
     """
@@ -86,21 +86,23 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def catalog_refusals(action: str, *, but_not: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Say what the catalog or the object store refused as a `LakehouseError`.
+    """Turn errors of the catalog and the object store into a `LakehouseError`.
 
     Parameters
     ----------
-    action: what was tried, to follow "Cannot", for example `create the table bronze.flights`.
-    but_not: errors that the caller judges itself; they are passed on.
+    action: the attempted action, to follow "Cannot", for example `create the table bronze.flights`.
+    but_not: errors that the caller handles itself; they are raised unchanged.
     """
     try:
         yield
     except but_not:
         raise
     except (OAuthError, UnauthorizedError, ForbiddenError) as error:
-        raise LakehouseError(f"Cannot {action}: not let in: {_first_line(error)}.", next_step=_BE_LET_IN) from error
+        raise LakehouseError(
+            f"Cannot {action}: access denied: {_first_line(error)}.", next_step=_CHECK_CREDENTIAL
+        ) from error
     except RequestException as error:
-        raise LakehouseError(f"Cannot {action}: {_unreachable(error)}.", next_step=_REACH_IT) from error
+        raise LakehouseError(f"Cannot {action}: {_unreachable(error)}.", next_step=_CHECK_ADDRESS) from error
     except (NoSuchTableError, NoSuchNamespaceError) as error:
         raise LakehouseError(
             f"Cannot {action}: {_first_line(error)}.", next_step="Run `sluice table create`."
@@ -108,24 +110,24 @@ def catalog_refusals(action: str, *, but_not: tuple[type[Exception], ...] = ()) 
     except CommitFailedException as error:
         raise LakehouseError(
             f"Cannot {action}: another writer changed the table at the same time: {_first_line(error)}.",
-            next_step="Do it again.",
+            next_step="Try again.",
         ) from error
     except (RESTError, IcebergValidationError, ValidationException, OSError) as error:
         raise LakehouseError(f"Cannot {action}: {_first_line(error)}.") from error
 
 
 class BoundedRestCatalog(RestCatalog):
-    """pyiceberg's REST catalog, which by itself waits without end for a service that does not answer."""
+    """pyiceberg's REST catalog with timeouts; without them it waits for ever for a service that does not answer."""
 
     def _config_headers(self, session: Session) -> None:
-        # pyiceberg calls this first of all on a new session, before it asks for a token; it offers no other place.
+        # pyiceberg calls this first on a new session, before it requests a token; it has no public hook for it.
         for scheme in ("http://", "https://"):
             session.mount(scheme, _BoundedAdapter(max_retries=_RETRIES))
         super()._config_headers(session)
 
 
 class _BoundedAdapter(HTTPAdapter):
-    """Gives a request that names no timeout the bounds of this module."""
+    """Sets the timeouts of this module on a request without any."""
 
     def send(
         self,
@@ -146,7 +148,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _unreachable(error: RequestException) -> str:
-    """Why no answer came, without urllib3's chain of objects."""
+    """The reason why no answer came, without urllib3's chain of objects."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

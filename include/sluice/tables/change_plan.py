@@ -49,8 +49,8 @@ def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | 
 
     Parameters
     ----------
-    declaration: what was asked.
-    existing: the table's newest metadata, or nothing when there is no such table.
+    declaration: the table as declared.
+    existing: the table's newest metadata; none when it does not exist.
 
     Returns
     -------
@@ -58,8 +58,8 @@ def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | 
 
     Raises
     ------
-    LakehouseError: when rows would be lost or break a promise: a column would be dropped, become narrower, change its
-        type or become required. The message names every such column.
+    LakehouseError: when a column would be dropped, narrowed, changed to another type or made required. The message
+        names every such column.
     """
     if existing is None:
         return (CreateTable(table=declaration.table, columns=len(declaration.columns)),)
@@ -79,7 +79,7 @@ def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | 
 
 
 class _SchemaComparison:
-    """One walk over two schemas; what may not be done is collected, so that a person reads all of it at once."""
+    """Compares two schemas and collects all refused changes, so that one message can list them."""
 
     def __init__(self, *, declared: Schema, existing: Schema) -> None:
         self._declared = declared
@@ -120,7 +120,7 @@ class _SchemaComparison:
             self._refuse(path, "is optional and declared as required, and rows may lack a value")
         if declared.optional and existing.required:
             yield MakeOptional(path=path)
-        # The declaration has no docs inside structs, so it takes none away there.
+        # A declaration cannot describe fields inside structs, so their descriptions are kept.
         if (declared.doc or "") != (existing.doc or "") and len(path) == 1:
             yield DescribeColumn(path=path, doc=declared.doc or "")
 
@@ -182,7 +182,7 @@ def _sort_changes(declaration: TableDeclaration, existing: TableMetadata) -> Ite
     names = {column.name for column in schema.fields}
     newest = existing.sort_order_by_id(existing.default_sort_order_id)
     before = _sort_terms(newest, schema) if newest is not None else []
-    # A column that is still to be added is in no sort order of the table, so the order differs without a comparison.
+    # A column that is not in the table yet cannot be in its sort order, so the order differs without a comparison.
     is_new = any(field.column not in names for field in declaration.sort_order)
     if is_new or before != _sort_terms(sort_order_of(declaration, schema), schema):
         yield SetSortOrder(fields=declaration.sort_order)
@@ -208,9 +208,9 @@ def _property_changes(declaration: TableDeclaration, existing: TableMetadata) ->
 
 
 def declared_before(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the properties that the last declaration set; none when the table was made by someone else."""
+    """The names of the properties that the previous declaration set; none when Sluice did not create the table."""
     try:
         names = json.loads(properties.get(DECLARED_PROPERTIES, "[]"))
     except ValueError:
-        return ()  # someone wrote over it: then nothing is known to be ours, and nothing is taken back
+        return ()  # another writer changed it: then no property is known to be Sluice's, and none is removed
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

@@ -1,4 +1,4 @@
-"""Creates and evolves tables as they were declared. Nothing here drops a table, a column or a row."""
+"""Loads tables, and creates and evolves them as they are declared. It never drops a table, a column or a row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from sluice.tables.table_schemas import (
 
 
 def load_table(catalog: Catalog, name: str) -> Table | None:
-    """The table of this name, or nothing when the catalog has none.
+    """The table of this name, freshly loaded; none when the catalog does not have it.
 
     Raises
     ------
@@ -75,26 +75,26 @@ def require_table(catalog: Catalog, name: str) -> Table:
 
 
 def plan_table(catalog: Catalog, declaration: TableDeclaration) -> tuple[TableChange, ...]:
-    """What `create_or_evolve_table` would do now.
+    """Plan what `create_or_evolve_table` would do now.
 
     Raises
     ------
-    LakehouseError: when the catalog cannot be asked, or rows would suffer.
+    LakehouseError: when the catalog cannot be asked, or a change would lose rows.
     """
     table = load_table(catalog, declaration.table)
     return plan_table_changes(declaration, table.metadata if table is not None else None)
 
 
 def create_or_evolve_table(catalog: Catalog, declaration: TableDeclaration) -> tuple[TableChange, ...]:
-    """Make a table as it is declared.
+    """Create a table as it is declared, or evolve it.
 
     Returns
     -------
-    What was changed; nothing when the table was as declared.
+    The changes; none when the table was as declared.
 
     Raises
     ------
-    LakehouseError: when the catalog refuses, or rows would suffer.
+    LakehouseError: when the catalog refuses, or a change would lose rows.
     """
     changes = plan_table(catalog, declaration)
     apply_table_changes(catalog, declaration, changes)
@@ -102,7 +102,7 @@ def create_or_evolve_table(catalog: Catalog, declaration: TableDeclaration) -> t
 
 
 def apply_table_changes(catalog: Catalog, declaration: TableDeclaration, changes: tuple[TableChange, ...]) -> None:
-    """Carry a plan out: a creation by itself, everything else as one commit (a sort order taken back is a second one).
+    """Carry out a plan: a creation, or all other changes in one commit (the removal of a sort order is a second one).
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def _create(catalog: Catalog, declaration: TableDeclaration) -> None:
             )
         except TableAlreadyExistsError:
             table = catalog.load_table(declaration.table)
-        # Someone may have created it since the plan was made; SeaweedFS then answers with theirs as if it were ours.
+        # Another process may have created it since the plan was made; SeaweedFS then answers with that table.
         rest = plan_table_changes(declaration, table.metadata)
         if rest:
             _evolve(table, rest)
@@ -153,9 +153,9 @@ def _evolve(table: Table, changes: Iterable[TableChange]) -> None:
 
 
 def _stop_sorting(table: Table) -> None:
-    """Take the sort order back, in a commit of its own.
+    """Remove the sort order, in a commit of its own.
 
-    pyiceberg 0.12 asks for "the order that was added last" and looks for the highest id; that of no order is 0.
+    pyiceberg 0.12 sets the sort order with the highest id as "the last added one"; the id of the empty order is 0.
     """
     known = {order.order_id for order in table.metadata.sort_orders}
     unsorted = UNSORTED_SORT_ORDER.order_id

@@ -1,4 +1,4 @@
-"""Looks at a table through its metadata alone: no JVM, no data file is opened."""
+"""Observes a table through its metadata alone, without a JVM and without opening a data file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sluice.tables.table_observation import (
 )
 
 READERS = 8
-"""How many manifests are fetched at a time: enough to hide an object store's latency, few for a small machine."""
+"""How many manifests are read in parallel: enough to hide an object store's latency, few for a small machine."""
 
 
 def observe_table(table: Table, *, name: str, small_file_bytes: int, now: datetime) -> TableObservation:
-    """Read what a table's newest metadata says of its files and snapshots.
+    """Read the files and snapshots of a table from its newest metadata.
 
     Parameters
     ----------
     table: freshly loaded from the catalog.
     name: `<namespace>.<table>`.
     small_file_bytes: a data file of fewer bytes counts as small.
-    now: when this is.
+    now: the time of the observation.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The changes that make a table as it is declared, as values: planned by `change_plan`, shown, and carried out."""
+"""The changes that a declaration requires of a table, as values that can be shown and carried out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyiceberg import types as iceberg
 from sluice.declarations.table_declaration import PartitionField, SortField
 
 ColumnPath: TypeAlias = tuple[str, ...]
-"""The way to a column: its name, then names inside structs, `element` inside lists and `value` inside maps."""
+"""The path of a column: its name, then names inside structs, `element` inside lists and `value` inside maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """Create the table; nothing of this name exists."""
+    """Create the table, which does not exist."""
 
     table: str
     columns: int
@@ -26,7 +26,7 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddColumn:
-    """Add a column that rows written so far leave empty."""
+    """Add a column, which is null in existing rows."""
 
     path: ColumnPath
     type: iceberg.IcebergType
@@ -38,7 +38,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenColumn:
-    """Give a column a type that holds all its values."""
+    """Change the type of a column to a wider one."""
 
     path: ColumnPath
     before: iceberg.IcebergType
@@ -50,7 +50,7 @@ class WidenColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeOptional:
-    """Let rows have no value for a column."""
+    """Allow nulls in a column."""
 
     path: ColumnPath
 
@@ -60,7 +60,7 @@ class MakeOptional:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeColumn:
-    """Say something else of a column."""
+    """Change the description of a column."""
 
     path: ColumnPath
     doc: str
@@ -71,7 +71,7 @@ class DescribeColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderColumns:
-    """Show the columns in another order."""
+    """Change the order of the columns."""
 
     names: tuple[str, ...]
 
@@ -81,7 +81,7 @@ class OrderColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionField:
-    """Partition the rows to come by one thing more; files written so far stay where they are."""
+    """Add a partition field for new rows; existing files are not rewritten."""
 
     name: str
     field: PartitionField
@@ -92,7 +92,7 @@ class AddPartitionField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovePartitionField:
-    """Partition the rows to come by one thing less."""
+    """Remove a partition field for new rows."""
 
     name: str
 
@@ -102,7 +102,7 @@ class RemovePartitionField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSortOrder:
-    """Order the rows to come differently within files."""
+    """Change the sort order of new rows within files."""
 
     fields: tuple[SortField, ...]
 
@@ -113,7 +113,7 @@ class SetSortOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetProperty:
-    """Give a table property a value."""
+    """Set a table property."""
 
     name: str
     value: str = field(repr=False)
@@ -124,7 +124,7 @@ class SetProperty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveProperty:
-    """Take a table property back that an earlier declaration set."""
+    """Remove a table property that an earlier declaration set."""
 
     name: str
 

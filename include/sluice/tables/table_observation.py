@@ -1,4 +1,4 @@
-"""What an Iceberg table's metadata says of it: files, manifests, snapshots and the names that keep snapshots."""
+"""An Iceberg table as its metadata describes it: files, manifests, snapshots, branches and tags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class ReferenceKind(StrEnum):
-    """What a name of a snapshot is: a branch moves with commits, a tag stays. Both are safe from expiry."""
+    """The kind of a reference: a branch moves with commits, a tag stays. Expiry keeps the snapshots of both."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -16,10 +16,10 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotObservation:
-    """One snapshot that the table's metadata still lists.
+    """One snapshot that the table's metadata lists.
 
-    operation: `append`, `overwrite`, `replace` or `delete`, in Iceberg's words.
-    publication_key: the batch it delivered, `<stream>:<generation>:<batch>`; unset when no stream of ours wrote it.
+    operation: Iceberg's name of it: `append`, `overwrite`, `replace` or `delete`.
+    publication_key: the published batch, `<stream>:<generation>:<batch>`; unset when Sluice did not write it.
     """
 
     snapshot_id: int
@@ -31,7 +31,7 @@ class SnapshotObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceObservation:
-    """A branch or a tag, and the snapshot it keeps."""
+    """A branch or a tag, and its snapshot."""
 
     name: str
     kind: ReferenceKind
@@ -43,7 +43,7 @@ class PartitionObservation:
     """The data files of one partition at the newest snapshot.
 
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
-    small_files, small_bytes: the files below the size from which on a file counts as full-grown, and their bytes.
+    small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     """
 
     partition: str
@@ -58,9 +58,9 @@ class TableObservation:
     """A table at one moment, read from metadata alone.
 
     observed_at: when the metadata was read.
-    metadata_location: the metadata file that was read: two observations of one location are of the same state.
+    metadata_location: the metadata file that was read; equal locations mean the same state of the table.
     snapshot_id, committed_at: the newest snapshot of main; unset for a table without one.
-    rows: as the newest snapshot's summary counts them; rows hidden by delete files are still in it.
+    rows: in the data files of the newest snapshot, including rows that delete files hide.
     small_file_bytes: the size below which a data file was counted as small.
     manifests: of the newest snapshot, data and delete manifests together.
     snapshots: every listed snapshot, oldest first, whichever branch it is on.
@@ -81,7 +81,7 @@ class TableObservation:
 
     @property
     def main_line(self) -> tuple[SnapshotObservation, ...]:
-        """The snapshots of main that are still listed, newest first, up to the first one whose parent is gone."""
+        """The listed snapshots of main, newest first, up to the first one whose parent is not listed."""
         by_id = {snapshot.snapshot_id: snapshot for snapshot in self.snapshots}
         line: list[SnapshotObservation] = []
         current = self.snapshot_id

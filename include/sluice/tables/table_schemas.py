@@ -26,10 +26,10 @@ from sluice.declarations.table_declaration import SortField as DeclaredSortField
 from sluice.declarations.table_declaration import TableDeclaration
 
 FORMAT_VERSION = "2"
-"""Every reader and writer of the platform knows it; pyiceberg writes no manifests of version 3 yet."""
+"""All supported engines read and write it; pyiceberg does not write manifests of version 3 yet."""
 
 DECLARED_PROPERTIES = "sluice.declared-properties"
-"""The property that remembers which properties came from the declaration, so that one can be taken back."""
+"""The property that lists the properties of the declaration, so that a removed one can be unset."""
 
 _PRIMITIVES: Mapping[str, iceberg.PrimitiveType] = {
     "boolean": iceberg.BooleanType(),
@@ -47,7 +47,7 @@ _PRIMITIVES: Mapping[str, iceberg.PrimitiveType] = {
 
 
 def schema_of(declaration: TableDeclaration) -> Schema:
-    """The schema of a new table. Field ids are provisional: the catalog gives the final ones."""
+    """The schema of a new table. Field ids are provisional: the catalog assigns the final ones."""
     ids = count(1)
     fields = [
         iceberg.NestedField(
@@ -68,7 +68,7 @@ def iceberg_type(column_type: ColumnType, ids: Iterator[int]) -> iceberg.Iceberg
     Parameters
     ----------
     column_type: the declared type.
-    ids: where the ids of nested fields are taken from.
+    ids: supplies the ids of nested fields.
     """
     match column_type:
         case PrimitiveType(name):
@@ -119,7 +119,7 @@ def transform_of(field: DeclaredPartitionField) -> Transform[object, object]:
 
 
 def partition_name(field: DeclaredPartitionField, declaration: TableDeclaration) -> str:
-    """The name of a partition field as Spark and pyiceberg give it, made different from every column's."""
+    """The name of a partition field as Spark and pyiceberg choose it, changed where a column has the same name."""
     suffix = {"identity": "", "bucket": f"_bucket_{field.width}", "truncate": f"_trunc_{field.width}"}
     name = f"{field.column}{suffix.get(field.transform, f'_{field.transform}')}"
     is_taken = field.transform != "identity" and declaration.column(name) is not None
@@ -143,25 +143,25 @@ def sort_order_of(declaration: TableDeclaration, schema: Schema) -> SortOrder:
 
 
 def null_order_of(field: DeclaredSortField) -> NullOrder:
-    """Where nulls go: as declared, else as the specification has it, first when ascending and last when descending."""
+    """The declared order of nulls; by default, as in the Iceberg specification, first when ascending, else last."""
     nulls = field.nulls or ("first" if field.direction == "asc" else "last")
     return NullOrder.NULLS_FIRST if nulls == "first" else NullOrder.NULLS_LAST
 
 
 def properties_of(declaration: TableDeclaration) -> dict[str, str]:
-    """The table properties that a declaration asks for: the platform's own, its description, and what it says itself.
+    """The table properties of a declaration: Sluice's defaults, the description and owner, and the declared ones.
 
     Source of the names: https://iceberg.apache.org/docs/latest/configuration/#table-properties
     """
     compaction = declaration.maintenance.compaction
     own = {
-        # Appends, merges and maintenance meet at one table; four tries, Iceberg's default, lose that race now and then.
+        # Appends, merges and maintenance commit to one table; four attempts, Iceberg's default, are sometimes too few.
         "commit.retry.num-retries": "15",
-        # A snapshot every second or two would leave a metadata file each. The newest 200 stay, because a slow writer
-        # still reads the one it began with.
+        # A snapshot every second or two would leave a metadata file each. The newest 200 are kept, because a slow
+        # writer still reads the one with which it began.
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "200",
-        # Delete files slow readers down, break changelogs, and make compaction lose against merges.
+        # Delete files slow down readers, break changelogs, and make compaction conflict with merges.
         "write.delete.mode": "copy-on-write",
         "write.update.mode": "copy-on-write",
         "write.merge.mode": "copy-on-write",

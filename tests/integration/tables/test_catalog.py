@@ -58,7 +58,7 @@ def test_a_catalog_that_is_not_there(settings: Settings) -> None:
         open_catalog(with_address(settings, free_port))
     assert str(refused.value) == (
         f"Cannot open the catalog at http://127.0.0.1:{free_port}: Connection refused. "
-        "See that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
+        "Check that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
     )
 
 
@@ -73,10 +73,10 @@ def test_a_catalog_that_never_answers_is_not_waited_for_without_end(
 
 
 def test_a_catalog_that_does_not_let_us_in(settings: Settings) -> None:
-    with pytest.raises(LakehouseError, match="not let in") as refused:
+    with pytest.raises(LakehouseError, match="access denied") as refused:
         open_catalog(with_catalog(settings, credential=SecretStr(f"someone:{SECRET}")))
     assert SECRET not in str(refused.value)
-    assert refused.value.next_step == "See that SLUICE_CATALOG__CREDENTIAL is the catalog's."
+    assert refused.value.next_step == "Check that SLUICE_CATALOG__CREDENTIAL is a credential of the catalog."
 
 
 def test_a_warehouse_that_is_not_there(settings: Settings) -> None:
