@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
     "postgres": "PostgreSQL",
     "airflow": "Airflow",
 }
-"""Which word of a command line tells what the process is for; the first that is found counts."""
+"""Words of command lines and the kinds of process that they identify; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)

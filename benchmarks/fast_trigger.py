@@ -8,7 +8,7 @@ publication, and another one takes over. pyiceberg reads the table in the end, w
 
 Ends with 1 when a row is lost or doubled, or when a figure misses its target: at most one snapshot for each
 publication interval, published files at least ten times as large as staged ones, 99 of 100 rows visible within 35 s
-while nobody is killed.
+while no driver is being replaced.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where it runs. progress: is told how far it has come."""
+    """The parts of one run. progress: called with the current step."""
 
     settings: Settings
     ledger: Ledger
@@ -178,7 +178,7 @@ class Bench:
         return waiting
 
     def kill(self, job: Job) -> None:
-        """Kill a driver, and tell the ledger as whoever watches the process does."""
+        """Kill a driver, and record its end in the ledger as its watcher would."""
         job.kill()
         if job.run is not None:
             record_end(self.ledger, job.run.run_id, state=RunState.LOST, exit_code=None, reason="its driver is gone")
@@ -233,7 +233,7 @@ def measure(bench: Bench, producer: SteadyProducer, staging: StagingWatch) -> Fi
             began = time.time()
             bench.work("the second driver works", bench.seconds)
         stretches.append(Stretch(began=began, ended=time.time()))
-        with suppress(AssertionError):  # rows that never come are a figure, and no reason to tell none
+        with suppress(AssertionError):  # missing rows are a figure of the report
             wait_until(lambda: _rows(bench.target()) >= producer.sent, within_seconds=PATIENCE_SECONDS)
         bench.end(second)
     return judged(bench, producer.sent, staging, stretches, waiting)

@@ -6,8 +6,8 @@ Every batch changes rows of the same two of fifty partitions, as the newest days
 adds some. By hand: `foreachBatch` with MERGE INTO, with the partition as a key only, and with the touched partitions
 named, as one learns to write it. Sluice: mode `merge`, with staging, the fence and the mark. Each has a table of its
 own with the same rows; they take turns, each round begins with another one, and the first round is a warm-up. Then the
-same while somebody compacts and expires the table all the time: how many of the MERGEs that were sent were refused
-(the conflict rate), and how long a batch takes until it is in the table. What is refused is tried again, by hand too.
+same while the table is compacted and expired continuously: how many of the sent MERGEs were rejected (the conflict
+rate), and how long a batch takes until it is in the table. A rejected MERGE is retried, in the hand-written way too.
 
 Ends with 1 when the tables differ, or changes are not in them.
 """
@@ -274,10 +274,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark.stop()
     are_equal = len(set(contents.values())) == 1 and all(content[2] > 0 for content in contents.values())
     if options.json:
-        told = {
+        document = {
             phase: {name: list(map(asdict, of_way)) for name, of_way in ways.items()} for phase, ways in found.items()
         }
-        print(json.dumps(told | {"tables_are_equal": are_equal}, indent=1))  # noqa: T201  # the answer of the program
+        print(json.dumps(document | {"tables_are_equal": are_equal}, indent=1))  # noqa: T201  # the answer of the program
     else:
         _print(found, title=f"{options.changes} changes merged into {options.rows} rows", are_equal=are_equal)
     return 0 if are_equal else 1

@@ -7,7 +7,7 @@ counted, then parses one file of `dags/` into a DagBag, with all that the file i
 came of it. A stream and a table are declared for each; nothing is remembered between two rounds.
 
 Seconds are those of the processor: parsing waits for nothing, so on an idle machine they are the seconds that pass, and
-on a busy one they still tell what parsing costs. What passed is told beside them.
+on a busy one they still show what parsing costs. The elapsed time is printed beside them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ for dag in bag.dags.values():
 serialized = time.process_time()
 passed = time.monotonic() - began_at
 assert not bag.import_errors, bag.import_errors
-told = {"parsed_seconds": parsed - began, "serialized_seconds": serialized - parsed, "passed_seconds": passed}
-print(json.dumps({"dags": len(bag.dags), **told}))
+figures = {"parsed_seconds": parsed - began, "serialized_seconds": serialized - parsed, "passed_seconds": passed}
+print(json.dumps({"dags": len(bag.dags), **figures}))
 """
 
 

@@ -22,7 +22,7 @@ from sluice.tables.declared_tables import load_table as find_table
 
 @dataclass(slots=True, kw_only=True)
 class SteadyProducer:
-    """Sends so many numbered rows a second until it is told to end. sent: how many."""
+    """Sends numbered rows at a steady rate until it is stopped. sent: how many were sent."""
 
     servers: str
     topic: str

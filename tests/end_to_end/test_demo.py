@@ -51,7 +51,7 @@ def _report(stack: Stack, *words: str) -> dict[str, Any]:
 
 
 def _interrupt_while_sending(stack: Stack) -> CommandResult:
-    """Begin a replay that takes long enough, and press Ctrl-C when some of it has been sent."""
+    """Begin a slow replay, and send SIGINT when a part of it has been sent."""
     with _demo(stack, "--days", "2", "--pace", "1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -66,7 +66,7 @@ def _interrupt_while_sending(stack: Stack) -> CommandResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demos:
-    """What the demos on one stack said, in the order in which they ran."""
+    """The reports of the demos on one stack, in the order in which they ran."""
 
     stack: Stack
     interrupted: CommandResult
@@ -77,7 +77,7 @@ class Demos:
 
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demos]:
-    """Three demos on one stack: one that is interrupted, one that goes on, and, after a stop, one of the next days."""
+    """Three demos on one stack: an interrupted one, one that continues it, and, after a stop, one of the next days."""
     with stack_in(tmp_path_factory.mktemp("demo") / "data") as stack:
         interrupted = _interrupt_while_sending(stack)
         processes = len(processes_of(stack))
@@ -143,7 +143,7 @@ def test_a_damaged_table_fails_the_verification(demos: Demos) -> None:
     assert "balance: it is not true" in str(caught.value)
 
 
-def test_a_failed_dag_run_is_told_with_the_end_of_its_log(demos: Demos) -> None:
+def test_failed_dag_run_is_reported_with_the_end_of_its_log(demos: Demos) -> None:
     (demos.stack.data / "checkpoints" / "bronze_weather" / "1" / "metadata").write_text('{"id":"another"}')
     environment = demos.stack.environment()
     access = AirflowAccess(

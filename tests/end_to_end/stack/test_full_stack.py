@@ -90,7 +90,7 @@ def test_the_start_page_leads_to_the_ui(airflow: AirflowUi) -> None:
 
 
 def test_no_token_without_a_password(airflow: AirflowUi) -> None:
-    """SimpleAuthManager hands out tokens to everybody when all are admins; here nobody is."""
+    """SimpleAuthManager gives a token to every caller when all are admins; this stack has no such setting."""
     assert airflow.call("/auth/token")[0] == 403
 
 

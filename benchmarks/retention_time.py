@@ -1,8 +1,8 @@
-"""How long the ledger takes to forget old batches row by row, beside dropping the partitions of whole days.
+"""How long the ledger takes to delete old batches row by row, compared with dropping the partitions of whole days.
 
-    .venv/bin/python -m benchmarks.forgetting_batches [--rows 500000] [--days 60] [--kept 30]
+    .venv/bin/python -m benchmarks.retention_time [--rows 500000] [--days 60] [--kept 30]
 
-Row by row is what `sluice.ledger.retention.tidy` does. The twin is the same table partitioned by the day of
+Row by row is what `sluice.ledger.retention.apply_retention` does. The twin is the same table partitioned by the day of
 `recorded_at`; of each old day the sums are added up and its partition is dropped. While either works, a driver records
 a batch every 20 ms: how long its record takes is what a stream would feel.
 """
@@ -30,7 +30,7 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.retention import Retention, tidy
+from sluice.ledger.retention import Retention, apply_retention
 
 STREAMS = 100
 
@@ -57,7 +57,7 @@ ON CONFLICT (stream, generation) DO UPDATE SET batches = forgotten_batches.batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class Deletion:
     """What it took. record_ms: how long the records of a driver took meanwhile, in milliseconds."""
 
     way: str
@@ -107,15 +107,15 @@ def recording(ledger: Ledger, table: str) -> Iterator[list[float]]:
         driver.join()
 
 
-def measure(ledger: Ledger, way: str, *, table: str, like: str, forget: Callable[[], object]) -> Forgotten:
-    """Forget what is old, one way."""
+def measure(ledger: Ledger, way: str, *, table: str, like: str, delete: Callable[[], object]) -> Deletion:
+    """Delete the old batches in one way, and measure it."""
     before = megabytes(ledger, like)
     with recording(ledger, table) as took:
         began = time.monotonic()
-        forget()
+        delete()
         seconds = time.monotonic() - began
     after = megabytes(ledger, like)
-    return Forgotten(way=way, seconds=seconds, megabytes_before=before, megabytes_after=after, record_ms=took)
+    return Deletion(way=way, seconds=seconds, megabytes_before=before, megabytes_after=after, record_ms=took)
 
 
 def make_partitions(ledger: Ledger, *, days: int) -> list[str]:
@@ -155,7 +155,7 @@ def _batch(number: int) -> BatchObservation:
     )
 
 
-def show(found: Sequence[Forgotten]) -> None:
+def show(found: Sequence[Deletion]) -> None:
     """A table."""
     table = Table(title="Forgetting old batches")
     for heading in ("way", "seconds", "MB before", "MB after", "records", "record p50 ms", "p99", "worst"):
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     filled = {"streams": STREAMS, "days": chosen.days, "rows": chosen.rows}
     kept = Retention(batches=timedelta(days=chosen.kept), runs=timedelta(days=chosen.kept))
     with (
-        tempfile.TemporaryDirectory(prefix="sluice-forgetting-") as place,
+        tempfile.TemporaryDirectory(prefix="sluice-retention-") as place,
         running_postgres(Path(place)) as server,
     ):
         url = server.url.render_as_string(hide_password=False)
@@ -186,12 +186,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_ledger(url) as ledger:
             run_sql(ledger, _FILL.format(table="sluice.batches", **filled))
             rows = measure(
-                ledger, "row by row", table="sluice.batches", like="batches", forget=partial(tidy, ledger, kept)
+                ledger,
+                "row by row",
+                table="sluice.batches",
+                like="batches",
+                delete=partial(apply_retention, ledger, kept),
             )
             partitions = make_partitions(ledger, days=chosen.days)
             run_sql(ledger, _FILL.format(table="daily", **filled))
             old = partitions[: chosen.days - chosen.kept + 1]
-            days = measure(ledger, "day by day", table="daily", like="daily%", forget=partial(drop, ledger, old))
+            days = measure(ledger, "day by day", table="daily", like="daily%", delete=partial(drop, ledger, old))
     show([rows, days])
     return 0
 
