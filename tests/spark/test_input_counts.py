@@ -6,7 +6,8 @@ import pytest
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice_spark.query.stream_plan import INPUT_METRIC, plan_stream
+from sluice_spark.query.stream_inputs import INPUT_METRIC
+from sluice_spark.query.stream_plan import plan_stream
 
 ROWS = [{"id": number, "word": word} for number, word in enumerate(("one", "two", "three"))]
 

@@ -1,4 +1,4 @@
-"""Tells what Spark plans to do for a stream, or why it cannot, before anything is started."""
+"""Reports what Spark plans to do for a stream, or why it cannot, before anything is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.plan_report import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
 from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings
-from sluice_spark.query.runnable import stateful_operators
+from sluice_spark.query.logical_plan import analyzed_plan, children_of
+from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.query.united_outputs import part
 from sluice_spark.session.spark_errors import first_line
@@ -22,14 +23,14 @@ from sluice_spark.session.spark_errors import first_line
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-_UNTOLD = frozenset({"Project", "SubqueryAlias", "CollectMetrics", "View", "SerializeFromObject"})
+_NOT_SHOWN = frozenset({"Project", "SubqueryAlias", "CollectMetrics", "View", "SerializeFromObject"})
 """Steps that only rename, select or count: a reader looks for what joins, groups, filters and keeps."""
 
 _LONGEST_STEP = 160
 
 
 def observe_plan(spark: SparkSession, stream: LoadedStream, settings: Settings) -> PlanObservation:
-    """What Spark plans to do for a stream, or the problem that keeps it from that. Nothing is read or written."""
+    """What Spark plans to do for a stream, or the problem that prevents it. Nothing is read or written."""
     try:
         plan = plan_stream(spark, stream, settings)
     except SluiceError as error:
@@ -51,7 +52,7 @@ def _observation(
         output_mode=next(iter(declaration.outputs.values())).mode,
         inputs=tuple(_inputs(stream)),
         outputs=tuple(_outputs(plan)) if plan is not None else (),
-        operators=tuple(_steps(plan.rows._jdf.queryExecution().analyzed(), 0)) if plan is not None else (),
+        operators=tuple(_steps(analyzed_plan(plan.rows), 0)) if plan is not None else (),
         stateful=stateful,
         state=f"{state.provider}{', changelog' if state.changelog else ''}" if stateful else None,
         problem=problem,
@@ -76,13 +77,12 @@ def _outputs(plan: StreamPlan) -> Iterator[PlannedOutput]:
 
 def _steps(plan: JavaObject, depth: int) -> Iterator[tuple[int, str]]:
     """The plan's steps from the result down to the inputs."""
-    is_told = plan.nodeName() not in _UNTOLD
-    if is_told:
+    is_shown = plan.nodeName() not in _NOT_SHOWN
+    if is_shown:
         text = " ".join(plan.simpleString(10).split())
         yield depth, text if len(text) <= _LONGEST_STEP else f"{text[:_LONGEST_STEP]}…"
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _steps(children.apply(index), depth + is_told)
+    for child in children_of(plan):
+        yield from _steps(child, depth + is_shown)
 
 
 def _trigger_text(stream: LoadedStream) -> str:

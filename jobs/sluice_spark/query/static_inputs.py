@@ -1,8 +1,8 @@
 """Keeps static inputs as fresh as they are declared, while a query runs.
 
-Spark plans every batch anew and so reads tables and databases anew. Two things it does once, when the stream starts,
-and they are done again here: it lists the files of a folder, and it fills the cache of an input that may be reused for
-a while (`refresh`). A batch that is running meanwhile keeps what it was planned with.
+Spark plans every batch again, and so reads tables and databases again. Two things it does only once, when the stream
+starts, and this module repeats them: it lists the files of a folder, and it fills the cache of an input that may be
+reused for a while (`refresh`). A batch that runs meanwhile keeps what it was planned with.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sluice.declarations.source_declarations import FilesSource
 _log = logging.getLogger(__name__)
 
 LISTING_SECONDS = 1.0
-"""How old the list of a folder's files may be: a batch sees what was there a second before it began."""
+"""The age limit of a list of files: a batch sees the files that were there a second before it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What must be done so often that a static input is as fresh as declared."""
+    """What keeps a static input as fresh as declared, and how often it is done."""
 
     input: str
     every_seconds: float
@@ -42,7 +42,7 @@ class Renewals:
 
     Parameters
     ----------
-    renewals: what is to be done how often.
+    renewals: what is done how often.
     """
 
     def __init__(self, renewals: Sequence[Renewal]) -> None:
@@ -50,11 +50,11 @@ class Renewals:
         self._made_at: dict[str, float] = {}
 
     def renew_due(self, *, now_seconds: float) -> None:
-        """Make every renewal whose time has come; the first time, all. One that fails is made again the next time.
+        """Make every renewal that is due; the first time, all. A failed renewal is tried again at the next call.
 
         Parameters
         ----------
-        now_seconds: on a clock that never goes back.
+        now_seconds: of a monotonic clock.
         """
         for renewal in self._renewals:
             made_at = self._made_at.get(renewal.input)
@@ -63,13 +63,13 @@ class Renewals:
             try:
                 renewal.renew()
             except (PySparkException, Py4JJavaError) as error:
-                _log.warning("the static input %s cannot be read anew: %s", renewal.input, str(error).splitlines()[0])
+                _log.warning("the static input %s cannot be read again: %s", renewal.input, str(error).splitlines()[0])
             else:
                 self._made_at[renewal.input] = now_seconds
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew at once, and then whenever it is due, on a thread of its own, until the block ends."""
+        """Renew at once, and then whenever a renewal is due, on a thread of its own, until the block ends."""
         if not self._renewals:
             yield
             return
@@ -103,20 +103,20 @@ def renewals_of(declared: Mapping[str, InputDeclaration], opened: Mapping[str, D
 def _renewals_of(name: str, declared: InputDeclaration, rows: DataFrame) -> Iterator[Renewal]:
     is_listed = isinstance(declared.declared_source.source, FilesSource)
     if declared.refresh is not None:
-        renew = partial(_fill_cache_anew, rows, is_listed=is_listed)
+        renew = partial(_refill_cache, rows, is_listed=is_listed)
         yield Renewal(input=name, every_seconds=declared.refresh.total_seconds(), renew=renew)
     elif not declared.is_stream and is_listed:
-        yield Renewal(input=name, every_seconds=LISTING_SECONDS, renew=partial(_list_files_anew, rows))
+        yield Renewal(input=name, every_seconds=LISTING_SECONDS, renew=partial(_list_files_again, rows))
 
 
-def _fill_cache_anew(rows: DataFrame, *, is_listed: bool) -> None:
+def _refill_cache(rows: DataFrame, *, is_listed: bool) -> None:
     rows.unpersist()
     if is_listed:
-        _list_files_anew(rows)
-    rows.persist()  # this fixes what is read; the first batch that needs it reads it
+        _list_files_again(rows)
+    rows.persist()  # this fixes what is read; the first batch that needs the rows reads them
 
 
-def _list_files_anew(rows: DataFrame) -> None:
+def _list_files_again(rows: DataFrame) -> None:
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
     for index in range(leaves.size()):
         leaves.apply(index).relation().location().refresh()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.settings import Settings
-from sluice_spark.query.sample import sample_input
+from sluice_spark.query.input_sample import sample_input
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, rows_of_plan, scala_sequence
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.jvm import jvm_of
 
@@ -52,7 +52,7 @@ def preview(
     try:
         counts = {name: rows.count() for name, rows in kept.items()}
         outputs = transform(spark, stream, {**inputs, **kept})
-        plans = [step for rows in outputs.values() for step in _steps(_analyzed(rows))]
+        plans = [step for rows in outputs.values() for step in _steps(analyzed_plan(rows))]
         outputs = {name: _as_batch(rows) for name, rows in outputs.items()}
         refused = [*undecoded, *(outputs.pop(name) for name in [QUARANTINE_OUTPUT] if name in outputs)]
         return PreviewObservation(
@@ -102,29 +102,20 @@ def _differences(
 
 def _as_batch(rows: DataFrame) -> DataFrame:
     """The same rows where Spark knows a step for streams only: a batch has all duplicates in hand."""
-    plan = _analyzed(rows)
+    plan = analyzed_plan(rows)
     if _WITHIN_WATERMARK not in _steps(plan):
         return rows
     spark = rows.sparkSession
-    java = jvm_of(spark).org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, _replaced(spark, plan))
-    return ClassicDataFrame(java, spark)
+    return rows_of_plan(spark, _replaced(spark, plan))
 
 
 def _replaced(spark: SparkSession, plan: JavaObject) -> JavaObject:
     jvm = jvm_of(spark)
-    children = [_replaced(spark, child) for child in _children(plan)]
+    children = [_replaced(spark, child) for child in children_of(plan)]
     if plan.nodeName() == _WITHIN_WATERMARK:
         return jvm.org.apache.spark.sql.catalyst.plans.logical.Deduplicate(plan.keys(), children[0])
-    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(children)) if children else plan
+    return plan.withNewChildren(scala_sequence(spark, children)) if children else plan
 
 
 def _steps(plan: JavaObject) -> list[str]:
-    return [plan.nodeName(), *(name for child in _children(plan) for name in _steps(child))]
-
-
-def _children(plan: JavaObject) -> list[JavaObject]:
-    return [plan.children().apply(index) for index in range(plan.children().size())]
-
-
-def _analyzed(rows: DataFrame) -> JavaObject:
-    return rows._jdf.queryExecution().analyzed()
+    return [plan.nodeName(), *(name for child in children_of(plan) for name in _steps(child))]

@@ -1,4 +1,4 @@
-"""Compares the rows of an output with the table they go into: the same columns by name, of the same types."""
+"""Compares the rows of an output with their table: the same columns by name, of the same types."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sluice.errors import ColumnDifference, SchemaError
 
 
 def require_fit(rows: StructType, table: StructType, *, stream: str, output: str, table_name: str) -> None:
-    """See that rows fit a table. The order of columns is free; a value that is missing where one is required is found
-    when the row is written.
+    """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
+    written.
 
     Raises
     ------
@@ -27,11 +27,11 @@ def require_fit(rows: StructType, table: StructType, *, stream: str, output: str
 
 
 def find_differences(rows: StructType, table: StructType, *, within: str = "") -> Iterator[ColumnDifference]:
-    """What is missing, what has another type, and what is too much, in the order of the table's columns.
+    """The columns that are missing, of another type or unknown, in the order of the columns of the table.
 
     Parameters
     ----------
-    within: the names of the columns that these lie in, each with a dot behind it.
+    within: the path of the enclosing columns, each name followed by a dot.
     """
     given = {field.name: field.dataType for field in rows}
     wanted = {field.name: field.dataType for field in table}
@@ -50,8 +50,8 @@ def find_differences(rows: StructType, table: StructType, *, within: str = "") -
 
 
 def _type_differences(given: DataType, wanted: DataType, *, column: str) -> Iterator[ColumnDifference]:
-    """The places inside a column at which two types differ. Whether a value may be missing is none of them: the two
-    sides see that differently.
+    """The places inside a column at which two types differ. Nullability is not compared: the two sides define it
+    differently.
     """
     match given, wanted:
         case StructType(), StructType():

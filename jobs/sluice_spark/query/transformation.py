@@ -1,4 +1,4 @@
-"""Runs a stream's transformation: a Python function or an SQL query that lies beside the declaration."""
+"""Runs the transformation of a stream: a Python function or an SQL query beside the declaration."""
 
 from __future__ import annotations
 

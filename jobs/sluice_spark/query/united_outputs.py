@@ -1,4 +1,4 @@
-"""Carries several outputs through one streaming query: their rows are tagged, united, and parted again in each batch.
+"""Carries several outputs through one streaming query: rows are tagged and united, and separated in each batch.
 
 Why one query and not one for each output: decision 0015.
 """
@@ -41,12 +41,12 @@ def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType]
 
 
 def move(united: DataFrame, *, output: str, where: Column, into: str, row: Column) -> DataFrame:
-    """The same rows, some of them as another output's. Row by row: no part of the plan is computed a second time.
+    """The same rows, with some rows moved to another output. No part of the plan is computed a second time.
 
     Parameters
     ----------
-    where: which rows of `output` go, in terms of `field`.
-    row: what each becomes, a struct of the columns of `into`.
+    where: which rows of `output` move, in terms of `field`.
+    row: what each row becomes, a struct of the columns of `into`.
     """
     goes = (fn.col(_TAG) == output) & where
     columns = {
@@ -58,19 +58,19 @@ def move(united: DataFrame, *, output: str, where: Column, into: str, row: Colum
 
 
 def field(output: str, name: str) -> Column:
-    """A column of an output's rows in what `unite` made of several."""
+    """A column of the rows of an output, in the result of `unite`."""
     return fn.col(output).getField(name)
 
 
 def part(united: DataFrame, output: str) -> DataFrame:
-    """The rows of one output, out of what `unite` made."""
+    """The rows of one output, from the result of `unite`."""
     if _TAG not in united.columns:
         return united
     return united.where(fn.col(_TAG) == output).select(fn.col(f"{output}.*"))
 
 
 def row_counts(united: DataFrame, outputs: Mapping[str, object]) -> list[Column]:
-    """An aggregate for each output that counts its rows while they pass by, for `DataFrame.observe`."""
+    """An aggregate for each output that counts its rows, for `DataFrame.observe`."""
     if _TAG not in united.columns:
         return [fn.count(fn.lit(1)).alias(name) for name in outputs]
     return [fn.count_if(fn.col(_TAG) == name).alias(name) for name in outputs]

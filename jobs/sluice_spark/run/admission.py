@@ -1,4 +1,4 @@
-"""Admits the run of an increment: at once, or in the place of one whose driver is gone."""
+"""Admits a run of an incremental stream, also in place of a run whose driver is gone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _log = logging.getLogger(__name__)
 def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -> RunObservation:
     """Admit a run of an incremental stream, carried out by this process.
 
-    Nobody watches the driver of an increment, so one that was killed is still counted on; it is found out here. A run
-    whose driver may live is left alone; one of which nobody can tell only until its lease is over.
+    The driver of an increment is not supervised, so the ledger still has the run of a killed driver as live; it is
+    ended here. A run whose driver may be alive is left alone. A run whose driver cannot be observed is left alone until
+    its lease is over.
 
     Parameters
     ----------
-    launched_by: who asked, for a person.
+    launched_by: who asked, for people who read it.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -
 
 
 def _has_given_way(ledger: Ledger, live: RunObservation) -> bool:
-    """Whether the run that is in the way has no driver any more, or lost its lease without anybody to ask."""
+    """Whether the driver of the live run is gone, or cannot be observed and its lease is over."""
     seen = ProcessState.UNKNOWN if live.process is None else observe_process(live.process)
     if seen is ProcessState.GONE:
         record_end(ledger, live.run_id, state=RunState.LOST, exit_code=None, reason="its driver is gone")

@@ -1,4 +1,4 @@
-"""Tells the ledger that a driver works, renews its lease there, and hears what is wanted of it."""
+"""Reports to the ledger that a driver works, renews its lease, and reads the desired state of its stream."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _LAST_BEAT_SECONDS = 10.0
 
 
 class Heartbeat:
-    """A thread that beats as long as the run works, and one that watches the lease. A context manager.
+    """A thread that sends heartbeats while the run works, and a thread that watches the lease. A context manager.
 
-    A ledger that does not answer is no reason to stop at once: the tables keep every batch once without it. But it is
-    one after a while, because the lease runs out meanwhile (`sluice.supervision.held_lease`). A thread of its own
-    watches that, because a query of a ledger that hangs may hang as well.
+    A run goes on when the ledger does not answer: the tables keep every batch once without it. It stops after a while,
+    because its lease runs out meanwhile (`sluice.supervision.held_lease`). A second thread watches that, because the
+    heartbeat may hang in a query to the ledger.
 
     Parameters
     ----------
-    lease: hears of every renewal; the delivery asks it before it publishes.
+    lease: is updated with every renewal; the delivery asks it before it publishes.
     """
 
     def __init__(self, ledger: Ledger, run_id: str, stop: StopRequest, *, lease: HeldLease) -> None:

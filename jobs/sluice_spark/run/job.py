@@ -1,4 +1,4 @@
-"""What every job does around its work: one form of log, and an end that others can read.
+"""Runs the work of a job: logging in one format, and an end that other processes can read.
 
 The exit status is 0 when the job ended as requested, 2 for wrong arguments, settings or declarations, 1 for any other
 failure; the line before the last says `sluice: reason: <word>` (`FailureReason`), the last one
@@ -26,15 +26,15 @@ from sluice_spark.delivery.delivery_context import TurnedAwayError
 _log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 600
-"""Characters of a reason: a sentence or two. Spark's messages go on for pages, and those stay in the log."""
+"""Characters of a reason: a sentence or two. Spark's messages fill pages; they stay in the log."""
 
 
 def run_job(work: Callable[[], None]) -> int:
-    """Do a job's work and return the exit status of its process."""
+    """Do the work of a job and return the exit status of its process."""
     _log_to_stderr()
     try:
         work()
-    except Exception as error:  # noqa: BLE001  # the end of the process: whatever it was becomes its status and last line
+    except Exception as error:  # noqa: BLE001  # the end of the process: any error becomes its exit status and its last line
         if not isinstance(error, SluiceError):
             _log.exception("the job failed")
         sys.stderr.write(f"{REASON_MARK}{failure_of_error(error).reason}\n{FAILURE_MARK}{reason_of(error)}\n")
@@ -45,11 +45,11 @@ def run_job(work: Callable[[], None]) -> int:
 
 @contextmanager
 def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]:
-    """Record in the ledger how a run ends: with the reason that the block says, or with the error that it raises.
+    """Record in the ledger how a run ends: with the reason that the block gives, or with the error that it raises.
 
     Yields
     ------
-    What takes the reason of an end without failure.
+    A function that takes the reason of an end without failure.
     """
     reasons: list[str] = []
     try:
@@ -65,14 +65,14 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
                 failure=failure_of_error(error),
             )
         except LedgerError as silent:
-            # The run's own error is the one to tell; whoever watches the process records its exit.
+            # The error of the run is the one to raise; the process that watches this one records its exit.
             _log.warning("the end of the run could not be recorded: %s", silent)
         raise
     record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="; ".join(reasons))
 
 
 def reason_of(error: Exception) -> str:
-    """The one line that says why a job failed."""
+    """Why a job failed, in one line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
 
@@ -95,9 +95,9 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("py4j", "pyspark"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # py4j tells every error of a callback with its traceback; a batch that is turned away is no error.
-    logging.getLogger("py4j.clientserver").addFilter(_is_worth_telling)
+    # py4j logs every error of a callback with its traceback; a batch that is turned away is no error.
+    logging.getLogger("py4j.clientserver").addFilter(_is_worth_logging)
 
 
-def _is_worth_telling(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], TurnedAwayError)

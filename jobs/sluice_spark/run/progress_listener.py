@@ -1,4 +1,4 @@
-"""Turns what Spark tells of a batch into an observation, and hands it over."""
+"""Turns Spark's progress report of a batch into an observation, and hands it over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.ledger.records.stream_batch import BatchObservation
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
-from sluice_spark.query.stream_plan import INPUT_METRIC
+from sluice_spark.query.stream_inputs import INPUT_METRIC
 from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class BatchOrigin:
 
 
 def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin: BatchOrigin) -> BatchObservation:
-    """One batch as the ledger knows it.
+    """One batch as the ledger records it.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def batch_line(batch: BatchObservation) -> str:
 
 
 class _ReportsAsJson(JStreamingQueryListener):
-    """What Spark calls. PySpark takes a progress report apart in the JVM, which takes 245 calls and 60 ms of each batch
-    on two busy cores, and has as many objects to be let go of there; its JSON says the same in two calls.
+    """The listener that Spark calls. PySpark reads a progress report field by field from the JVM, which takes 245 calls
+    and 60 ms of each batch on two busy cores; its JSON holds the same and takes two calls.
     """
 
     def onQueryProgress(self, jevent: JavaObject) -> None:  # noqa: N802  # Spark's name
@@ -102,14 +102,14 @@ class _ReportsAsJson(JStreamingQueryListener):
 
 
 class ProgressListener(StreamingQueryListener):
-    """Observes every batch that was delivered and hands it over. It never raises and never waits: Spark's events queue
-    up behind it.
+    """Observes every delivered batch and hands the observation over. It never raises and never waits, because Spark's
+    events queue up behind it.
 
     Parameters
     ----------
     spark: the session of the queries that it is added to.
     origin: whose batches they are.
-    take_delivered: gives what the delivery counted of a batch; none for a progress report without a batch.
+    take_delivered: returns what the delivery counted of a batch; none for a progress report without a batch.
     hand_over: takes an observation, at once.
     """
 
@@ -133,7 +133,7 @@ class ProgressListener(StreamingQueryListener):
         return jvm_of(self._spark).PythonStreamingQueryListenerWrapper(_ReportsAsJson(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
-        """Nothing to see yet."""
+        """There is nothing to observe yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  # Spark's name
         """Observe a batch."""
@@ -149,10 +149,10 @@ class ProgressListener(StreamingQueryListener):
             _log.exception("a batch could not be observed")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  # Spark's name
-        """Idle is healthy and no batch."""
+        """An idle trigger has no batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  # Spark's name
-        """All progress of the query has been seen: Spark reports in order."""
+        """Note that all progress of the query was reported: Spark reports in order."""
         self.terminated.set()
 
 
@@ -163,8 +163,8 @@ def _input_rows(progress: Mapping[str, Any]) -> int:
 
 
 def _late_rows(progress: Mapping[str, Any]) -> int:
-    """Rows that came too late, once for each operator that dropped them. What an aggregation drops are groups, so its
-    rows are counted below it; where that is impossible, its own count is better than none.
+    """Late rows, once for each operator that dropped them. An aggregation drops groups, so its rows are counted below
+    it; where that is impossible, its own count is used.
     """
     observed = progress.get("observedMetrics", {})
     counted: list[int] = [metric["rows"] for name, metric in observed.items() if name.startswith(LATE_METRIC)]

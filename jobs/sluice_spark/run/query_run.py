@@ -1,4 +1,4 @@
-"""Runs a stream's query in this driver: starts it, watches it, and stops it between two batches."""
+"""Runs the query of a stream in this driver: starts it, watches it, and stops it between two batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCH_SECONDS = 90.0
 """How long a stop then waits for the running batch; after that it is interrupted, and runs again at the next start."""
 
 _LAST_EVENTS_SECONDS = 10.0
-"""How long the end waits for Spark's report of the last batches."""
+"""How long the end of a run waits for Spark's report of the last batches."""
 
 _LOOK_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
@@ -51,7 +51,7 @@ class QueryRun:
 
         Parameters
         ----------
-        trigger: in the words of `DataStreamWriter.trigger`.
+        trigger: the arguments of `DataStreamWriter.trigger`.
 
         Returns
         -------
@@ -59,7 +59,7 @@ class QueryRun:
 
         Raises
         ------
-        Exception: what made the query fail; the error of the delivery itself where it was one.
+        Exception: what made the query fail; the error of the delivery itself, if it was one.
         """
         streams = self.plan.rows.sparkSession.streams
         listener = self._listener()
@@ -150,4 +150,4 @@ class QueryRun:
         if not is_interrupted:
             raise error
         _log.info("the stop came while a batch was planned; it is planned again at the next start")
-        _log.debug("what the interrupted planning said: %s", error)
+        _log.debug("the error of the interrupted planning: %s", error)

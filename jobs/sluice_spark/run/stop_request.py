@@ -1,4 +1,4 @@
-"""How a run is asked to stop, and how it stops between two batches instead of within one."""
+"""The request to stop a run, and the signals that make it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class StopReason(StrEnum):
-    """Why a run that did not fail has ended; the ledger's reason of its end."""
+    """Why a run ended without a failure; the ledger records it as the reason."""
 
     STOPPED = "stopped as requested"
     SIGNALLED = "stopped by a signal"
@@ -66,7 +66,7 @@ class StopRequest:
 def stop_on_signals(spark: SparkSession, stop: StopRequest) -> None:
     """Make SIGTERM and SIGINT ask for a stop, whether Python or Spark's JVM gets them.
 
-    Under `spark-submit` the process that others know is the JVM, which would otherwise end at once, within a batch.
+    Under `spark-submit` other processes signal the JVM, which would otherwise end at once, within a batch.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.make(StopReason.SIGNALLED))

@@ -29,7 +29,7 @@ from sluice_spark.session.session import open_session
 class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
 
-    reached: is told the places that each batch passes.
+    reached: is called at each crash point that a batch passes.
     """
 
     settings: Settings
@@ -78,13 +78,13 @@ class SupervisedRun:
         lease: HeldLease,
         hand_over: HandOver,
     ) -> StopReason:
-        """The same in a session that is open.
+        """Run the stream in an open session.
 
         Parameters
         ----------
         stop: what may ask the run to stop.
-        lease: the run's lease; `require` of it comes before each publication, which carries its token.
-        hand_over: takes the observation of each batch, at once, and says when the ledger has it.
+        lease: the lease of the run; it is asked before each publication.
+        hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
         checkpoint = observe_checkpoint(
             spark, self.ledger, self.stream, run_id=self.run.run_id, checkpoints_root=self.settings.checkpoints

@@ -18,8 +18,8 @@ from sluice_spark.sources.input_decoding import DecodedInput, decode
 def sample_input(
     spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int, folder: Path
 ) -> DecodedInput:
-    """At most so many rows of what arrives through an input, from where a new checkpoint would begin; a static input
-    whole. Of records whose values are decoded so many are taken, and those that are refused are among them.
+    """A sample of the rows of an input, from where a new checkpoint would start; a static input is read whole. Of
+    records whose values are decoded, the sample includes those that cannot be decoded.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def sample_input(
     Raises
     ------
     SettingsError: when the deployment does not have the connection that the input names.
-    UsageError: when this kind of source cannot be looked at without taking its rows from the stream.
+    UsageError: when this kind of source can only be read as a stream.
     """
     if not declared.is_stream:
         return DecodedInput(rows=open_input(spark, declared, settings, folder=folder))

@@ -1,0 +1,102 @@
+"""The inputs of a stream: read, decoded, with their watermarks, and counted where Spark's own count is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.settings import Settings
+from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
+from sluice_spark.sources import read_input, with_watermark
+from sluice_spark.sources.input_decoding import decode
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+INPUT_METRIC = "sluice.input."
+"""The prefix of the observed metric that counts an input's rows. Spark's own `numInputRows` counts a source once for
+each place in the plan where it is read, which is each output; where it is read once, a second count of every row would
+only cost time."""
+
+_NEW_SOURCE = "StreamingRelationV2"
+"""What reads a source of the newer kind, in the words of an analyzed plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedInputs:
+    """The inputs as the transformation gets them.
+
+    rows: by name, decoded and with their watermarks. rejected: of each input with decoded values, what has none.
+    """
+
+    rows: Mapping[str, DataFrame]
+    rejected: tuple[DataFrame, ...]
+
+
+def read_inputs(
+    spark: SparkSession, stream: LoadedStream, settings: Settings, *, checkpoint: str | None
+) -> dict[str, DataFrame]:
+    """What arrives through each input, as its source returns it.
+
+    Raises
+    ------
+    SettingsError: when a connection is missing.
+    """
+    return {
+        name: read_input(spark, declared, settings, checkpoint=checkpoint)
+        for name, declared in stream.declaration.inputs.items()
+    }
+
+
+def open_inputs(stream: LoadedStream, arriving: Mapping[str, DataFrame], settings: Settings) -> OpenedInputs:
+    """Decode the values of the inputs and set their watermarks."""
+    declared = stream.declaration.inputs
+    decoded = {
+        name: decode(rows, declared[name], folder=stream.folder, settings=settings) for name, rows in arriving.items()
+    }
+    return OpenedInputs(
+        rows={name: with_watermark(one.rows, declared[name]) for name, one in decoded.items()},
+        rejected=tuple(one.refused for one in decoded.values() if one.refused is not None),
+    )
+
+
+def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFrame]) -> bool:
+    """Whether Spark's own count of a batch's rows is right. It adds up the rows of every reading of a source, and does
+    not know sources of the older kind whose plan has more leaves than it looks for.
+
+    Source: `ProgressReporter.extractSourceToNumInputRows` of Spark 4.1.
+    """
+    sources = [_identity(leaf) for rows in inputs if rows.isStreaming for leaf in leaves_of(analyzed_plan(rows))]
+    read = [leaf for rows in outputs for leaf in leaves_of(analyzed_plan(rows)) if leaf.isStreaming()]
+    are_new = all(leaf.nodeName() == _NEW_SOURCE for leaf in read)
+    return are_new and sorted(sources) == sorted(_identity(leaf) for leaf in read)
+
+
+def with_counts(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """The inputs, with an observed metric that counts the rows of each stream."""
+    return {
+        name: rows.observe(f"{INPUT_METRIC}{name}", fn.count(fn.lit(1)).alias("rows")) if rows.isStreaming else rows
+        for name, rows in inputs.items()
+    }
+
+
+def sources_in_order(united: DataFrame, inputs: Mapping[str, DataFrame]) -> tuple[str, ...]:
+    """Which input each source of the query is: Spark numbers them as they come first in the plan."""
+    name_by_leaf = {
+        _identity(leaf): name
+        for name, rows in inputs.items()
+        if rows.isStreaming
+        for leaf in leaves_of(analyzed_plan(rows))
+    }
+    streaming = (leaf for leaf in leaves_of(analyzed_plan(united)) if leaf.isStreaming())
+    return tuple(dict.fromkeys(name_by_leaf.get(_identity(leaf), leaf.nodeName()) for leaf in streaming))
+
+
+def _identity(leaf: JavaObject) -> tuple[int, ...]:
+    """The ids of the leaf's columns: two readings of a source never share them."""
+    return tuple(attribute.exprId().id() for attribute in python_list(leaf.output()))
