@@ -1,8 +1,8 @@
 """Counts late rows below the aggregations of a stream.
 
 Spark drops late rows *after* it has aggregated every partition of a batch, and counts groups: it reports a thousand
-late rows of one window as one or two. So an observed metric is put below every aggregation of a stream's plan. It counts
-rows against the same watermark by which Spark drops rows of the batch.
+late rows of one window as one or two. So an observed metric is put below every aggregation of a stream's plan. It
+counts rows against the same watermark by which Spark drops rows of the batch.
 
 *How the plan gets the watermark*: Spark optimizes the plan of every batch again, and folds what is constant on the
 driver. The metric compares with a call of `Long.getLong`, which reads a system property of the driver's JVM; it is
