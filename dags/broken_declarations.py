@@ -1,4 +1,4 @@
-"""A DAG for every broken declaration, tagged `broken`, that tells file, line and message."""
+"""A DAG for every broken declaration, tagged `broken`, that shows file, line and message."""
 
 from airflow.sdk import get_parsing_context
 

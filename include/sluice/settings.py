@@ -66,7 +66,7 @@ class KafkaConnection(BaseModel):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
         None, description="with SASL: how the password is proved"
     )
-    username: str | None = Field(None, description="with SASL: who connects")
+    username: str | None = Field(None, description="with SASL: the user")
     password: SecretStr | None = Field(None, description="with SASL: the user's password")
     ca_file: Path | None = Field(
         None, description="with SSL: the certificates that brokers are trusted by, PEM; unset: the machine's own"
@@ -139,7 +139,7 @@ class SchemaRegistryConnection(BaseModel):
         description="the address below which `/subjects` and `/schemas` lie, without user and password",
         pattern=r"^https?://[^\s?#@]+$",
     )
-    username: str | None = Field(None, description="who asks; unset: nobody is named")
+    username: str | None = Field(None, description="the user of the requests; unset: requests without a user")
     password: SecretStr | None = Field(None, description="the user's password")
     ca_file: Path | None = Field(
         None, description="the certificates that the registry is trusted by, PEM; unset: the machine's own"
@@ -175,15 +175,13 @@ class Settings(BaseSettings):
     jars: Path = Field(description="the folder with one folder of jars for each class path of ivy.xml")
     logs: Path = Field(description="the folder of the drivers' log files")
     driver_log_bytes: int = Field(
-        LARGEST_LOG_BYTES, gt=0, description="from which size on a driver's log is put aside; three such logs are kept"
+        LARGEST_LOG_BYTES, gt=0, description="the size at which a driver's log is rotated; three rotated logs are kept"
     )
-    batches_kept_days: int = Field(
-        30, gt=0, description="for how many days the ledger keeps batches, and so how far back a stream can be rewound"
-    )
+    batches_kept_days: int = Field(30, gt=0, description="how many days the ledger keeps batches")
     runs_kept_days: int = Field(
         90,
         gt=0,
-        description="after how many days the ledger puts ended runs into its archive, all but a stream's newest",
+        description="after how many days the ledger archives ended runs; the newest of each stream stay",
     )
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")

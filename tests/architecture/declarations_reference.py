@@ -1,6 +1,6 @@
 """`docs/declarations.md`, made from the models of declarations: every key with its type, default and meaning.
 
-Write it anew with `python -m tests.architecture.declarations_reference`.
+Write it again with `python -m tests.architecture.declarations_reference`.
 """
 
 from __future__ import annotations

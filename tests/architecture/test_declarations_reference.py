@@ -1,4 +1,4 @@
-"""`docs/declarations.md` says what the models say, and its examples are sound."""
+"""`docs/declarations.md` says what the models say, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sluice.declarations.load_declarations import load_declarations
 
 
 def test_the_reference_is_what_the_models_say() -> None:
-    assert FILE.read_text() == render(), "write it anew: python -m tests.architecture.declarations_reference"
+    assert FILE.read_text() == render(), "write it again: python -m tests.architecture.declarations_reference"
 
 
-def test_its_examples_are_sound(tmp_path: Path) -> None:
+def test_its_examples_are_valid(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n# (\S+)\n(.*?)```", INTRODUCTION, re.DOTALL)
     assert len(examples) == 2
     for name, text in examples:

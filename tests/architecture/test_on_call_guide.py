@@ -6,4 +6,4 @@ from tests.architecture.on_call_guide import FILE, render
 
 
 def test_the_guide_is_what_the_code_says() -> None:
-    assert FILE.read_text() == render(), "write it anew: python -m tests.architecture.on_call_guide"
+    assert FILE.read_text() == render(), "write it again: python -m tests.architecture.on_call_guide"

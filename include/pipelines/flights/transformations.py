@@ -29,7 +29,7 @@ class Key:
 
     @property
     def json_type(self) -> str:
-        """The type of a sound value in the words of Spark's `schema_of_variant`."""
+        """The types of a valid value, as Spark's `schema_of_variant` names them."""
         return "BIGINT" if self.type == "integer" else "STRING"
 
 
@@ -58,8 +58,8 @@ def silver_flights(records: DataFrame, airlines: DataFrame, planes: DataFrame) -
         # What is not UTF-8 is shown as hexadecimal digits, so that no byte of the evidence is lost.
         fn.coalesce(fn.try_validate_utf8(fn.col("text")), fn.concat(fn.lit("0x"), fn.hex("text"))).alias("payload"),
     )
-    sound = read.where("reason IS NULL").select(*_flight_columns(), "topic", "partition", "offset")
-    named = _once(sound).join(
+    valid = read.where("reason IS NULL").select(*_flight_columns(), "topic", "partition", "offset")
+    named = _once(valid).join(
         fn.broadcast(airlines.select("carrier", fn.col("name").alias("airline"))), "carrier", "left"
     )
     flights = named.join(
@@ -108,7 +108,7 @@ def _once(flights: DataFrame) -> DataFrame:
 def _read_flights(records: DataFrame) -> DataFrame:
     """The records with their JSON read into `flight`, and in `reason` what is wrong with those that are no flight."""
     text = fn.col("value").cast("string")
-    # Text stays a variant here, because Spark would take a number or an object for text without a word.
+    # Text stays a variant here, because Spark would silently take a number or an object for text.
     types = ", ".join(f"{key.name} {'INT' if key.type == 'integer' else 'VARIANT'}" for key in _KEYS)
     flight = fn.from_json(text, f"{types}, damaged STRING", {"columnNameOfCorruptRecord": "damaged"})
     return records.select("topic", "partition", "offset", text.alias("text"), flight.alias("flight")).withColumn(
@@ -118,17 +118,17 @@ def _read_flights(records: DataFrame) -> DataFrame:
 
 def _is_sound() -> Column:
     """Whether a record is a flight: all of its values have their types, and what is required is there."""
-    sound = fn.col("flight.damaged").isNull()
+    valid = fn.col("flight.damaged").isNull()
     for key in _KEYS:
         value = fn.col(f"flight.{key.name}")
         if key.required:
-            sound = sound & value.isNotNull()
+            valid = valid & value.isNotNull()
         if key.type != "integer":
             allowed = (key.json_type,) if key.required else (key.json_type, "VOID")
-            sound = sound & fn.coalesce(fn.schema_of_variant(value), fn.lit("VOID")).isin(*allowed)
+            valid = valid & fn.coalesce(fn.schema_of_variant(value), fn.lit("VOID")).isin(*allowed)
         if key.type == "time":
-            sound = sound & _time(value).isNotNull()
-    return sound
+            valid = valid & _time(value).isNotNull()
+    return valid
 
 
 def _reason(text: Column) -> Column:

@@ -26,7 +26,7 @@ PRIMITIVES = (
 
 LARGEST_PRECISION = 38
 DEEPEST_TYPE = 8
-"""Nested types deeper than this are refused: nobody can read them, and every level is recursion."""
+"""Nested types deeper than this are rejected: they are unreadable, and every level is a recursion."""
 
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,9}|[<>\[\](),:?])")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

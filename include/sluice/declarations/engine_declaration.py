@@ -50,7 +50,8 @@ class EngineDeclaration(Declared):
     )
     executor_memory: ByteSize | None = Field(None, ge=_LEAST_HEAP_BYTES, description="an executor's Java heap")
     spot_nodes: bool = Field(
-        False, description="whether nodes may be taken away: an executor that is told so hands on what it holds"
+        False,
+        description="whether nodes may be taken away: an executor then moves its blocks to others before its node ends",
     )
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"

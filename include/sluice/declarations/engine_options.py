@@ -116,7 +116,7 @@ _DECLARED_ELSEWHERE = {
 
 def option_problem(name: str, value: str) -> str:
     """Why a declaration may not give this setting this value; empty when it may. The value itself stays out of the
-    sentence: of a setting that is not known nobody knows whether it is a secret.
+    sentence: an unknown setting may be a secret.
     """
     if name in _DECLARED_ELSEWHERE:
         return f"this setting is not given here: {_DECLARED_ELSEWHERE[name]}"

@@ -69,7 +69,7 @@ def declaration_errors(
     problems: dict[KeyPath, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
-            continue  # pydantic counts the sound entries only, and has named each unsound one
+            continue  # pydantic counts the valid entries only, and has named each invalid one
         problems.setdefault(_written_path(details, document), []).append(details)
     errors = [_worded(path, found, document=document, model=model) for path, found in problems.items()]
     return tuple(sorted(errors, key=lambda problem: problem.location.line or 0))

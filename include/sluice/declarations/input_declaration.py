@@ -107,7 +107,7 @@ class InputDeclaration(Declared):
     static: SourceDeclaration | None = Field(None, description="the source of a table that is looked up")
     watermark: WatermarkDeclaration | None = Field(None, description="when a row of a stream is late")
     refresh: Duration | None = Field(
-        None, description="how long a static input may be reused; unset means that every batch reads it anew"
+        None, description="how long a static input may be reused; unset: every batch reads it again"
     )
 
     @model_validator(mode="after")
@@ -126,7 +126,9 @@ class InputDeclaration(Declared):
             raise wrong("is a stream and cannot be a static input", "static", declared.kind)
         if kind == "stream" and declared.kind in NEVER_STREAM:
             raise wrong(
-                "is a static input and cannot be a stream: a database tells nobody what is new", "stream", "jdbc"
+                "is a static input and cannot be a stream: a database does not report new rows",
+                "stream",
+                "jdbc",
             )
         if kind == "static" and declared.files is not None and "*" in declared.files.path:
             raise wrong("a static input is one folder with all that is in it: no `*`", "static", "files", "path")

@@ -54,7 +54,7 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
 
     Returns
     -------
-    What is sound, and the problems of the rest. A broken file is never raised.
+    The valid declarations, and the problems of the others. A broken file raises nothing.
     """
     problems: list[DeclarationError] = []
     files = sorted(_declaration_files(folder, problems))

@@ -1,4 +1,4 @@
-"""Declarations as they were read: each with its file and digest, and beside them what is wrong with the others."""
+"""Loaded declarations: each with its file and digest, and the problems of the broken ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE_SUFFIX = ".table.yaml"
 
 
 def declared_name(file: Path) -> str:
-    """The name of the stream or table that a file declares; the name of the file says it, even of a broken one."""
+    """The name of the stream or table that a file declares, from the file's name: a broken file has one too."""
     return file.name.removesuffix(STREAM_SUFFIX).removesuffix(TABLE_SUFFIX)
 
 
@@ -84,9 +84,9 @@ class LoadedTable:
 class Declarations:
     """All that was declared in a folder.
 
-    streams, tables: the sound ones, by name. A file with a problem is in `broken` and not among them.
+    streams, tables: the valid ones, by name. A file with a problem is in `broken` and not among them.
     problems: what is wrong, in the order of files and lines.
-    stream_names, table_names: all that files declare, sound or broken, loaded or left out by `only`.
+    stream_names, table_names: all that files declare, valid or broken, loaded or left out by `only`.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class Declarations:
 
     @property
     def broken(self) -> Mapping[Path, tuple[DeclarationError, ...]]:
-        """The problems of each file that has any; `declared_name` tells whose file it is."""
+        """The problems of each file that has any; `declared_name` gives the name that the file declares."""
         by_file: dict[Path, tuple[DeclarationError, ...]] = {}
         for problem in self.problems:
             file = problem.location.file
@@ -130,7 +130,7 @@ class Declarations:
         return self.tables[name]
 
     def require_valid(self) -> None:
-        """Refuse to go on with a problem.
+        """Raise the first problem, if there is one.
 
         Raises
         ------

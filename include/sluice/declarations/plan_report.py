@@ -1,4 +1,4 @@
-"""What Spark makes of a stream's declaration before it runs: `sluice validate --plan`."""
+"""The plan that Spark makes for a declared stream without running it: the result of `sluice validate --plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream's transformation makes of a few rows: `sluice preview`."""
+"""The rows that a transformation returns for a few input rows: the result of `sluice preview`."""
 
 from __future__ import annotations
 

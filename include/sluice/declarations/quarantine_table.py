@@ -1,4 +1,4 @@
-"""The table of the rows that a stream refuses: declared by the platform, one for each stream that has a quarantine."""
+"""The quarantine: a table of rejected rows, which the platform declares for each stream that has `quarantine: true`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = (
 
 
 def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
-    """The declaration of the table that takes what `stream` refuses."""
+    """The declaration of the table that holds the rejected rows of a stream."""
     return TableDeclaration(
         table=stream.quarantine_table,
         description=f"Rows that the stream {stream.stream} refused, each with the reason.",
@@ -31,7 +31,7 @@ def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
 
 
 def all_tables(declarations: Declarations) -> dict[str, TableDeclaration]:
-    """Every sound table by name: the declared ones, then the quarantine of each stream that has one."""
+    """Every valid table by name: the declared ones, then the quarantine of each stream that has one."""
     declared = {name: table.declaration for name, table in sorted(declarations.tables.items())}
     streams = (stream.declaration for _, stream in sorted(declarations.streams.items()))
     return declared | {

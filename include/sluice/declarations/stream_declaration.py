@@ -1,4 +1,4 @@
-"""A stream as it was asked for: inputs → transformation → outputs, and how it is run."""
+"""The declaration of a stream: inputs → transformation → outputs, and how it runs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from sluice.declarations.trigger_declaration import (
 )
 
 QUARANTINE_OUTPUT = "quarantine"
-"""The output name under which a transformation hands over the rows it refuses."""
+"""The name of the output under which a transformation returns the rows it rejects."""
 
 PLATFORM_DAGS = frozenset(
     {"checkpoint_health", "data_quality", "ledger_upkeep", "stream_control", "stream_reconciler", "table_maintenance"}
 )
-"""A stream's DAG is called like the stream, so no stream may be called like a DAG of the platform."""
+"""The DAG of a stream has the stream's name, so no stream may have the name of one of the platform's DAGs."""
 
 
 class TransformationDeclaration(Declared):
-    """The work itself.
+    """The function or query that computes the outputs from the inputs.
 
     A Python function takes the inputs by name and returns a DataFrame, or a mapping of output name to DataFrame.
     """
@@ -94,14 +94,16 @@ class StreamDeclaration(Declared):
         None, description="when a batch is planned; an incremental stream needs none and runs `available_now`"
     )
     inputs: dict[Name, InputDeclaration] = Field(min_length=1, description="the transformation's inputs by name")
-    transformation: TransformationDeclaration = Field(description="the work itself")
+    transformation: TransformationDeclaration = Field(description="the function or query that computes the outputs")
     outputs: dict[Name, OutputDeclaration] = Field(min_length=1, description="where its rows go, by name")
     quarantine: bool = Field(
         False, description="whether the transformation also returns the rows it refuses, as the output `quarantine`"
     )
     rules: tuple[RuleDeclaration, ...] = Field((), description="what must be true of every row")
     state: StateDeclaration = Field(StateDeclaration(), description="where a stateful stream keeps its state")
-    supervision: SupervisionDeclaration = Field(SupervisionDeclaration(), description="what is done when it ails")
+    supervision: SupervisionDeclaration = Field(
+        SupervisionDeclaration(), description="what to do when a run fails, stalls or falls behind"
+    )
     backfill: BackfillDeclaration | None = Field(None, description="how an interval of the past is processed again")
     engine: EngineDeclaration = Field(EngineDeclaration(), description="what a driver may use")
 
@@ -236,12 +238,12 @@ class StreamDeclaration(Declared):
 
     @property
     def quarantine_table(self) -> str:
-        """The table of the rows this stream refuses."""
+        """The table of the rows that this stream rejects."""
         return f"quarantine.{self.stream}"
 
     @property
     def decodes(self) -> bool:
-        """Whether the values or lines of an input are decoded, so that the platform itself refuses rows."""
+        """Whether the values or lines of an input are decoded, so that the platform itself rejects rows."""
         sources = [declared.declared_source for declared in self.inputs.values()]
         return any(source.value is not None for source in sources) or any(
             source.files is not None and source.files.on_malformed == "quarantine" for source in sources
@@ -249,8 +251,8 @@ class StreamDeclaration(Declared):
 
     @property
     def refuses_by_itself(self) -> bool:
-        """Whether the platform itself refuses rows, so that the transformation may have none to refuse: what cannot be
-        decoded, and changes of a feed whose operation nobody declared."""
+        """Whether the platform itself rejects rows, so that the transformation need not return any: values that cannot
+        be decoded, and changes of a feed whose operation is not declared."""
         tables = [declared.iceberg for declared in self.outputs.values() if declared.iceberg is not None]
         return self.decodes or any(table.operation_column is not None for table in tables)
 

@@ -1,4 +1,4 @@
-"""What is done about a stream's run that fails, stalls or falls behind, as it was asked for."""
+"""The declared supervision of a stream: what to do when a run fails, stalls or falls behind."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from sluice.declarations.scalar_types import Declared, Duration
 
 
 class RestartDeclaration(Declared):
-    """How often and how fast a failed run is started again before a person is asked."""
+    """How often and how fast a failed run is restarted before the stream is given up."""
 
     attempts: int = Field(
-        5, ge=0, description="restarts in a row; then a person is asked. More or fewer by the failure's class"
+        5,
+        ge=0,
+        description="restarts in a row before the stream is given up; the failure's class may allow more or fewer",
     )
     first_delay: Duration = Field(
         timedelta(seconds=5),
-        description="the first wait, which doubles; the first restart comes at once, unless memory or disk ran out",
+        description="the wait before the second restart, which doubles; the first restart is immediate, unless memory "
+        "or disk ran out",
     )
     longest_delay: Duration = Field(timedelta(minutes=5), description="the longest wait between restarts")
     stable_after: Duration = Field(
-        timedelta(minutes=10), description="a run that stays up for so long sets the count of restarts back"
+        timedelta(minutes=10), description="a run that stays up for this long resets the count of restarts"
     )
 
     @model_validator(mode="after")
@@ -33,18 +36,18 @@ class RestartDeclaration(Declared):
 
 
 class BreakerDeclaration(Declared):
-    """When a stream that keeps failing is left alone, however its restarts are spread."""
+    """When a stream that keeps failing is given up, however its restarts are spread."""
 
-    failures: int = Field(gt=0, description="the breaker opens at so many failures")
-    window: Duration = Field(description="within so long")
+    failures: int = Field(gt=0, description="the breaker opens at this many failures")
+    window: Duration = Field(description="the time in which the failures are counted")
 
 
 class LagDeclaration(Declared):
     """How far behind its source a stream may be, and what to do when it is further."""
 
-    rows: int | None = Field(None, gt=0, description="so many rows")
-    duration: Duration | None = Field(None, description="so long")
-    action: Literal["alert", "restart", "defer_maintenance"] = Field("alert", description="what to do beyond it")
+    rows: int | None = Field(None, gt=0, description="at most this many rows")
+    duration: Duration | None = Field(None, description="at most this long")
+    action: Literal["alert", "restart", "defer_maintenance"] = Field("alert", description="what to do beyond the limit")
 
     @model_validator(mode="after")
     def _by_something(self) -> Self:
@@ -54,14 +57,16 @@ class LagDeclaration(Declared):
 
 
 class SupervisionDeclaration(Declared):
-    """What is done about a run that fails, stalls or falls behind."""
+    """What to do when a run fails, stalls or falls behind."""
 
-    restart: RestartDeclaration = Field(RestartDeclaration(), description="when a run failed")
-    breaker: BreakerDeclaration | None = Field(None, description="when runs keep failing")
+    restart: RestartDeclaration = Field(RestartDeclaration(), description="restarts after a failure")
+    breaker: BreakerDeclaration | None = Field(
+        None, description="when to give up a stream that keeps failing; unset: no breaker"
+    )
     stall_after: Duration | None = Field(
         None,
-        description="a batch that takes so long, or input that waits so long for one, means that the stream is "
-        "stalled; unset: by its trigger and its recent batches",
+        description="the stream is stalled when a batch takes this long, or input waits this long for one; "
+        "unset: derived from its trigger and its recent batches",
     )
     on_stall: Literal["alert", "restart"] = Field("alert", description="what to do about a stalled stream")
     max_lag: LagDeclaration | None = Field(None, description="how far behind its source the stream may be")

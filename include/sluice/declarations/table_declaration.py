@@ -1,4 +1,4 @@
-"""A table as it was asked for: its columns and layout, what is checked of it, and how it is kept in order."""
+"""The declaration of a table: columns, layout, expectations and maintenance."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from sluice.declarations.scalar_types import (
 )
 
 RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
-"""The triggers with which Spark hands records on one by one. There is no batch to hand over, so Spark's own Kafka sink
-writes them, and what belongs to a batch does not exist: tables, functions, rows refused into a quarantine."""
+"""The triggers with which Spark hands records on one by one. Spark's own Kafka sink writes them. There is no batch, so
+everything that needs one is rejected: tables, functions, a quarantine."""
 
 
 INCREMENTAL_TRIGGERS = frozenset({"available_now", "once"})

@@ -1,4 +1,4 @@
-"""What the values of records hold, and the columns that they become."""
+"""The declaration of record values: their format, and the columns that they become."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.declarations.column_types import ColumnType, parse_column_type
 from sluice.declarations.scalar_types import ColumnName, Declared, Name, SchemaFile, wrong
 
 RECORD_COLUMN = "record"
-"""Where the record itself lies, beside the columns that its value became."""
+"""The column that holds the record itself, beside the columns of its value."""
 
 
 def _checked_type(text: str) -> str:
@@ -23,14 +23,14 @@ MessageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*
 
 
 class Column(Declared):
-    """A column: its name, its Iceberg type, and what a reader should know of it."""
+    """A column: its name, its Iceberg type, and its documentation."""
 
     name: ColumnName = Field(description="the column's name")
     type: Annotated[str, AfterValidator(_checked_type)] = Field(
         description="an Iceberg type, for example `long`, `timestamptz`, `decimal(9, 2)`, `list<string>`"
     )
     required: bool = Field(False, description="whether every row has a value")
-    doc: str = Field("", description="what a reader should know of it")
+    doc: str = Field("", description="the documentation of the column")
 
     @property
     def column_type(self) -> ColumnType:
@@ -68,22 +68,27 @@ class ValueDeclaration(Declared):
 
     @property
     def has_columns(self) -> bool:
-        """Whether the columns are written here, and do not come out of a schema."""
+        """Whether the declaration lists the columns instead of naming a schema."""
         return "columns" in self.model_fields_set
 
     @model_validator(mode="after")
     def _columns_are_declared_once(self) -> Self:
         if [self.has_columns, self.schema_file is not None, self.subject is not None].count(True) != 1:
-            raise ValueError("the fields are told by columns, by a schema_file, or by a subject: one of them")
+            raise ValueError("exactly one of columns, schema_file and subject is needed: it names the fields")
         for index, column in enumerate(self.columns):
             if column.name == RECORD_COLUMN:
-                raise wrong(f"`{RECORD_COLUMN}` is where the record itself lies", "columns", index, "name")
+                raise wrong(
+                    f"`{RECORD_COLUMN}` is the name of the column that holds the record itself",
+                    "columns",
+                    index,
+                    "name",
+                )
         return self
 
     @model_validator(mode="after")
     def _schema_is_known(self) -> Self:
         if self.subject is not None and self.registry is None:
-            raise wrong("is in a schema registry: write `registry`, a connection", "subject")
+            raise wrong("is in a schema registry: add `registry`, a connection of the deployment", "subject")
         if self.version is not None and self.subject is None:
             raise wrong("belongs to a subject", "version")
         if self.message is not None and self.format != "protobuf":
@@ -92,9 +97,10 @@ class ValueDeclaration(Declared):
         if self.schema_file is not None and is_proto != (self.format == "protobuf"):
             raise wrong("a `.proto` file and the format protobuf go together", "schema_file")
         if self.has_columns and self.format == "protobuf":
-            raise wrong("fields of protobuf have numbers: write a schema_file or a subject", "columns")
+            raise wrong("protobuf needs the numbers of fields: use a schema_file or a subject instead", "columns")
         if self.has_columns and self.format == "avro" and self.registry is None:
             raise wrong(
-                "avro is read with the schema it was written with: write a schema_file or a registry", "columns"
+                "avro needs the schema that the values were written with: add a schema_file or a registry",
+                "columns",
             )
         return self

@@ -115,16 +115,19 @@ def test_values_that_are_decoded_need_a_quarantine(sound: Folder) -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("{format: json}", "the fields are told by columns, by a schema_file, or by a subject: one of them"),
-        ("{format: json, columns: [{name: record, type: int}]}", "`record` is where the record itself lies"),
+        ("{format: json}", "exactly one of columns, schema_file and subject is needed: it names the fields"),
+        (
+            "{format: json, columns: [{name: record, type: int}]}",
+            "`record` is the name of the column that holds the record itself",
+        ),
         ("{format: json, schema_file: a.json}", "a.json cannot be used: it cannot be read: No such file or directory"),
-        ("{format: json, subject: s}", "is in a schema registry: write `registry`, a connection"),
+        ("{format: json, subject: s}", "is in a schema registry: add `registry`, a connection of the deployment"),
         ("{format: avro, schema_file: a.avsc, version: 2}", "belongs to a subject"),
         ("{format: avro, schema_file: a.avsc, message: m}", "belongs to protobuf, not to avro"),
         ("{format: avro, schema_file: a.proto}", "a `.proto` file and the format protobuf go together"),
         ("{format: protobuf, schema_file: a.avsc}", "a `.proto` file and the format protobuf go together"),
-        ("{format: protobuf, columns: [{name: a, type: int}]}", "fields of protobuf have numbers"),
-        ("{format: avro, columns: [{name: a, type: int}]}", "avro is read with the schema it was written with"),
+        ("{format: protobuf, columns: [{name: a, type: int}]}", "protobuf needs the numbers of fields"),
+        ("{format: avro, columns: [{name: a, type: int}]}", "avro needs the schema that the values were written with"),
     ],
 )
 def test_a_value_is_refused_with_its_place(sound: Folder, value: str, sentence: str) -> None:

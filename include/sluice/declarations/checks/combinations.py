@@ -68,7 +68,7 @@ def judge(combination: Combination) -> str | None:
     """Why a combination is refused; none when it is allowed."""
     source, output, trigger, mode = combination.input, combination.output, combination.trigger, combination.mode
     if source == "jdbc":
-        return "a jdbc input is static: a database tells nobody what is new"
+        return "a jdbc input is static: a database does not report new rows"
     if output == "hudi":
         return "hudi has no bundle for Spark 4"
     if trigger in RECORD_TRIGGERS and source != "kafka":
@@ -95,11 +95,11 @@ def forbidden_combinations(stream: LoadedStream) -> Iterator[DeclarationError]:
     declaration = stream.declaration
     trigger = declaration.trigger.kind if declaration.trigger is not None else "available_now"
     sources = {name: one.declared_source.kind for name, one in declaration.inputs.items() if one.is_stream}
-    told: set[str] = set()
+    reported: set[str] = set()
     for (source_name, source), (name, declared) in product(sources.items(), declaration.outputs.items()):
         reason = judge(Combination(input=source, output=declared.way, trigger=trigger, mode=declared.mode))
-        if reason is not None and reason not in told and declared.kind != "hudi":  # hudi is refused by its own line
-            told.add(reason)
+        if reason is not None and reason not in reported and declared.kind != "hudi":  # hudi is refused by its own line
+            reported.add(reason)
             yield _problem(stream, _place(source_name, source, name, declared.kind, trigger, reason), reason)
     if trigger in RECORD_TRIGGERS:
         yield from _record_problems(stream, trigger)

@@ -46,7 +46,7 @@ def _named_columns(table: LoadedTable) -> Iterator[tuple[KeyPath, str]]:
 def unknown_types(tables: Iterable[LoadedTable]) -> tuple[DeclarationError, ...]:
     """Expectations of a type that the installed Great Expectations does not have; none when it is not installed.
 
-    Each type is a file of its package `expectations/core`, so their names tell the types.
+    Each type is a file of its package `expectations/core`, so the names of the files are the types.
     """
     known = installed_expectations()
     if not known:

@@ -101,7 +101,7 @@ def _absence(stream: LoadedStream, path: KeyPath, file_name: str) -> Iterator[De
 def _read_module(file: Path) -> _Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a user's file, told wherever it is really imported
+            warnings.simplefilter("ignore")  # of a user's file; Python warns where it imports the file
             tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
         return _Module(functions={}, syntax_error=error)

@@ -1,4 +1,4 @@
-"""What a stream's declaration gives up of the platform's promises, said where it is validated and where it runs."""
+"""The promises that a declaration weakens, for the output of `sluice validate` and the log of the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WeakerPromise:
 
 
 def weaker_promises(streams: Iterable[LoadedStream]) -> Iterator[WeakerPromise]:
-    """What sound streams give up, in the order of the streams."""
+    """The weaker promises of valid streams, in the order of the streams."""
     for stream in streams:
         output = stream.declaration.direct_output
         if output is not None:

@@ -1,8 +1,8 @@
-"""Columns out of a schema file that lies beside a declaration: an Avro schema, a JSON Schema, Iceberg's own JSON, or
-Protobuf's language.
+"""Reads the columns of a schema file beside a declaration: an Avro schema, a JSON Schema, an Iceberg schema or a
+Protobuf one.
 
-The form is told from the content, Protobuf's from the file's name. What it says of required values and its texts are
-kept; what has no counterpart among the column types is refused with its place in the schema.
+The content shows which form a file has; Protobuf has its own file name. Required values and documentation are kept. A
+type without a counterpart among the column types is rejected with its place in the schema.
 
 Sources: https://avro.apache.org/docs/1.12.0/specification/, https://json-schema.org/draft/2020-12 and
 https://iceberg.apache.org/spec/#appendix-c-json-serialization
