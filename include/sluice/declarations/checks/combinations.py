@@ -1,8 +1,8 @@
 """Which inputs, outputs, triggers and output modes go together, and why the others do not.
 
-Pure: `sluice validate` asks it of every declaration, `make matrix` of every combination there is. What depends on the
-transformation (an aggregation without a watermark, a join without bounds) only Spark's own analysis of the plan tells:
-`sluice validate --plan`.
+Pure. `sluice validate` judges every declaration by it, `make matrix` every combination there is. What depends on the
+transformation (an aggregation without a watermark, a join without bounds) shows only in Spark's own analysis of the
+plan: `sluice validate --plan`.
 
 Source: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dataframes-and-datasets.html#output-modes, and runs of
 every combination on the pinned versions (`make matrix`).
