@@ -84,8 +84,8 @@ def _undocumented_in(scope: ast.Module | ast.ClassDef, *, within: str) -> Iterat
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
         decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-        is_told_elsewhere = any(name.endswith((".setter", "overload", "override")) for name in decorators)
-        if ast.get_docstring(node) is None and not is_told_elsewhere:
+        is_documented_elsewhere = any(name.endswith((".setter", "overload", "override")) for name in decorators)
+        if ast.get_docstring(node) is None and not is_documented_elsewhere:
             yield node.lineno, f"{within}{node.name}"
         if isinstance(node, ast.ClassDef):
             yield from _undocumented_in(node, within=f"{within}{node.name}.")

@@ -108,7 +108,7 @@ def test_uv_that_makes_the_environment_is_the_locked_one() -> None:
     assert uv("--version").stdout.split()[1] == python_pins()["uv"]
 
 
-def test_supported_python_is_told_in_one_place() -> None:
+def test_supported_python_is_declared_in_one_place() -> None:
     oldest, _ = supported_pythons(PYPROJECT.read_text())
     tools = tomllib.loads(PYPROJECT.read_text())["tool"]
 

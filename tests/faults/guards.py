@@ -20,7 +20,7 @@ from sluice_spark.delivery import staged_delivery
 from sluice_spark.delivery.fenced_merge import FencedMerge
 
 _USUAL_EXPIRY_MS = "30000"
-"""What Iceberg's Spark catalog keeps a table object for when nobody says otherwise."""
+"""How long Iceberg's Spark catalog caches a table object by default."""
 
 
 class Guard(StrEnum):

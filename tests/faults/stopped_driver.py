@@ -158,7 +158,7 @@ def another_driver(workshop: Workshop, stream: str) -> Iterator[OtherDriver]:
 
 
 def with_history_expired(drill: Drill, *, without: Guard | None) -> StopReport:
-    """A driver dies behind its first publication, and history that tells of it is expired: only the mark knows."""
+    """A driver dies after its first publication, and the history that shows it is expired: only the mark is left."""
     workshop, scenario = drill.workshop(), Scenario(way=Way.APPEND, point=CrashPoint.PUBLISHED)
     stream = f"s{workshop.namespace}"
     scenario.declare(workshop, stream)
@@ -261,8 +261,8 @@ def _batches_of(snapshot: Snapshot) -> range:
 
 
 def _key_of(snapshot: Snapshot) -> PublicationKey | None:
-    told = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
-    return told.key if told is not None else None
+    summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+    return summary.key if summary is not None else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@
 On a stack of its own: the demo's three continuous streams, and a replayer that goes on through every fault. After each
 fault the replayer holds its breath until everything is read, and all tables are compared with what lies in Kafka by a
 reader that shares nothing with the writers. Prints a row for each fault; ends with 1 when a row is lost or doubled, two
-drivers of a stream published, or the platform did not come back by itself. Times are told and not judged: the bound of
+drivers of a stream published, or the platform did not come back by itself. Times are reported, not judged: the bound of
 a kill holds on a machine that has nothing else to do.
 """
 
@@ -121,7 +121,7 @@ def carry_out(scene: Scene, fault: Fault) -> list[FaultReport]:
         publishing = tuple(breach for stream in STREAMS for breach in breaches(scene.history(stream)))
     except SluiceError as error:
         problems.append(f"never calm again: {type(error).__name__}: {error}")
-    scene.forgive()
+    scene.reset_failures()
     scene.traffic.go_on()
     drivers = scene.drivers.most_at_once()
     return [
@@ -141,7 +141,7 @@ def carry_out(scene: Scene, fault: Fault) -> list[FaultReport]:
 
 
 def _strike(scene: Scene, strokes: Sequence[Stroke]) -> list[tuple[Recovery | None, str]]:
-    """Every stroke at once. One by itself strikes from this thread: only that one may start services anew."""
+    """Every stroke at once. One by itself strikes from this thread: only that one may restart services."""
 
     def strike(stroke: Stroke) -> tuple[Recovery | None, str]:
         try:

@@ -88,7 +88,7 @@ def _cell(combination: Combination, services: Services) -> Cell:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed: py4j makes an error of its own of an interruption, which a cell would keep."""
+    """Records whether Ctrl-C was pressed: py4j turns an interruption into its own error, which a cell would keep."""
     seen: list[int] = []
 
     def interrupted(number: int, _frame: object) -> None:

@@ -89,7 +89,7 @@ def _run(workshop: Workshop, combination: Combination, services: Services) -> No
 
 
 def _stop_when_sent(services: Services, topic: str, stop: StopRequest) -> None:
-    """Continuous processing reports no batches, so that only its topic tells when it has done its work."""
+    """Continuous processing reports no batches, so only its topic shows when it has done its work."""
     waiting = threading.Event()
     for _ in range(round(_LONGEST_SECONDS / 0.25)):
         if len(services.records(topic)) >= 3:

@@ -113,7 +113,7 @@ def services_in(folder: Path, *, spark: SparkSession, settings: Settings, ledger
 
 @contextmanager
 def _words_on_a_socket() -> Iterator[int]:
-    """A port that tells the words to whoever connects, and stays open."""
+    """A port that sends the words to each client and stays open."""
     ended = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):

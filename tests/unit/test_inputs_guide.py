@@ -46,7 +46,7 @@ def _icebergs(way: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: "-".join(example["inputs"]))
-def test_an_example_is_a_sound_declaration(tmp_path: Path, example: dict[str, Any]) -> None:
+def test_an_example_is_a_valid_declaration(tmp_path: Path, example: dict[str, Any]) -> None:
     write_stream(tmp_path, example["inputs"])
     assert [str(problem) for problem in load_declarations(tmp_path).problems] == []
 

@@ -1,4 +1,4 @@
-"""Rows lost and doubled, told by a reader that shares nothing with the writers: pyiceberg finds files, DuckDB counts.
+"""Counts lost and doubled rows with a reader independent of the writers: pyiceberg finds files, DuckDB counts.
 
 A look costs what is new: a data file never changes, and neither does a manifest, so each is read once. A file that has
 left a table leaves the copy too. The checks are those of the demo, against everything that lies in Kafka.
@@ -48,7 +48,7 @@ class Judgement:
 
 
 UNJUDGED = Judgement(sent=0, lost=0, duplicated=0, problems=())
-"""Of tables that nobody could look at; whoever could not look says why."""
+"""The difference of tables that could not be read; the reason is reported by the read that failed."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a fault did, told by what no driver can flatter: the tables' own history, and the processes of the machine."""
+"""Measures a fault by sources that no driver writes: the tables' own history, and the processes of the machine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DriverWatch:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count anew."""
+        """Reset the counts."""
         with self._lock:
             self._most = {}
 
@@ -130,5 +130,5 @@ class DriverWatch:
 
 
 def seconds_since(moment: float) -> float:
-    """Seconds of the wall clock since a moment of it, as the snapshots and the ledger of this host tell them too."""
+    """Seconds of the wall clock since a moment of it, the clock of the snapshots and of this host's ledger."""
     return time.time() - moment

@@ -13,7 +13,7 @@ _SUPERVISING = frozenset({"deferred", "running", "queued", "scheduled", "up_for_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisingTask:
-    """The task that supervises a stream. dag_run: its DAG run; state, attempt: as Airflow tells them now."""
+    """The task that supervises a stream. dag_run: its DAG run; state, attempt: as Airflow reports them now."""
 
     dag_run: str
     state: str
@@ -49,7 +49,7 @@ def clear(scene: Scene, stream: str, dag_run: str) -> None:
 
 
 def task_instance_id(scene: Scene, stream: str, dag_run: str) -> str:
-    """The id that Airflow gives the supervising task until it is tried anew; its worker's process carries it."""
+    """The id that Airflow gives the supervising task until its next try; its worker's process carries it."""
     return str(_task(scene, stream, dag_run)["id"])
 
 

@@ -33,8 +33,8 @@ GRANTED_SECONDS = 20.0
 """What a recovery may take beyond the driver's own start and two triggers."""
 
 _SHOWN_AT_LEAST = 24
-"""So many characters of a task's id tell it from others. A worker shows as many as the words leave room for with which
-the scheduler was started, which the length of the project's path decides."""
+"""This many characters of a task's id distinguish it from others. A worker shows as many as the command line of the
+scheduler leaves room for, which depends on the length of the project's path."""
 
 ANOTHER_HOST = "a-host-that-is-cut-off"
 _TAKEN_UP_WITHIN_SECONDS = 60.0
@@ -63,7 +63,7 @@ def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_gr
 
 
 def freeze_driver(scene: Scene, stream: str) -> Recovery:
-    """SIGSTOP until the lease runs out: the platform ends the frozen driver itself; SIGCONT then finds nobody."""
+    """SIGSTOP until the lease runs out: the platform ends the frozen driver itself; SIGCONT then finds no process."""
     run = scene.run(stream)
     process = _process(run)
     stopped_at = time.time()
@@ -80,9 +80,9 @@ def freeze_driver(scene: Scene, stream: str) -> Recovery:
 
 
 def wake_zombie(scene: Scene, stream: str) -> Recovery:
-    """SIGSTOP within a batch, take-over by another run while nobody can see the driver, SIGCONT of the zombie.
+    """SIGSTOP within a batch, take-over by another run while the driver cannot be seen, SIGCONT of the zombie.
 
-    The ledger is told that the driver is on a host that nobody reaches, and that its lease has run out at once: so the
+    The drill records in the ledger that the driver's host is out of reach and that its lease has expired: so the
     zombie wakes with a lease that is good by its own clock, and only the fence on the table stands against it.
     """
     time.sleep(scene.lots.uniform(0, LONGEST_MOMENT_SECONDS))  # the random moment is what is tested
@@ -202,7 +202,7 @@ def _process(run: RunObservation) -> ProcessIdentity:
 
 
 def _ended_seconds(run: RunObservation) -> float:
-    """When the ledger was told of the end, since the epoch: its clock is this host's."""
+    """When the ledger recorded the end, since the epoch: its clock is this host's."""
     if run.ended_at is None:
         raise AssertionError(f"{run.run_id} has not ended")
     return run.ended_at.timestamp()

@@ -54,7 +54,7 @@ class FaultReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was lost or doubled, nobody published beside another, and the platform came back."""
+        """Whether nothing was lost or doubled, no two drivers published, and the platform recovered."""
         return not (self.problem or self.publishing or self.lost or self.duplicated or self.is_crowded)
 
     @property
@@ -78,10 +78,10 @@ class FaultReport:
         """The row as a line of the progress."""
         seen = self.recovery
         times = "did not recover" if seen is None else f"recovered after {seen.recovered_seconds:.1f} s"
-        verdict = "right" if self.is_right else f"WRONG {self.told()}"
+        verdict = "right" if self.is_right else f"WRONG {self.findings()}"
         return f"{self.fault} · {self.stream}: {times}, lost {self.lost}, duplicated {self.duplicated}: {verdict}"
 
-    def told(self) -> str:
+    def findings(self) -> str:
         """Everything that is wrong, in one line."""
         crowd = f"{dict(self.drivers)} drivers at once" if self.is_crowded else ""
         return "; ".join(part for part in (self.problem, crowd, *self.publishing) if part) or "rows"
@@ -115,7 +115,7 @@ def print_reports(reports: Sequence[FaultReport], console: Console) -> None:
             _drivers(report),
             str(report.lost),
             str(report.duplicated),
-            "right" if report.is_right else escape(f"WRONG {report.told()}"),
+            "right" if report.is_right else escape(f"WRONG {report.findings()}"),
         )
     console.print(table)
     bounded = [report.is_within_bound for report in reports if report.is_within_bound is not None]

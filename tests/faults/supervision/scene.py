@@ -135,15 +135,15 @@ class Scene:
 
         self.wait_for(is_calm, "every stream has a driver and has read everything")
 
-    def forgive(self) -> None:
-        """Ask for every stream anew, so that each fault meets a stream that has not failed lately: no long back-off."""
+    def reset_failures(self) -> None:
+        """Request every stream again, so that each fault meets a stream without recent failures: no long back-off."""
         for stream in STREAMS:
             set_desired_state(self.platform.ledger, stream, DesiredState.RUNNING, requested_by="the supervision drill")
 
     def mend(self) -> None:
         """Do what a person does when a fault was too much: the faults behind it are to meet streams that run."""
         unpause_streams(self.platform)
-        self.forgive()
+        self.reset_failures()
 
     def _works(self, stream: str) -> bool:
         run = self.run(stream)

@@ -1,4 +1,4 @@
-"""A folder of declarations to write into, and sound declarations to start from."""
+"""A folder of declarations to write into, and valid declarations to start from."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.fixture
-def sound(folder: Folder) -> Folder:
-    """A folder with one sound stream and its tables."""
+def valid(folder: Folder) -> Folder:
+    """A folder with one valid stream and its tables."""
     folder.write_sound()
     return folder

@@ -43,7 +43,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """A sound folder; each example changes one file of it."""
+    """A valid folder; each example changes one file of it."""
     folder = Folder(tmp_path_factory.mktemp("any"))
     folder.write_sound()
     return folder
@@ -52,10 +52,10 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 def check(folder: Folder, name: str, text: bytes) -> None:
     """Load the folder with another text in one file, and see that only this file can have suffered."""
     file = folder.path / name
-    sound = file.read_bytes()
+    valid = file.read_bytes()
     folder.write(name, text)
     declarations = folder.load()
-    folder.write(name, sound)
+    folder.write(name, valid)
     for problem in declarations.problems:
         assert problem.location.file == file
         assert problem.location.line is not None

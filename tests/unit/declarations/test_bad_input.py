@@ -338,20 +338,20 @@ BAD_TABLES = [
 
 
 @pytest.mark.parametrize(("old", "new", "sentences"), BAD_STREAMS, ids=lambda value: str(value)[:40])
-def test_a_bad_stream(sound: Folder, old: str, new: str, sentences: list[str]) -> None:
-    file = sound.path / S
+def test_a_bad_stream(valid: Folder, old: str, new: str, sentences: list[str]) -> None:
+    file = valid.path / S
     assert old in file.read_text()
-    sound.write(S, file.read_text().replace(old, new, 1))
-    assert sound.problems() == sentences
-    assert sound.load().streams == {}
-    assert set(sound.load().tables) == {"bronze.flights", "reference.airlines", "silver.flights"}
+    valid.write(S, file.read_text().replace(old, new, 1))
+    assert valid.problems() == sentences
+    assert valid.load().streams == {}
+    assert set(valid.load().tables) == {"bronze.flights", "reference.airlines", "silver.flights"}
 
 
 @pytest.mark.parametrize(("old", "new", "sentences"), BAD_TABLES, ids=lambda value: str(value)[:40])
-def test_a_bad_table(sound: Folder, old: str, new: str, sentences: list[str]) -> None:
-    file = sound.path / T
+def test_a_bad_table(valid: Folder, old: str, new: str, sentences: list[str]) -> None:
+    file = valid.path / T
     assert old in file.read_text()
-    sound.write(T, file.read_text().replace(old, new, 1))
-    assert sound.problems() == sentences
-    assert "bronze.flights" not in sound.load().tables
-    assert set(sound.load().streams) == {"silver_flights"}, "a broken table takes no stream with it"
+    valid.write(T, file.read_text().replace(old, new, 1))
+    assert valid.problems() == sentences
+    assert "bronze.flights" not in valid.load().tables
+    assert set(valid.load().streams) == {"silver_flights"}, "a broken table takes no stream with it"

@@ -17,11 +17,11 @@ PLACE = "silver_flights.stream.yaml:9: `inputs.flights.stream.kafka.connection`:
 
 
 @pytest.fixture
-def reading_kafka(sound: Folder) -> Folder:
+def reading_kafka(valid: Folder) -> Folder:
     """A stream that names a connection."""
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace("iceberg: {table: bronze.flights}", KAFKA))
-    return sound
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace("iceberg: {table: bronze.flights}", KAFKA))
+    return valid
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_connections_exist_and_are_of_the_right_kind(
         ),
     ],
 )
-def test_expectations_name_columns_of_their_table(sound: Folder, expectation: str, problem: str | None) -> None:
-    file = sound.path / "bronze.flights.table.yaml"
+def test_expectations_name_columns_of_their_table(valid: Folder, expectation: str, problem: str | None) -> None:
+    file = valid.path / "bronze.flights.table.yaml"
     quality = f"owner: flights\nquality: {{expectations: [{expectation}]}}"
-    sound.write(file.name, file.read_text().replace("owner: flights", quality))
-    assert sound.problems() == ([] if problem is None else [problem])
+    valid.write(file.name, file.read_text().replace("owner: flights", quality))
+    assert valid.problems() == ([] if problem is None else [problem])
 
 
 def test_the_types_of_expectations_are_known_without_importing_them() -> None:

@@ -110,16 +110,16 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("old", "new", "sentences"), CHANGES, ids=lambda value: str(value)[:40])
-def test_a_stream_that_fits_nothing_else(sound: Folder, old: str, new: str, sentences: list[str] | None) -> None:
-    file = sound.path / S
+def test_a_stream_that_fits_nothing_else(valid: Folder, old: str, new: str, sentences: list[str] | None) -> None:
+    file = valid.path / S
     assert old in file.read_text()
-    sound.write(S, file.read_text().replace(old, new, 1))
+    valid.write(S, file.read_text().replace(old, new, 1))
     expected = sentences or [
         f"{S}:1: `stream`: the name is the file's name, got 'flights' in {S}. "
         "Rename the file to flights.stream.yaml, or correct the name."
     ]
-    assert sound.problems() == expected
-    assert sound.load().streams == {}
+    assert valid.problems() == expected
+    assert valid.load().streams == {}
 
 
 @pytest.mark.parametrize(
@@ -143,28 +143,28 @@ def test_a_stream_that_fits_nothing_else(sound: Folder, old: str, new: str, sent
         ("(flights, /, airlines)", "takes flights by position only, and inputs are passed by name"),
     ],
 )
-def test_the_parameters_of_a_function_are_the_inputs(sound: Folder, signature: str, problem: str | None) -> None:
-    sound.write("transformations.py", f"def silver_flights{signature}:\n    pass\n")
+def test_the_parameters_of_a_function_are_the_inputs(valid: Folder, signature: str, problem: str | None) -> None:
+    valid.write("transformations.py", f"def silver_flights{signature}:\n    pass\n")
     place = f"{S}:15: `transformation.python`: the function silver_flights in transformations.py:1"
-    assert sound.problems() == (
+    assert valid.problems() == (
         [] if problem is None else [f"{place} {problem}. A function's parameters are the stream's inputs, by name."]
     )
 
 
 @pytest.mark.parametrize("text", ["def silver_flights(:\n", "a = '\x00'", "-" * 100_000 + "1"])
-def test_a_transformation_that_is_not_python_is_not_executed(sound: Folder, text: str) -> None:
-    sound.write("transformations.py", text)
-    (problem,) = sound.problems()
+def test_a_transformation_that_is_not_python_is_not_executed(valid: Folder, text: str) -> None:
+    valid.write("transformations.py", text)
+    (problem,) = valid.problems()
     assert problem.startswith(f"{S}:15: `transformation.python`: transformations.py")
     assert " is not Python: " in problem
 
 
-def test_one_name_in_two_files_breaks_both_and_names_both(sound: Folder) -> None:
-    sound.write(f"other/{S}", (sound.path / S).read_text())
-    sound.write("other/transformations.py", (sound.path / "transformations.py").read_text())
-    sound.write("other/silver.flights.table.yaml", (sound.path / "silver.flights.table.yaml").read_text())
+def test_one_name_in_two_files_breaks_both_and_names_both(valid: Folder) -> None:
+    valid.write(f"other/{S}", (valid.path / S).read_text())
+    valid.write("other/transformations.py", (valid.path / "transformations.py").read_text())
+    valid.write("other/silver.flights.table.yaml", (valid.path / "silver.flights.table.yaml").read_text())
     advice = "Keep one of them, or give them different names."
-    assert sound.problems() == [
+    assert valid.problems() == [
         f"other/silver.flights.table.yaml:1: `table`: silver.flights is also declared in "
         f"silver.flights.table.yaml:1. {advice}",
         f"other/{S}:1: `stream`: silver_flights is also declared in {S}:1. {advice}",
@@ -174,44 +174,44 @@ def test_one_name_in_two_files_breaks_both_and_names_both(sound: Folder) -> None
     ]
 
 
-def test_a_stream_does_not_read_a_table_that_is_merged_into(sound: Folder) -> None:
-    merging = (sound.path / S).read_text().replace("mode: append", "mode: merge, keys: [carrier]")
-    sound.write(S, merging)
+def test_a_stream_does_not_read_a_table_that_is_merged_into(valid: Folder) -> None:
+    merging = (valid.path / S).read_text().replace("mode: append", "mode: merge, keys: [carrier]")
+    valid.write(S, merging)
     reader = (
-        (sound.path / S)
+        (valid.path / S)
         .read_text()
         .replace("stream: silver_flights", "stream: gold")
         .replace("bronze.flights", "silver.flights")
         .replace("table: silver.flights, mode: merge, keys: [carrier]", "table: gold.flights")
     )
-    sound.write("gold.stream.yaml", reader)
-    sound.write(
+    valid.write("gold.stream.yaml", reader)
+    valid.write(
         "gold.flights.table.yaml",
-        (sound.path / "silver.flights.table.yaml").read_text().replace("silver.flights", "gold.flights"),
+        (valid.path / "silver.flights.table.yaml").read_text().replace("silver.flights", "gold.flights"),
     )
-    assert sound.problems() == [
+    assert valid.problems() == [
         "gold.stream.yaml:9: `inputs.flights.stream.iceberg.table`: silver_flights writes silver.flights in mode "
         "merge, which rewrites rows, and a stream reads only rows that are appended: it would stop there, or leave "
         "new rows out. Read the table as a static input, or read the table it is made from."
     ]
 
 
-def test_a_stream_may_read_what_another_one_refused(sound: Folder) -> None:
-    reader = (sound.path / S).read_text().replace("stream: silver_flights", "stream: retry")
+def test_a_stream_may_read_what_another_one_refused(valid: Folder) -> None:
+    reader = (valid.path / S).read_text().replace("stream: silver_flights", "stream: retry")
     reader = reader.replace("table: bronze.flights", "table: quarantine.silver_flights").replace(
         "    watermark: {column: departure, delay: 6 hours}\n", ""
     )
-    sound.write("retry.stream.yaml", reader)
-    assert sound.problems() == []
+    valid.write("retry.stream.yaml", reader)
+    assert valid.problems() == []
 
 
 @pytest.mark.parametrize("namespace", ["quarantine", "staging"])
-def test_tables_of_the_platform_are_not_declared(sound: Folder, namespace: str) -> None:
+def test_tables_of_the_platform_are_not_declared(valid: Folder, namespace: str) -> None:
     file = f"{namespace}.x.table.yaml"
-    sound.write(
-        file, (sound.path / "silver.flights.table.yaml").read_text().replace("silver.flights", f"{namespace}.x")
+    valid.write(
+        file, (valid.path / "silver.flights.table.yaml").read_text().replace("silver.flights", f"{namespace}.x")
     )
-    assert sound.problems() == [
+    assert valid.problems() == [
         f"{file}:1: `table`: tables in {namespace} are the platform's and come with their streams. "
         "Use another namespace."
     ]

@@ -36,7 +36,7 @@ def declare(folder: Folder, iceberg: dict[str, Any], parts: dict[str, Any]) -> N
     folder.write("s.stream.yaml", yaml.safe_dump(given, sort_keys=False))
 
 
-def test_a_plain_append_is_sound_and_said_to_promise_less(folder: Folder) -> None:
+def test_a_plain_append_is_valid_and_said_to_promise_less(folder: Folder) -> None:
     declare(folder, {}, {})
 
     loaded = folder.load()
@@ -57,7 +57,7 @@ def test_a_plain_append_is_sound_and_said_to_promise_less(folder: Folder) -> Non
         ({"max_held_batches": 3}, {}, "`outputs.kept.iceberg.max_held_batches`: belongs to staged delivery"),
         ({}, {"quarantine": True}, "refused rows are a second output"),
         ({}, {"outputs": {"other": {"iceberg": {"table": "silver.others"}}}}, "a stream with one output"),
-        ({}, {"outputs": {"told": {"console": {}}}}, "a stream with one output"),
+        ({}, {"outputs": {"shown": {"console": {}}}}, "a stream with one output"),
         ({}, {"rules": [{"name": "r", "expression": "n > 0"}]}, "rules look at a batch before it is visible"),
         (
             {},
@@ -75,10 +75,10 @@ def test_what_needs_a_place_before_the_commit_is_refused(
 
 @pytest.mark.parametrize(("before", "after"), [("staged", "direct"), ("direct", "staged")])
 def test_a_checkpoint_stays_with_its_way(before: str, after: str) -> None:
-    def told(delivery: str) -> dict[str, str]:
+    def fingerprint(delivery: str) -> dict[str, str]:
         output = {"rows": {"iceberg": {"table": "silver.rows", "delivery": delivery}}}
         return fingerprint_of(continuous_stream(outputs=output).declaration)
 
     phrase = f"delivery of rows was `{before}` and is now `{after}`"
-    assert refused_changes(told(before), told(after)) == (phrase,)
-    assert refused_changes(told(before), told(before)) == ()
+    assert refused_changes(fingerprint(before), fingerprint(after)) == (phrase,)
+    assert refused_changes(fingerprint(before), fingerprint(before)) == ()

@@ -205,8 +205,8 @@ def test_each_part_has_one_line_and_a_reason() -> None:
         ),
     ],
 )
-def test_a_refusal_names_the_place_and_the_reason(sound: Folder, old: str, new: str, sentence: str) -> None:
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace(old, new, 1))
-    assert sound.problems() == [sentence]
-    assert isinstance(sound.load().problems[0], NotYetError)
+def test_a_refusal_names_the_place_and_the_reason(valid: Folder, old: str, new: str, sentence: str) -> None:
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace(old, new, 1))
+    assert valid.problems() == [sentence]
+    assert isinstance(valid.load().problems[0], NotYetError)

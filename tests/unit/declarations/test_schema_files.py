@@ -89,22 +89,22 @@ FILES = "files: {connection: c, format: json, schema_file: order.avsc}"
 PLACE = "silver_flights.stream.yaml:9: `inputs.flights.stream.files.schema_file`: "
 
 
-def declare(sound: Folder, source: str = FILES) -> None:
-    """Let the sound stream read files whose columns a file describes."""
-    file = sound.path / "silver_flights.stream.yaml"
+def declare(valid: Folder, source: str = FILES) -> None:
+    """Let the valid stream read files whose columns a file describes."""
+    file = valid.path / "silver_flights.stream.yaml"
     iceberg = "iceberg: {table: bronze.flights}\n    watermark: {column: departure, delay: 6 hours}"
-    sound.write(file.name, file.read_text().replace(iceberg, source, 1))
+    valid.write(file.name, file.read_text().replace(iceberg, source, 1))
 
 
-def test_a_stream_has_the_columns_of_its_schema_file_and_changes_with_it(sound: Folder) -> None:
-    declare(sound)
-    sound.write("order.avsc", json.dumps(AVRO))
-    before = sound.load().stream("silver_flights")
+def test_a_stream_has_the_columns_of_its_schema_file_and_changes_with_it(valid: Folder) -> None:
+    declare(valid)
+    valid.write("order.avsc", json.dumps(AVRO))
+    before = valid.load().stream("silver_flights")
     files = before.declaration.inputs["flights"].declared_source.files
     assert files is not None
     assert [(column.name, column.type, column.required) for column in files.columns] == AVRO_TYPES
-    sound.write("order.avsc", json.dumps(AVRO | {"doc": "changed"}))
-    assert sound.load().stream("silver_flights").digest != before.digest
+    valid.write("order.avsc", json.dumps(AVRO | {"doc": "changed"}))
+    assert valid.load().stream("silver_flights").digest != before.digest
 
 
 def _record(type_: Any, name: str = "a") -> str:
@@ -123,10 +123,10 @@ def _record(type_: Any, name: str = "a") -> str:
         (_record({"type": "bytes", "logicalType": "decimal", "precision": 99}), "the column's type 'decimal(99, 0)'"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_with_the_place_of_its_name(sound: Folder, text: str, sentence: str) -> None:
-    declare(sound)
-    sound.write("order.avsc", text)
-    (problem,) = sound.problems()
+def test_an_unusable_schema_file_is_a_problem_at_the_key_that_names_it(valid: Folder, text: str, sentence: str) -> None:
+    declare(valid)
+    valid.write("order.avsc", text)
+    (problem,) = valid.problems()
     assert problem.startswith(f"{PLACE}order.avsc cannot be used: {sentence}")
 
 
@@ -141,11 +141,11 @@ PROTO = 'syntax = "proto3"; message Order {\n  int64 id = 1; repeated string tag
     ],
 )
 def test_values_have_the_columns_of_their_schema_file(
-    sound: Folder, source: str, file: str, text: str, types: list[str]
+    valid: Folder, source: str, file: str, text: str, types: list[str]
 ) -> None:
-    declare(sound, f"kafka: {{connection: c, topics: [t], value: {{{source}}}}}")
-    sound.write(file, text)
-    value = sound.load().stream("silver_flights").declaration.inputs["flights"].declared_source.value
+    declare(valid, f"kafka: {{connection: c, topics: [t], value: {{{source}}}}}")
+    valid.write(file, text)
+    value = valid.load().stream("silver_flights").declaration.inputs["flights"].declared_source.value
     assert value is not None
     assert [column.type for column in value.columns] == types
 
@@ -160,23 +160,23 @@ def test_values_have_the_columns_of_their_schema_file(
         ("protobuf, schema_file: order.proto, message: B", PROTO, "it has no message B; it has Order"),
     ],
 )
-def test_a_schema_of_values_that_cannot_be_used_is_told_with_its_place(
-    sound: Folder, source: str, text: str, sentence: str
+def test_an_unusable_schema_of_values_is_a_problem_at_its_key(
+    valid: Folder, source: str, text: str, sentence: str
 ) -> None:
-    declare(sound, f"kafka: {{connection: c, topics: [t], value: {{format: {source}}}}}")
-    sound.write("order.avsc" if "avsc" in source else "order.proto", text)
-    (problem,) = sound.problems()
+    declare(valid, f"kafka: {{connection: c, topics: [t], value: {{format: {source}}}}}")
+    valid.write("order.avsc" if "avsc" in source else "order.proto", text)
+    (problem,) = valid.problems()
     place = "silver_flights.stream.yaml:9: `inputs.flights.stream.kafka.value.schema_file`: order."
     assert problem.startswith(place)
     assert f" cannot be used: {sentence}" in problem
 
 
-def test_a_file_that_is_not_there_is_told(sound: Folder) -> None:
-    declare(sound)
-    assert sound.problems() == [f"{PLACE}order.avsc cannot be used: it cannot be read: No such file or directory."]
+def test_a_missing_schema_file_is_a_problem(valid: Folder) -> None:
+    declare(valid)
+    assert valid.problems() == [f"{PLACE}order.avsc cannot be used: it cannot be read: No such file or directory."]
 
 
-def test_columns_are_declared_once(sound: Folder) -> None:
-    declare(sound, FILES.replace("format: json", "format: json, columns: [{name: a, type: int}]"))
-    (problem,) = sound.problems()
+def test_columns_are_declared_once(valid: Folder) -> None:
+    declare(valid, FILES.replace("format: json", "format: json, columns: [{name: a, type: int}]"))
+    (problem,) = valid.problems()
     assert problem.startswith(f"{PLACE}the columns are declared already: either they or a file")

@@ -13,11 +13,11 @@ ICEBERG = "iceberg: {table: bronze.flights}\n    watermark: {column: departure, 
 FILES = "connection: c, format: text"
 
 
-def problems_with(sound: Folder, source: str) -> list[str]:
-    """What is wrong with the sound stream when its stream input is this one."""
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace(ICEBERG, source, 1))
-    return sound.problems()
+def problems_with(valid: Folder, source: str) -> list[str]:
+    """What is wrong with the valid stream when its stream input is this one."""
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace(ICEBERG, source, 1))
+    return valid.problems()
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ def problems_with(sound: Folder, source: str) -> list[str]:
         ("jdbc: {connection: c, table: t}", "jdbc", "is a static input and cannot be a stream"),
     ],
 )
-def test_a_stream_input_is_refused_with_its_place(sound: Folder, source: str, key: str, sentence: str) -> None:
-    (problem,) = problems_with(sound, source)
+def test_a_stream_input_is_refused_with_its_place(valid: Folder, source: str, key: str, sentence: str) -> None:
+    (problem,) = problems_with(valid, source)
     assert problem.startswith(f"silver_flights.stream.yaml:9: `inputs.flights.stream.{key}`: {sentence}")
 
 
-def test_an_archive_beside_the_folder_is_sound(sound: Folder) -> None:
-    assert problems_with(sound, f"files: {{{FILES}, path: in, afterwards: archive, archive_path: old}}") == []
+def test_an_archive_beside_the_folder_is_valid(valid: Folder) -> None:
+    assert problems_with(valid, f"files: {{{FILES}, path: in, afterwards: archive, archive_path: old}}") == []
 
 
-def test_an_incremental_stream_of_kinesis_has_no_limit(sound: Folder) -> None:
-    file = sound.path / "silver_flights.stream.yaml"
+def test_an_incremental_stream_of_kinesis_has_no_limit(valid: Folder) -> None:
+    file = valid.path / "silver_flights.stream.yaml"
     text = file.read_text().replace(
         "continuous\ntrigger: {processing_time: 2 seconds}", "incremental\nschedule: {cron: '@daily'}"
     )
     kinesis = "kinesis: {connection: c, stream: s, max_records_per_batch: 3}"
-    sound.write(file.name, text.replace(ICEBERG, kinesis, 1))
-    (problem,) = sound.problems()
+    valid.write(file.name, text.replace(ICEBERG, kinesis, 1))
+    (problem,) = valid.problems()
     assert "`inputs.flights.stream.kinesis.max_records_per_batch`: belongs to a continuous stream" in problem
 
 
@@ -78,10 +78,10 @@ def test_an_incremental_stream_of_kinesis_has_no_limit(sound: Folder) -> None:
         ("socket: {host: localhost, port: 1}", "socket", "is a stream and cannot be a static input"),
     ],
 )
-def test_a_static_input_is_refused_with_its_place(sound: Folder, source: str, key: str, sentence: str) -> None:
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace("iceberg: {table: reference.airlines}", source, 1))
-    (problem,) = sound.problems()
+def test_a_static_input_is_refused_with_its_place(valid: Folder, source: str, key: str, sentence: str) -> None:
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace("iceberg: {table: reference.airlines}", source, 1))
+    (problem,) = valid.problems()
     assert problem.startswith(f"silver_flights.stream.yaml:13: `inputs.airlines.static.{key}`: {sentence}")
 
 
@@ -90,22 +90,22 @@ LINES = "files: {connection: c, format: csv, columns: [{name: flight, type: stri
 KAFKA = f"kafka: {{connection: c, topics: [t], {VALUE}}}"
 
 
-def test_lines_that_are_put_aside_need_a_quarantine(sound: Folder) -> None:
-    assert problems_with(sound, LINES) == []
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace("quarantine: true\n", ""))
-    (problem,) = sound.problems()
+def test_lines_that_are_put_aside_need_a_quarantine(valid: Folder) -> None:
+    assert problems_with(valid, LINES) == []
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace("quarantine: true\n", ""))
+    (problem,) = valid.problems()
     assert problem.startswith(
         "silver_flights.stream.yaml:9: `inputs.flights.stream.files.on_malformed`: lines that are put aside go to the "
         "quarantine: write `quarantine: true`"
     )
 
 
-def test_values_that_are_decoded_need_a_quarantine(sound: Folder) -> None:
-    assert problems_with(sound, KAFKA) == []
-    file = sound.path / "silver_flights.stream.yaml"
-    sound.write(file.name, file.read_text().replace("quarantine: true\n", ""))
-    (problem,) = sound.problems()
+def test_values_that_are_decoded_need_a_quarantine(valid: Folder) -> None:
+    assert problems_with(valid, KAFKA) == []
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, file.read_text().replace("quarantine: true\n", ""))
+    (problem,) = valid.problems()
     assert problem.startswith(
         "silver_flights.stream.yaml:9: `inputs.flights.stream.kafka.value`: values that cannot be decoded go to the "
         "quarantine: write `quarantine: true`"
@@ -130,7 +130,7 @@ def test_values_that_are_decoded_need_a_quarantine(sound: Folder) -> None:
         ("{format: avro, columns: [{name: a, type: int}]}", "avro needs the schema that the values were written with"),
     ],
 )
-def test_a_value_is_refused_with_its_place(sound: Folder, value: str, sentence: str) -> None:
-    (problem,) = problems_with(sound, f"kafka: {{connection: c, topics: [t], value: {value}}}")
+def test_a_value_is_refused_with_its_place(valid: Folder, value: str, sentence: str) -> None:
+    (problem,) = problems_with(valid, f"kafka: {{connection: c, topics: [t], value: {value}}}")
     assert problem.startswith("silver_flights.stream.yaml:9: `inputs.flights.stream.kafka.value")
     assert sentence in problem
