@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from tests.architecture.source_modules import ROOT, SourceModule, source_modules
+from tests.architecture.source_modules import ROOT, SourceModule, is_within, source_modules
 
 LONGEST_MODULE_LINES = 400
 LONGEST_FUNCTION_LINES = 60
@@ -17,6 +18,9 @@ MIGRATIONS = "sluice.ledger.migrations.versions."
 
 DRAWERS = re.compile(r"(^|_)(utils?|helpers?|common|managers?|base)$")
 """Names that say nothing about what lies behind them, so that everything ends up there."""
+
+VARIANTS = ("sluice.stack.services", "sluice_airflow.dag_builders", "sluice_spark.sinks", "sluice_spark.sources")
+"""Rooms with a module for each variant of one thing: a service, a DAG file, an output, an input."""
 
 
 def test_modules_are_short() -> None:
@@ -64,6 +68,18 @@ def test_no_name_is_a_drawer() -> None:
     ]
 
     assert wrong == []
+
+
+def test_base_name_of_a_module_occurs_once() -> None:
+    names = Counter(
+        module.name.rpartition(".")[2]
+        for module in source_modules()
+        if module.path.name != "__init__.py"
+        and module.room not in ("dags", "pipelines")
+        and not is_within(module.name, VARIANTS)
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_everything_public_has_a_docstring() -> None:

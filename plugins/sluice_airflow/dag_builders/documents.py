@@ -114,10 +114,10 @@ def _trigger(trigger: TriggerDeclaration | None) -> str:
 
 def _told(model: BaseModel) -> str:
     """The fields that were written, without the long ones such as columns."""
-    told = [
+    parts = [
         f"{name} {_value(value)}" for name in type(model).model_fields if (value := _short(model, name)) is not None
     ]
-    return ", ".join(told) or "as it comes"
+    return ", ".join(parts) or "as it comes"
 
 
 def _short(model: BaseModel, field: str) -> object | None:

@@ -20,7 +20,7 @@ _RETRIES = 2
 """What a second try cannot repair, a third rarely does; the checkpoint makes any number of tries safe."""
 
 _AHEAD_OF_UPKEEP = 10
-"""In the pool of Spark jobs: somebody waits for new data, nobody for a compaction."""
+"""The priority in the pool of Spark jobs: new data come before a compaction."""
 
 Schedule = AssetAll | AssetOrTimeSchedule | CronTriggerTimetable
 

@@ -2,7 +2,7 @@
 
 A worker takes a task off the executor's queue, and Airflow calls the task queued until its own process has reported. A
 worker that is killed in between takes the task with it, which stays queued and holds a slot of the executor until the
-scheduler is started anew. Airflow asks executors to give up what was queued for longer than `[scheduler]
+scheduler is restarted. Airflow asks executors to give up what was queued for longer than `[scheduler]
 task_queued_timeout`, and then queues it once more; LocalExecutor answers that it cannot.
 
 See decision 0030.

@@ -26,7 +26,7 @@ class PublicationTrigger(BaseEventTrigger):
     """Fires for publications of continuous streams on a table, for ever.
 
     Streams that run by a schedule are not watched: their own task raises the event when it ends. What was announced is
-    remembered in the ledger after Airflow has taken the event: a triggerer that dies in between tells it once more, and
+    remembered in the ledger after Airflow has taken the event: a triggerer that dies in between repeats it, and
     nothing is lost while none runs.
 
     Parameters

@@ -1,4 +1,4 @@
-"""A maintenance run in the ledger: one pass over one table, step by step."""
+"""A maintenance run in the ledger: one run over one table, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first ledger: runs, wishes, generations, batches, and what upkeep found."""
+"""The first ledger: runs, desired states, generations, batches, and the results of maintenance."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Create the leases, and give the runs of before their tokens in the order of their admission."""
+    """Create the leases, and give earlier runs their tokens in the order of their admission."""
     op.create_table(
         "leases",
         sa.Column("stream", sa.Text(), nullable=False),

@@ -1,4 +1,4 @@
-"""What holds a stream whatever is wished of it, what ends one run only, and what a checkpoint is bound to."""
+"""The suspension of a stream, the request to end one run, and the fingerprint of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Add the columns. A wish without `wished_at` is a row that only a hold has made."""
+    """Add the columns. A desired state without `wished_at` is a row that only a suspension has made."""
     op.alter_column("wishes", "wished_at", nullable=True, schema="sluice")
     op.add_column("wishes", sa.Column("hold", sa.Text(), nullable=True), schema="sluice")
     op.add_column("wishes", sa.Column("held_at", sa.DateTime(timezone=True), nullable=True), schema="sluice")

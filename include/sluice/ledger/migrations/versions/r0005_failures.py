@@ -10,6 +10,6 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Add the columns. Runs of before have neither; their ends are read from their exit codes and reasons."""
+    """Add the columns. Earlier runs have neither; their ends are read from their exit codes and reasons."""
     op.add_column("runs", sa.Column("failure_class", sa.Text(), nullable=True), schema="sluice")
     op.add_column("runs", sa.Column("failure_reason", sa.Text(), nullable=True), schema="sluice")

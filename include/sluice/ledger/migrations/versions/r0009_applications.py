@@ -10,5 +10,5 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Add the column; the drivers of before are processes."""
+    """Add the column; earlier drivers are processes."""
     op.add_column("runs", sa.Column("application", sa.Text(), nullable=True), schema="sluice")

@@ -10,5 +10,5 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Add the column; the generations of before were opened by the first run of their stream."""
+    """Add the column; earlier generations were opened by the first run of their stream."""
     op.add_column("generations", sa.Column("opened_by", sa.Text(), nullable=True), schema="sluice")
