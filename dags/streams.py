@@ -4,7 +4,7 @@ from airflow.sdk import get_parsing_context
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
-from sluice_airflow.dag_builders.dag_building import build_stream_dags
+from sluice_airflow.dag_builders.broken_declarations import build_stream_dags
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
 
 declarations = load_declarations(pipelines_folder(), only=get_parsing_context().dag_id)

@@ -12,7 +12,6 @@ import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
 import sluice_airflow.dag_builders.broken_declarations
 import sluice_airflow.dag_builders.checkpoint_health
-import sluice_airflow.dag_builders.dag_building
 import sluice_airflow.dag_builders.data_quality
 import sluice_airflow.dag_builders.increments
 import sluice_airflow.dag_builders.ledger_upkeep

@@ -1,64 +1,57 @@
 """The one place where ports meet adapters inside Airflow.
 
-Nothing is read while this module is imported. Settings and secrets come from the environment of the Airflow process;
-where Spark runs comes from an Airflow connection.
+Operators and builders import this module when a task runs, because it imports the ledger and the launchers. Settings
+and secrets come from the environment of the Airflow process; where Spark runs comes from an Airflow connection.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sluice.launching.cluster.cluster_launcher import ClusterLauncher
-    from sluice.launching.spark_submit import SparkConnection
-    from sluice.ledger.connection import Ledger
-    from sluice.settings import Settings
-    from sluice.supervision.supervisor import Supervisor
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
+from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.spark_submit import SparkConnection, driver_request
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import Settings, load_settings
+from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.supervisor import Supervisor
+from sluice_airflow.adapters.spark_connection import read_spark_connection
+from sluice_airflow.adapters.spark_submission import submit_by_provider
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What this Airflow works with. Each part is made when it is asked for."""
+    """The settings of this Airflow, and the parts made from them on demand."""
 
     settings: Settings
 
     @property
     def ledger_url(self) -> str:
-        """The ledger's address with its password: for a connection, never for a log."""
+        """The ledger's URL with its password: for a connection, never for a log."""
         return self.settings.ledger_url.get_secret_value()
 
     def open_ledger(self) -> Ledger:
         """Open the ledger; a context manager."""
-        from sluice.ledger.connection import open_ledger
-
         return open_ledger(self.ledger_url)
 
     def spark_connection(self, name: str) -> SparkConnection:
-        """Where Spark runs, as an Airflow connection says.
+        """Where Spark runs, by an Airflow connection.
 
         Raises
         ------
         SettingsError: when there is no such connection, or it is not one of Spark.
         """
-        from sluice_airflow.adapters.spark_connection import read_spark_connection
-
         return read_spark_connection(name)
 
     def supervisor(self, ledger: Ledger, *, launched_by: str) -> Supervisor:
-        """What the supervision of streams works with: the ledger, drivers on this host and on clusters, and Spark.
+        """The supervisor of streams, with drivers on this host and on clusters.
 
         Parameters
         ----------
-        launched_by: who supervises, for a person.
+        launched_by: the task or person that supervises, for messages.
         """
-        from sluice.launching.launcher_by_connection import LauncherByConnection
-        from sluice.launching.local_launcher import LocalLauncher
-        from sluice.launching.spark_submit import driver_request
-        from sluice.sources.source_heads import SourceHeads
-        from sluice.supervision.supervisor import Supervisor
-
         return Supervisor(
             ledger=ledger,
             launcher=LauncherByConnection(
@@ -70,9 +63,6 @@ class Deployment:
         )
 
     def _cluster(self, ledger: Ledger, name: str) -> ClusterLauncher:
-        from sluice.launching.launcher_by_connection import cluster_launcher
-        from sluice_airflow.adapters.spark_submission import submit_by_provider
-
         connection = self.spark_connection(name)
         return cluster_launcher(name, connection, ledger=ledger, ledger_url=self.ledger_url, submit=submit_by_provider)
 
@@ -84,6 +74,4 @@ def load_deployment() -> Deployment:
     ------
     SettingsError: when the environment does not describe a deployment.
     """
-    from sluice.settings import load_settings
-
     return Deployment(load_settings())

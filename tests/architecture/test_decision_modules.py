@@ -18,6 +18,8 @@ DECISION_MODULES = (
     "sluice.maintenance.pin_plan",
     "sluice.publication.chain",
     "sluice.publication.staged_batch",
+    "sluice.supervision.decide_live_run",
+    "sluice.supervision.decide_supervision",
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
     "sluice.supervision.restart_history",

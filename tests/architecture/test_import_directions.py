@@ -79,16 +79,22 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_airflow.adapters": ("sluice",),
     "sluice_airflow.composition": ("sluice", "sluice_airflow.adapters"),
     "sluice_airflow.triggers": ("sluice", "sluice_airflow.composition"),
-    "sluice_airflow.operators": (
+    "sluice_airflow.tasks": (
         "sluice",
         "sluice_airflow.adapters",
         "sluice_airflow.composition",
         "sluice_airflow.triggers",
     ),
+    "sluice_airflow.operators": (
+        "sluice",
+        "sluice_airflow.composition",
+        "sluice_airflow.tasks",
+        "sluice_airflow.triggers",
+    ),
     "sluice_airflow.dag_builders": (
         "sluice",
-        "sluice_airflow.adapters",
         "sluice_airflow.composition",
+        "sluice_airflow.tasks",
         "sluice_airflow.triggers",
         "sluice_airflow.operators",
     ),

@@ -169,7 +169,7 @@ def _asked_for_reset(airflow: RunningAirflow, stream: str) -> str:
     airflow.await_noticed("stream_control", "approve", dag_run)
     question = airflow.get(f"dags/stream_control/dagRuns/{dag_run}/taskInstances/approve/-1/hitlDetails")
     assert question["subject"] == f"reset {stream}?"
-    assert question["body"].startswith("1. Leave generation 1 behind, its offsets. Its newest batch is ")
+    assert question["body"].startswith("1. Leave generation 1, its offsets. Its newest batch is ")
     assert airflow.tasks("stream_control", dag_run)["carry_out"] == "skipped"
     return dag_run
 

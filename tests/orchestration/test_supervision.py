@@ -27,7 +27,7 @@ from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import newest_run, recent_runs
-from sluice_airflow.operators.stream_operator import DECISION_KEY
+from sluice_airflow.tasks.stream_task import DECISION_KEY
 
 
 def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow: RunningAirflow) -> None:

@@ -23,7 +23,7 @@ from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, record_end
-from sluice_airflow.triggers import ledger_trigger, task_marks
+from sluice_airflow.triggers import ledger_trigger
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
 
@@ -92,8 +92,8 @@ def test_an_odd_run_is_left_alone_as_long_as_its_supervisor_is_patient(ledger: L
     set_desired_state(ledger, run.stream, DesiredState.STOPPED)  # asked to stop, it is odd until it ends
     patience_seconds = 1.0
     began = time.monotonic()
-    told = _in_loop(_fires(_beside(run, patience_seconds=patience_seconds)))
-    assert told == {"seen": f"run {run.run_id} running"}
+    fired = _in_loop(_fires(_beside(run, patience_seconds=patience_seconds)))
+    assert fired == {"seen": f"run {run.run_id} running"}
     assert time.monotonic() - began >= patience_seconds
 
 
@@ -129,7 +129,7 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     async def state_of(_: object) -> str | None:
         return state
 
-    monkeypatch.setattr(task_marks, "_state_of", state_of)
+    monkeypatch.setattr(ledger_trigger, "_state_of", state_of)
     trigger = _beside(run)
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
     asyncio.run(trigger.on_kill())
@@ -148,7 +148,7 @@ def test_without_the_question_for_the_tasks_state_clearing_a_task_stops_its_stre
     async def believes_whoever_calls(_: object) -> bool:
         return True
 
-    monkeypatch.setattr(task_marks, "_state_of", state_of)
+    monkeypatch.setattr(ledger_trigger, "_state_of", state_of)
     if guard == "unguarded":
         monkeypatch.setattr(ledger_trigger, "is_marked", believes_whoever_calls)
     trigger = _beside(run)
@@ -167,7 +167,7 @@ def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
         await may_answer.wait()
         return "success"
 
-    monkeypatch.setattr(task_marks, "_state_of", late_state)
+    monkeypatch.setattr(ledger_trigger, "_state_of", late_state)
     trigger = _beside(run)
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
 
@@ -176,7 +176,7 @@ def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
             await asyncio.wait_for(trigger.on_kill(), timeout=0.1)
         assert find_desired_state(ledger, run.stream).suspension is None
         may_answer.set()
-        await asyncio.wait_for(asyncio.gather(*ledger_trigger._going_on), SOON_SECONDS)
+        await asyncio.wait_for(asyncio.gather(*ledger_trigger._background), SOON_SECONDS)
 
     asyncio.run(kill_impatiently())
     assert find_desired_state(ledger, run.stream).suspension is SuspensionCause.MARKED
@@ -205,14 +205,14 @@ def test_its_arguments_are_small_and_make_it_again(trigger: BaseTrigger) -> None
     assert type(trigger)(**json.loads(stored)).serialize() == (path, arguments)
 
 
-def test_an_absent_ledger_is_borne_for_a_while_told_once_and_then_handed_to_the_task(
+def test_an_absent_ledger_is_waited_for_reported_once_and_then_handed_to_the_task(
     run: RunObservation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_LEDGER_URL", "postgresql+psycopg://sluice@127.0.0.1:1/absent")
-    monkeypatch.setattr(ledger_trigger, "BEARABLE_OUTAGE_SECONDS", A_WHILE_SECONDS)
+    monkeypatch.setattr(ledger_trigger, "LEDGER_OUTAGE_SECONDS", A_WHILE_SECONDS)
     began = time.monotonic()
-    told = _in_loop(_fires(_beside(run)))
-    assert told == {"seen": "the ledger is away"}
+    fired = _in_loop(_fires(_beside(run)))
+    assert fired == {"seen": "the ledger is away"}
     assert time.monotonic() - began >= A_WHILE_SECONDS
     assert capsys.readouterr().out.count("Stream flights cannot be watched and is left alone: The ledger at 127.") == 1
 
@@ -224,8 +224,8 @@ def test_a_stopped_stream_is_waited_for_until_it_is_requested_again(ledger: Ledg
     trigger = DesiredStateTrigger(
         stream="flights", known_change_at=known.isoformat(), due_seconds=None, poll_seconds=POLL_SECONDS
     )
-    told = _watched(trigger, lambda: set_desired_state(ledger, "flights", DesiredState.RUNNING))
-    assert told == {"seen": "stream flights is to be running"}
+    fired = _watched(trigger, lambda: set_desired_state(ledger, "flights", DesiredState.RUNNING))
+    assert fired == {"seen": "stream flights is to be running"}
 
 
 def test_a_start_that_is_due_fires_without_a_request() -> None:

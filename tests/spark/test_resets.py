@@ -80,7 +80,7 @@ def test_a_batch_that_waited_staged_is_abandoned_and_the_visible_one_before_it_i
     workshop.append("source", [{"id": 9, "word": "new"}])
     _crash(workshop, name, at=CrashPoint.STAGED)
     steps = leave_behind(workshop, name)
-    assert any(step.startswith("1 batches that wait staged, with 5 rows, are never published.") for step in steps)
+    assert any(step.startswith("1 staged batches with 5 rows are never published.") for step in steps)
 
     workshop.run_supervised(name)
 

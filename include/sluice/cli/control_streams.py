@@ -17,10 +17,10 @@ from sluice.errors import UnhealthyError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import RunObservation
-from sluice.supervision import stream_commands
-from sluice.supervision.stream_commands import ControlPlan
+from sluice.supervision import control_plans, stream_commands
+from sluice.supervision.control_plans import ControlPlan
 from sluice.supervision.stream_reset import plan_reset, reset_stream
-from sluice.supervision.supervisor import Supervised
+from sluice.supervision.supervisor import SupervisionResult
 
 _FORMER_KEYS = {
     "requested_at": "wished_at",
@@ -36,7 +36,7 @@ def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) ->
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(stream_commands.plan_start(ctx.supervisor(), stream), as_json=as_json)
+            _print_plan(control_plans.plan_start(ctx.supervisor(), stream), as_json=as_json)
             return
         started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
         _print_start("start", stream, started, as_json=as_json)
@@ -47,7 +47,7 @@ def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> 
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(stream_commands.plan_stop(ctx.supervisor(), stream), as_json=as_json)
+            _print_plan(control_plans.plan_stop(ctx.supervisor(), stream), as_json=as_json)
             return
         ended = _stop(ctx, stream)
     if as_json:
@@ -63,7 +63,7 @@ def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) 
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(stream_commands.plan_restart(ctx.supervisor(), stream), as_json=as_json)
+            _print_plan(control_plans.plan_restart(ctx.supervisor(), stream), as_json=as_json)
             return
         _print_start("restart", stream, _restart(ctx, stream), as_json=as_json)
 
@@ -100,7 +100,7 @@ def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = F
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(stream_commands.plan_reset_breaker(ctx.supervisor(), stream), as_json=as_json)
+            _print_plan(control_plans.plan_reset_breaker(ctx.supervisor(), stream), as_json=as_json)
             return
         desired = stream_commands.reset_breaker(ctx.supervisor(), stream, requested_by=person())
     if as_json:
@@ -120,13 +120,13 @@ def _stop(ctx: CliContext, stream: LoadedStream) -> RunObservation | None:
         return stream_commands.stop_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
 
 
-def _restart(ctx: CliContext, stream: LoadedStream) -> Supervised | None:
+def _restart(ctx: CliContext, stream: LoadedStream) -> SupervisionResult | None:
     """Restart the stream, and show on stderr what is waited for."""
     with Console(stderr=True).status(f"{stream.name} is asked to end its run") as spinner:
         return stream_commands.restart_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
 
 
-def _print_start(verb: str, stream: LoadedStream, started: Supervised | None, *, as_json: bool) -> None:
+def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool) -> None:
     run = None if started is None else started.run
     if as_json:
         _print_run(verb, stream.name, run)

@@ -1,22 +1,22 @@
-"""Whether a running stream makes progress, judged by what lies unread in its sources and not by its process. Pure.
+"""Whether a running stream makes progress, judged by the unread input of its sources and not by its process. Pure.
 
-| the newest look at the sources      | and                                            | state       |
+| the newest sample                   | and                                            | state       |
 |-------------------------------------|------------------------------------------------|-------------|
-| none, too old, or it could not tell |                                                | UNKNOWN     |
+| none, too old, or without a figure  |                                                | UNKNOWN     |
 | nothing unread                      |                                                | IDLE        |
 | something unread                    | no new batch for longer than the window        | STALLED     |
 | something unread                    | more rows, or older ones, than `max_lag` allows| LATE        |
 | something unread                    | the run has no batch yet                       | STARTING    |
 | something unread                    | else                                           | PROGRESSING |
 
-The looks are taken by the reconciler, each minute, and kept in the ledger. That input waits is counted from the first
-look that saw it without a new batch since, so input that comes after a quiet night does not make a stream stalled.
-How old the oldest unread row is follows from the looks, too: it came after the newest look at which everything that
-there was by then has been read by now.
+The reconciler takes a sample each minute and the ledger keeps it. Waiting input is counted from the first sample that
+has it without a new batch since, so input that arrives after a quiet night does not make a stream stalled. The age of
+the oldest unread row follows from the samples, too: it arrived after the newest sample whose input has all been read by
+now.
 
-Nothing is ever ended on UNKNOWN. A stalled run is restarted when `on_stall` says so and only once without a batch in
-between: where a restart did not help, a person must look. A late one is restarted when its `max_lag` says so, and never
-before it has been up for `restart.stable_after`.
+No run is ended on UNKNOWN. A stalled run is restarted when `on_stall` says so and only once without a batch in between:
+when a restart did not help, a person must look. A late run is restarted when its `max_lag` says so, and never before it
+has been up for `restart.stable_after`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 
 SHORTEST_WINDOW = timedelta(minutes=5)
-"""No stream is called stalled earlier by itself: a full machine, a long collection of garbage are shorter."""
+"""The shortest derived window: a full machine or a long garbage collection is shorter."""
 
 WINDOW_WITHOUT_BATCHES = timedelta(minutes=15)
-"""For a run that has no batch to learn from: its first one may read all that the source holds."""
+"""For a run without a batch to learn from: its first batch may read everything in the source."""
 
 WINDOW_FACTOR = 10
-"""How many times its usual step (trigger and longest recent batch) a stream may take before it is called stalled."""
+"""How many times its usual step (trigger and longest recent batch) a stream may take before it is stalled."""
 
-LOOKED_AT_WITHIN = timedelta(minutes=5)
-"""How old the newest look may be; the reconciler looks each minute."""
+SAMPLED_WITHIN = timedelta(minutes=5)
+"""How old the newest sample may be; the reconciler takes one each minute."""
 
 
 class ProgressState(StrEnum):
-    """How far a running stream gets."""
+    """The progress of a running stream."""
 
     UNKNOWN = "unknown"
     STARTING = "starting"
@@ -58,10 +58,11 @@ class ProgressState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressJudgement:
-    """How far a running stream gets, in a sentence, and what its declaration wants done about it.
+    """The progress of a running stream, and what its declaration asks for in that case.
 
-    behind: how old the oldest unread row is at least; zero when nothing is unread, unset when it is not known.
-    restarts: whether the run is to be ended so that a new one takes its place. defers_maintenance: of its tables.
+    behind: how old the oldest unread row is at least; zero when nothing is unread, unset when unknown.
+    restarts: whether the run is to end so that a new one takes its place.
+    defers_maintenance: whether the maintenance of its tables waits.
     """
 
     state: ProgressState
@@ -72,7 +73,7 @@ class ProgressJudgement:
 
     @property
     def is_healthy(self) -> bool:
-        """Idle is healthy. What is not known is no reason to call a stream ill, nor well: its run speaks for it."""
+        """Whether the stream is neither late nor stalled. UNKNOWN counts as healthy: then the run's state decides."""
         return self.state not in (ProgressState.LATE, ProgressState.STALLED)
 
 
@@ -85,26 +86,26 @@ def judge_progress(
     ended_for_stall: bool = False,
     now: datetime,
 ) -> ProgressJudgement:
-    """Judge the run of a stream that is wanted and lives.
+    """Judge the live run of a stream that is to run.
 
     Parameters
     ----------
     batches: the newest of the stream, newest first.
-    samples: the looks at its sources, newest first, as far back as they are kept.
+    samples: newest first, as far back as they are kept.
     ended_for_stall: whether the run before this one was ended because it was stalled.
     now: the database's time.
     """
     if wanted.trigger is not None and wanted.trigger.continuous_processing is not None:
-        text = "Spark reports no batches of continuous processing, so that nobody can tell what it has read."
+        text = "Spark reports no batches of continuous processing, so what it has read is unknown."
         return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
     newest = samples[0] if samples else None
-    if newest is None or now - newest.observed_at > LOOKED_AT_WITHIN:
-        return ProgressJudgement(state=ProgressState.UNKNOWN, explanation="Nobody has looked at its sources lately.")
+    if newest is None or now - newest.observed_at > SAMPLED_WITHIN:
+        return ProgressJudgement(state=ProgressState.UNKNOWN, explanation="Its sources were not observed lately.")
     if newest.unread_rows is None:
-        text = f"How far its sources are is not known: {newest.problem or 'they did not answer'}."
+        text = f"Its unread input is unknown: {newest.problem or 'its sources did not answer'}."
         return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
     if newest.unread_rows == 0:
-        text = "It has read everything that its sources hold."
+        text = "It has read all input of its sources."
         return ProgressJudgement(state=ProgressState.IDLE, explanation=text, behind=timedelta(0))
     own = [batch for batch in batches if batch.run_id == run.run_id]
     waiting = _waiting(samples, run, own, now)
@@ -121,7 +122,7 @@ def judge_progress(
 
 
 def stall_window(wanted: StreamDeclaration, batches: Sequence[BatchObservation]) -> timedelta:
-    """How long input may wait without a new batch: as declared, else by the stream's own step.
+    """How long input may wait without a new batch: as declared, else derived from the stream's usual step.
 
     Parameters
     ----------
@@ -138,26 +139,27 @@ def stall_window(wanted: StreamDeclaration, batches: Sequence[BatchObservation])
 
 
 def oldest_unread(samples: Sequence[ProgressSample], *, now: datetime) -> timedelta | None:
-    """How old the oldest unread row is at least; none when the looks do not reach back far enough.
+    """How old the oldest unread row is at least; none when the samples do not reach back far enough.
 
     Parameters
     ----------
-    samples: newest first. Those of another generation are left out: it has read its source anew.
+    samples: newest first. Those of another generation are left out: a generation reads its sources from the start.
     """
     newest = samples[0]
     if newest.unread_rows == 0:
         return timedelta(0)
-    told = [sample for sample in samples if sample.generation == newest.generation and sample.unread_rows is not None]
-    for later, sample in pairwise(told):
+    known = [sample for sample in samples if sample.generation == newest.generation and sample.unread_rows is not None]
+    for later, sample in pairwise(known):
         if sample.read_rows + (sample.unread_rows or 0) <= newest.read_rows:
             return now - later.observed_at
-    return now - told[-1].observed_at if len(told) > 1 else timedelta(0)
+    return now - known[-1].observed_at if len(known) > 1 else timedelta(0)
 
 
 def _waiting(
     samples: Sequence[ProgressSample], run: RunObservation, own: Sequence[BatchObservation], now: datetime
 ) -> timedelta:
-    """How long input has waited for a batch of this run: since a look saw it, since the run or its newest batch."""
+    """How long input has waited for a batch of this run: since the first sample with it, the run's start or its newest
+    batch, whichever is the latest."""
     newest = samples[0]
     since = newest.observed_at
     for sample in samples:
@@ -181,7 +183,7 @@ def _stalled(
 ) -> ProgressJudgement:
     restarts = wanted.supervision.on_stall == "restart" and may_restart
     text = (
-        f"{newest.unread_rows:,} rows have waited for {_spoken(waiting)} and run {run.run_id} has brought no batch "
+        f"{newest.unread_rows:,} rows have waited for {_duration(waiting)} and run {run.run_id} has recorded no batch "
         f"since. See `sluice stream logs {run.stream}`."
     )
     if restarts:
@@ -201,19 +203,21 @@ def _late(
     if allowed.rows is not None and newest.unread_rows > allowed.rows:
         beyond.append(f"{newest.unread_rows:,} rows are unread, {allowed.rows:,} are allowed")
     if allowed.duration is not None and behind is not None and behind > allowed.duration:
-        beyond.append(f"the oldest unread row has waited for {_spoken(behind)}, {_spoken(allowed.duration)} is allowed")
+        beyond.append(
+            f"the oldest unread row has waited for {_duration(behind)}, {_duration(allowed.duration)} is allowed"
+        )
     if not beyond:
         return None
     return ProgressJudgement(
         state=ProgressState.LATE,
         explanation=f"It is late: {'; '.join(beyond)}.",
         behind=behind,
-        # A run that is young is catching up: to restart it would only make it later.
+        # A young run is catching up: a restart would only make it later.
         restarts=allowed.action == "restart" and now - run.launched_at >= wanted.supervision.restart.stable_after,
         defers_maintenance=allowed.action == "defer_maintenance",
     )
 
 
-def _spoken(duration: timedelta) -> str:
+def _duration(duration: timedelta) -> str:
     seconds = duration.total_seconds()
     return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"

@@ -1,6 +1,7 @@
-"""Watches how far running streams get: looks at their sources, remembers, judges, and ends what must be restarted.
+"""Watches the progress of running streams: observes their sources, records a sample, and ends runs to be restarted.
 
-The reconciler calls `watch_progress` each minute. A hung driver is no hindrance: its sources are asked, not it.
+The reconciler calls `watch_progress` each minute. It works for a hung driver as well: it queries the sources, not the
+driver.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from sluice.supervision.stream_observation import StreamObservation
 _log = logging.getLogger(__name__)
 
 BECAUSE_STALLED = "it is stalled"
-"""Why a run was asked to end, in the ledger; by this the next judgement knows that a restart was tried."""
+"""Why a run was asked to end, as the ledger stores it; the next judgement finds by it that a restart was tried."""
 
 _BECAUSE_LATE = "it is late"
 _BATCHES = 20
-"""From how many of the newest batches a stream's usual step is learned."""
+"""How many of the newest batches determine a stream's usual step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedProgress:
-    """What a look told. is_new_trouble: whether the look before this one found the same run in order."""
+    """The progress of a stream. is_new_trouble: whether the previous sample found the same run healthy."""
 
     judgement: ProgressJudgement
     is_new_trouble: bool
 
 
 def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> WatchedProgress | None:
-    """Look at the sources of a stream whose run lives and is wanted, judge, and ask the run to end where that is due.
+    """Observe the sources of a stream with a live run, judge its progress, and ask the run to end where that is due.
 
     Returns
     -------
-    What it told; none when there is no such run.
+    The progress; none without a live run that is to go on.
 
     Raises
     ------
@@ -54,47 +55,47 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
     lag = heads.observe_lag(wanted.declaration, newest)
     record_progress_sample(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
     judged = judge_run(ledger, wanted, run)
-    was_healthy = judge_run(ledger, wanted, run, looks_back=1).is_healthy
-    tell = _log.info if judged.is_healthy else _log.warning
-    tell("stream=%s progress=%s %s", wanted.name, judged.state, judged.explanation)
+    was_healthy = judge_run(ledger, wanted, run, samples_back=1).is_healthy
+    log = _log.info if judged.is_healthy else _log.warning
+    log("stream=%s progress=%s %s", wanted.name, judged.state, judged.explanation)
     if judged.restarts:
         because = BECAUSE_STALLED if judged.state == "stalled" else _BECAUSE_LATE
         ask_to_end(ledger, run.run_id, because=because)
     return WatchedProgress(judgement=judged, is_new_trouble=was_healthy and not judged.is_healthy)
 
 
-def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, looks_back: int = 0) -> ProgressJudgement:
-    """Judge by the looks that the ledger has; nothing is looked at anew, and nothing is changed.
+def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, samples_back: int = 0) -> ProgressJudgement:
+    """Judge by the samples in the ledger. Nothing is observed or changed.
 
     Parameters
     ----------
-    looks_back: judge as of the look so many before the newest one.
+    samples_back: judge as of the sample so many before the newest one.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    looks = recent_progress_samples(ledger, wanted.name)[looks_back:]
-    now = looks[0].observed_at if looks_back and looks else database_time(ledger)
+    samples = recent_progress_samples(ledger, wanted.name)[samples_back:]
+    now = samples[0].observed_at if samples_back and samples else database_time(ledger)
     before = [one for one in recent_runs(ledger, wanted.name, limit=2) if one.run_id != run.run_id]
     return judge_progress(
         wanted.declaration,
         run,
         batches=recent_batches(ledger, wanted.name, limit=_BATCHES),
-        samples=looks,
+        samples=samples,
         ended_for_stall=bool(before) and before[0].end_asked_because == BECAUSE_STALLED,
         now=now,
     )
 
 
 def judge_seen(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> ProgressJudgement | None:
-    """The same for a stream as it was seen; none when it has no run whose progress counts."""
+    """Judge an observed stream by the samples in the ledger; none without a live run that is to go on."""
     run = seen.newest_run
     return judge_run(ledger, wanted, run) if run is not None and _is_watched(run) else None
 
 
 def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -> tuple[str, ...]:
-    """The streams that write a table, are late, and want its maintenance to wait for that.
+    """The streams that write a table, are late, and declare that its maintenance waits then.
 
     Raises
     ------
@@ -113,5 +114,5 @@ def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -
 
 
 def _is_watched(run: RunObservation) -> bool:
-    """Whether a run is to make progress: it lives, works, and nobody has asked it to end."""
+    """Whether a run is to make progress: it is live, has started, and was not asked to end."""
     return run.is_live and run.heartbeat_at is not None and run.desired_state is DesiredState.RUNNING

@@ -1,23 +1,20 @@
-"""Brings the wanted and the seen together for streams that nobody else looks after; the reconciler does it each minute.
+"""Reconciles continuous streams with their desired states when their own tasks do not; the DAG calls it each minute.
 
-A stream's own task answers within seconds, but it is not always there: Airflow runs nothing of a paused DAG, a trigger
-cannot ask whether its DAG is paused, a triggerer may be down, and nobody tells a task that its declaration has changed.
+A stream's own task reacts within seconds, but it does not always run: Airflow runs no task of a paused DAG, a trigger
+cannot find out whether its DAG is paused, a triggerer may be down, and no event reports a changed declaration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervised, Supervisor, judge, supervise
-
-LEFT_TO_ITS_TASK = timedelta(seconds=60)
-"""How long after a run's end, or after it was asked for, the start of the next is left to the stream's own task."""
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
+from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 _DUE_AT_ONCE = frozenset(
     {SupervisionAction.CLOSE, SupervisionAction.STOP, SupervisionAction.TAKE_OVER, SupervisionAction.REPLACE}
@@ -25,22 +22,22 @@ _DUE_AT_ONCE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
-    """What became of one stream.
+class Reconciliation:
+    """The result for one stream.
 
-    acted: whether anything was done. changed: what was noticed, a phrase each. alert: the sentence for a person when it
-    has just become stalled or late; empty while it stays so.
+    acted: whether `supervise` was called. changed: what was noticed, a phrase each.
+    alert: the sentence for a person when the stream has just become stalled or late; empty while it stays so.
     """
 
     stream: str
-    supervised: Supervised
+    supervised: SupervisionResult
     acted: bool
     changed: tuple[str, ...] = ()
     alert: str = ""
 
 
-def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool | None) -> Reconciled:
-    """Look after one continuous stream.
+def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool | None) -> Reconciliation:
+    """Reconcile one continuous stream.
 
     Parameters
     ----------
@@ -54,26 +51,30 @@ def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool |
     changed = _note_pause(supervisor, wanted, is_paused=is_paused)
     watched = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted)
     alert = watched.judgement.explanation if watched is not None and watched.is_new_trouble else ""
-    judged = judge(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-    is_due = _is_due(judged, is_paused=is_paused)
-    supervised = supervise(supervisor, wanted) if is_due else judged
-    return Reconciled(stream=wanted.name, supervised=supervised, acted=is_due, changed=changed, alert=alert)
+    planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
+    is_due = _is_due(planned, is_paused=is_paused)
+    supervised = supervise(supervisor, wanted) if is_due else planned
+    return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, changed=changed, alert=alert)
 
 
 def note_pause(supervisor: Supervisor, stream: str, *, is_paused: bool) -> str | None:
-    """Tell the ledger whether the DAG of a stream is paused. Returns what that changed, for a person.
+    """Suspend or resume a stream as its DAG is paused or not.
+
+    Returns
+    -------
+    What that changed, for a person; none when nothing changed.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    is_held = find_desired_state(supervisor.ledger, stream).suspension is SuspensionCause.PAUSED
-    if is_paused and not is_held:
+    is_suspended = find_desired_state(supervisor.ledger, stream).suspension is SuspensionCause.PAUSED
+    if is_paused and not is_suspended:
         suspend(supervisor.ledger, stream, SuspensionCause.PAUSED)
         return "its DAG was paused: the stream is to stop"
-    if is_held and not is_paused:
+    if is_suspended and not is_paused:
         resume(supervisor.ledger, stream)
-        return "its DAG was unpaused: the stream is to go on"
+        return "its DAG was unpaused: the stream is to run again"
     return None
 
 
@@ -84,9 +85,9 @@ def _note_pause(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool
     return () if change is None else (change,)
 
 
-def _is_due(judged: Supervised, *, is_paused: bool | None) -> bool:
-    """Whether something is to be done that the stream's own task has not done in its time."""
-    decision, seen = judged.decision, judged.seen
+def _is_due(planned: SupervisionResult, *, is_paused: bool | None) -> bool:
+    """Whether an action is due that the stream's own task has not taken in its time."""
+    decision, seen = planned.decision, planned.seen
     if decision.action in _DUE_AT_ONCE:
         return True
     is_start = decision.action is SupervisionAction.LAUNCH and decision.reason is not SupervisionReason.NEVER_STARTED

@@ -1,4 +1,4 @@
-"""What a stream reads anew when its checkpoint is left behind, and what that does to its outputs: told, not done."""
+"""Describes what a stream rereads after a reset, and what that does to its outputs. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sluice.declarations.source_declarations import DeltaSource, FilesSource, Ic
 from sluice.declarations.stream_declaration import StreamDeclaration
 
 _WHAT_COMES = "only what comes after that start; what came since the last batch is never read"
-_TWICE = "what is read again is published again: rows of before are there twice"
-_PARTLY = "what the input no longer holds is missing from the new ones"
+_TWICE = "what is read again is published again: earlier rows are there twice"
+_PARTLY = "what the input no longer contains is missing from the new ones"
 
 
-def tell_inputs(declaration: StreamDeclaration) -> Iterator[str]:
+def describe_inputs(declaration: StreamDeclaration) -> Iterator[str]:
     """A sentence for each input from which rows arrive: what the next start reads."""
     for name, declared in declaration.inputs.items():
         if declared.is_stream:
             source = declared.declared_source.source
-            tell = _INPUTS.get(type(source), lambda _: _WHAT_COMES)
-            yield f"The next start reads from input {name}: {tell(source)}."
+            describe = _INPUTS.get(type(source), lambda _: _WHAT_COMES)
+            yield f"The next start reads from input {name}: {describe(source)}."
 
 
-def tell_outputs(declaration: StreamDeclaration, *, generation: int, keeps_state: bool) -> Iterator[str]:
-    """A sentence for each output: what becomes of rows that are published already.
+def describe_outputs(declaration: StreamDeclaration, *, generation: int, keeps_state: bool) -> Iterator[str]:
+    """A sentence for each output: what happens to rows that are published already.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def _fate(declared: OutputDeclaration, *, generation: int, keeps_state: bool) ->
     if isinstance(output, KafkaOutput):
         return "what is read again is sent again"
     if not isinstance(output, IcebergOutput | DeltaOutput):
-        return "it is handed what is read again"
+        return "it receives what is read again"
     if mode == "merge":
         partly = f"; its state begins empty, so {_PARTLY}" if keeps_state else ""
         return f"what is read again replaces the rows of the same {', '.join(_keys(declared))}{partly}"
@@ -72,7 +72,7 @@ def _place(declared: OutputDeclaration) -> str:
 
 def _of_kafka(source: KafkaSource) -> str:
     if source.starting == "earliest":
-        return "every record that its topics still hold"
+        return "every record that its topics still contain"
     if source.starting == "latest":
         return _WHAT_COMES
     if isinstance(source.starting, dict):
@@ -83,7 +83,7 @@ def _of_kafka(source: KafkaSource) -> str:
 def _of_kinesis(source: KinesisSource) -> str:
     if isinstance(source.starting, datetime):
         return f"every record since {source.starting.isoformat()}"
-    return _WHAT_COMES if source.starting == "latest" else "every record that it still holds"
+    return _WHAT_COMES if source.starting == "latest" else "every record that it still contains"
 
 
 def _of_files(source: FilesSource) -> str:
@@ -93,7 +93,7 @@ def _of_files(source: FilesSource) -> str:
 
 def _of_iceberg(source: IcebergSource) -> str:
     since = "" if source.from_timestamp is None else f" since {source.from_timestamp.isoformat()}"
-    return f"the rows that were appended to {source.table}{since}, as far as it still lists the snapshots"
+    return f"the rows that were appended to {source.table}{since}, as far as its snapshots still exist"
 
 
 def _of_delta(source: DeltaSource) -> str:
@@ -108,4 +108,4 @@ _INPUTS: Mapping[type, Callable[[Any], str]] = {
     IcebergSource: _of_iceberg,
     DeltaSource: _of_delta,
 }
-"""What a new checkpoint begins with; other sources hold nothing of what was."""
+"""What a new checkpoint begins with; other sources keep no earlier rows."""

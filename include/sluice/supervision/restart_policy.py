@@ -1,4 +1,4 @@
-"""Whether a stream that failed is started again, when, and when a person is asked instead. Pure.
+"""Whether a stream that failed is restarted, when, and when a person is asked instead. Pure.
 
 | class                               | tries          | the first | then waits | why                                  |
 |-------------------------------------|----------------|-----------|------------|--------------------------------------|
@@ -8,13 +8,15 @@
 | source data lost, poison data,      | none           |           |            | another start would only repeat it   |
 | schema, checkpoint, code            |                |           |            |                                      |
 
-The tries of a class are counted among the failures in a row (`decisions.restarts`), so stable uptime, a new declaration
-and a person's request set them back. A wait doubles with every failure of the class, up to the longest one that is
-declared, and is shortened by up to a quarter, each run by its own share: a hundred streams that lost the same broker do
-not come back in the same second. The share follows from the run's id, so that every look tells the same moment.
+The tries of a class are counted among the failures in a row (`restart_history`), so stable uptime, a new declaration
+and a person's request reset the count. A wait doubles with every failure of the class, up to the longest one that is
+declared, and is shortened by up to a quarter, by a share of each run's own: a hundred streams that lost the same broker
+do not restart in the same second. The share is derived from the run's id, so that every look has the same result.
 
 The breaker counts differently: all failures within its window before the newest one, whatever stayed up in between. A
-run that stays up for the whole window, or a person's request, leaves it nothing to count.
+run that stays up for the whole window, or a person's request, empties its count.
+
+How long it takes until a dead driver is noticed is in `time_limits`.
 """
 
 from __future__ import annotations
@@ -22,21 +24,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from hashlib import sha256
 
-from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration
+from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import FailureClass
+from sluice.supervision.restart_history import RestartHistory
 
 LARGEST_SHARE_OFF = 0.25
-"""By how much a wait is shortened at most. Never lengthened: what is declared as the longest wait stays that."""
+"""By how much a wait is shortened at most. It is never lengthened: the declared longest wait is the limit."""
 
-MOST_RUNS_LOOKED_AT = 200
+MOST_RUNS_READ = 200
 """How many runs are read at most to count failures: more than any sensible budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPolicy:
-    """How one class of failures is restarted.
+    """The restart policy of one class of failures.
 
     tries_factor: times the declared attempts. most_tries: never more than that. delay_factor: times the first delay.
     is_first_at_once: whether the first restart comes without a wait, and the first delay lies before the second.
@@ -62,6 +66,42 @@ POLICIES: Mapping[FailureClass, ClassPolicy] = {
     FailureClass.CHECKPOINT: _NEVER,
     FailureClass.CODE: _NEVER,
 }
+
+
+class RestartVerdict(StrEnum):
+    """Whether a failed stream is restarted, and why not."""
+
+    RESTART = "restart"
+    WOULD_NOT_HELP = "would_not_help"
+    BREAKER_OPEN = "breaker_open"
+    BUDGET_SPENT = "budget_spent"
+
+
+def judge_restart(supervision: SupervisionDeclaration, history: RestartHistory) -> RestartVerdict:
+    """Decide whether the stream is restarted after its newest failure.
+
+    Parameters
+    ----------
+    history: at least one failure.
+    """
+    failure_class = history.newest_failure.failure_class
+    if not helps_to_restart(failure_class):
+        return RestartVerdict.WOULD_NOT_HELP
+    if is_breaker_open(supervision.breaker, history.ends):
+        return RestartVerdict.BREAKER_OPEN
+    if history.failures_of_class > tries_of(supervision.restart, failure_class):
+        return RestartVerdict.BUDGET_SPENT
+    return RestartVerdict.RESTART
+
+
+def wait_after(supervision: SupervisionDeclaration, history: RestartHistory) -> timedelta:
+    """How long after the end of the newest failure the stream is restarted."""
+    return restart_wait(
+        supervision.restart,
+        history.newest_failure.failure_class,
+        failures=history.failures_of_class,
+        run_id=history.newest_run_id,
+    )
 
 
 def helps_to_restart(failure_class: FailureClass) -> bool:
@@ -105,21 +145,21 @@ def restart_wait(
 def is_breaker_open(breaker: BreakerDeclaration | None, ends: Sequence[datetime]) -> bool:
     """Whether too many runs failed within the window that ends with the newest failure.
 
-    The window ends there and not now, so that an open breaker does not close because nobody looked.
+    The window ends there and not now, so that an open breaker does not close merely because time passes.
 
     Parameters
     ----------
-    ends: of all failures that nobody has forgiven, newest first, whatever stayed up in between.
+    ends: of all failures since the count was reset, newest first.
     """
     if breaker is None or not ends:
         return False
     return sum(end > ends[0] - breaker.window for end in ends) >= breaker.failures
 
 
-def runs_to_look_at(restart: RestartDeclaration, breaker: BreakerDeclaration | None) -> int:
-    """How many of the newest runs decide: one more than the largest budget allows."""
+def runs_to_read(restart: RestartDeclaration, breaker: BreakerDeclaration | None) -> int:
+    """How many of the newest runs a decision needs: one more than the largest budget allows."""
     most = max(tries_of(restart, each) for each in FailureClass) + 1
-    return min(MOST_RUNS_LOOKED_AT, max(most, breaker.failures if breaker is not None else 0))
+    return min(MOST_RUNS_READ, max(most, breaker.failures if breaker is not None else 0))
 
 
 def share_of(run_id: str) -> float:

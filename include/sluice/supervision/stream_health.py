@@ -1,4 +1,4 @@
-"""How a stream is, in one word and a sentence, judged from what was seen."""
+"""The health of a stream: a state and a sentence, derived from an observation. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import HEARD_WITHIN, SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_decision import SupervisionDecision, SupervisionReason
+from sluice.supervision.time_limits import HEARD_WITHIN
 
 
 class StreamState(StrEnum):
-    """How a stream is. FINISHED and FAILED are said of increments; a continuous stream has no end of its own."""
+    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only."""
 
     NEVER_STARTED = "never started"
     TO_BE_STARTED = "to be started"
@@ -67,7 +68,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHealth:
-    """How a stream is. It is healthy when it is what was asked of it, or on the way there.
+    """The health of a stream. It is healthy when it has its desired state, or is on the way there.
 
     failure: the newest one that still counts; unset without one.
     """
@@ -79,7 +80,7 @@ class StreamHealth:
 
 
 CRASH_LOOP_FAILURES = 3
-"""From how many failures in a row on a stream that is started again is said to loop: one or two may be bad luck."""
+"""How many failures in a row make a restarting stream crash looping: one or two may be bad luck."""
 
 _BY_PROGRESS = {
     ProgressState.IDLE: StreamState.IDLE,
@@ -89,11 +90,11 @@ _BY_PROGRESS = {
 
 
 def health_of_continuous(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamHealth:
-    """How a continuous stream is, told from what its supervisor would do now, and from its progress while it runs.
+    """The health of a continuous stream, from the decision of its supervisor and, while it runs, from its progress.
 
     Parameters
     ----------
-    progress: of its run; without one its heartbeat speaks for it.
+    progress: of its run; without one its heartbeat decides.
     """
     state = _STATES[decision.reason]
     if state is StreamState.RESTARTING and decision.failures >= CRASH_LOOP_FAILURES:
@@ -106,7 +107,7 @@ def health_of_continuous(decision: SupervisionDecision, progress: ProgressJudgem
 
 
 def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHealth:
-    """How an incremental stream is. Between two runs its newest run speaks for it.
+    """The health of an incremental stream. Between two runs its newest run decides.
 
     Parameters
     ----------
@@ -116,10 +117,10 @@ def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHeal
     if run is not None and run.is_live:
         return _health_of_live_increment(seen, run, now)
     if seen.desired.effective_state is DesiredState.STOPPED:
-        text = f"It is stopped, as asked{seen.desired.why_stopped}."
+        text = f"It is stopped, as requested{seen.desired.why_stopped}."
         return StreamHealth(state=StreamState.STOPPED, is_healthy=True, explanation=text)
     if run is None:
-        text = "It has never run; it runs when its schedule says."
+        text = "It has never run; it runs by its schedule."
         return StreamHealth(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
     reason = (run.reason or "without a reason").rstrip(".")
     if run.state is RunState.FINISHED:

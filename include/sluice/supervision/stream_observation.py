@@ -1,4 +1,4 @@
-"""What was seen of a stream at one moment: what is asked of it, its newest run, whether that run's process lives."""
+"""An observation of a stream at one moment: its desired state, its newest run, and that run's process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sluice.processes.process_identity import ProcessState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamObservation:
-    """A stream as it was seen.
+    """A stream as it was observed.
 
-    observed_at: the database's time, against which every age is judged.
-    process: whether the driver of the newest run lives; unset when the run has ended, or is not bound to a process yet.
-    newest_batch: the newest of the stream; after a reset it is one of the generation that was left behind.
-    standing_batch: the newest of the present generation, at whose end the stream stands; unset before its first.
+    observed_at: the database's time, the reference of every age.
+    process: whether the driver of the newest run is alive; unset when the run has ended or has no process yet.
+    newest_batch: the newest of the stream; right after a reset it is one of the previous generation.
+    standing_batch: the newest of the current generation, at whose end the stream stands; unset before its first.
     lease: the lease of the stream; unset before its first run.
     fingerprint: what its checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
-    left_exit: how the newest run's driver ended, when its parent could not tell the ledger and left a note.
+    left_exit: how the newest run's driver ended, when its parent could not record that in the ledger and left a note.
     """
 
     stream: str
@@ -39,7 +39,7 @@ class StreamObservation:
 
     @property
     def is_lease_over(self) -> bool:
-        """Whether the newest run's lease has run out, so that it may be given to another run."""
+        """Whether the newest run's lease has expired, so that it may be given to another run."""
         lease, run = self.lease, self.newest_run
         return (
             lease is not None
@@ -50,7 +50,7 @@ class StreamObservation:
 
     @property
     def heartbeat_age(self) -> timedelta | None:
-        """How long ago the newest run's driver was heard; unset before its first word."""
+        """How long ago the newest run's driver reported; unset before its first heartbeat."""
         if self.newest_run is None or self.newest_run.heartbeat_at is None:
             return None
         return self.observed_at - self.newest_run.heartbeat_at

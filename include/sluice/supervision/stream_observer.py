@@ -1,4 +1,4 @@
-"""Look at a stream: what is asked of it, its newest run, and whether that run's driver lives."""
+"""Observes a stream: its desired state, its newest run, and whether that run's driver is alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.supervision.stream_observation import StreamObservation
 
 
 def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObservation:
-    """Look at a stream. Nothing is changed.
+    """Observe a stream. Nothing is changed.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
 
 
 def _left_exit(launcher: Launcher, run: RunObservation, process: ProcessState | None) -> DriverExit | None:
-    """What the driver's parent noted, or what the cluster tells of an application that is gone."""
+    """The exit that the driver's parent noted, or that the cluster reports for an application that is gone."""
     noted = read_exit_note(run.log_file) if run.log_file is not None else None
     if noted is not None or run.process is None or process is not ProcessState.GONE:
         return noted
@@ -53,4 +53,4 @@ def _left_exit(launcher: Launcher, run: RunObservation, process: ProcessState | 
 def _observe_driver(launcher: Launcher, run: RunObservation) -> ProcessState | None:
     if run.process is not None:
         return launcher.observe(run.process)
-    return None if run.heartbeat_at is None else ProcessState.UNKNOWN  # it was heard, so it is somewhere
+    return None if run.heartbeat_at is None else ProcessState.UNKNOWN  # it reported, so it runs somewhere

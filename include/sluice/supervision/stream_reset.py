@@ -1,8 +1,8 @@
-"""`stream reset`: leaves a stream's checkpoint behind and begins a new generation, by a plan that is shown before.
+"""`sluice stream reset`: leaves a stream's checkpoint and begins a new generation, by a plan that is shown first.
 
 Only the ledger is changed, in one transaction. The next run finds the new generation and begins with an empty
 checkpoint; it abandons what the old generation had staged (`sluice.publication.mark_moves`). The old checkpoint,
-its row and its batches stay, and a batch's key names its generation, so that no batch counts as another one.
+its row and its batches stay; a batch's key contains its generation, so batches of two generations never collide.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
-from sluice.supervision.reset_effects import tell_inputs, tell_outputs
-from sluice.supervision.stream_commands import ControlPlan, PlannedStep
+from sluice.supervision.control_plans import ControlPlan, PlannedStep
+from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 from sluice.tables.catalog import open_catalog
 
 _WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED)
@@ -32,9 +32,9 @@ _WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan(ControlPlan):
-    """What a reset will do.
+    """The plan of a reset.
 
-    leaves, opens: the generation that is left behind, and the one that begins. checkpoint: of the latter.
+    leaves, opens: the generation that is left, and the one that begins. checkpoint: of the latter.
     newest_batch: the last one recorded of the former; unset when it has none. end_offsets: where that one ends.
     """
 
@@ -52,25 +52,25 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
     ------
     RunAlreadyLiveError: when a run of the stream lives.
     UsageError: when the stream is to run, or has no generation yet.
-    CheckpointError: when something lies already where the new checkpoint is to be, or its storage does not answer.
+    CheckpointError: when the folder of the new checkpoint is not empty, or its storage does not answer.
     LedgerError: when the ledger cannot be reached.
     """
     require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)
     if left is None:
-        raise UsageError(f"Stream {wanted.name} has never been started: there is nothing that could be left behind.")
+        raise UsageError(f"Stream {wanted.name} has never been started: it has no generation to leave.")
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
-    is_looked_at = _require_empty(checkpoint, settings)
+    is_checked = _require_empty(checkpoint, settings)
     batch = newest_batch(ledger, wanted.name, generation=left.generation)
     keeps_state = bool(left.fingerprint.get(STATE_OPERATORS))
     sentences = (
         _leaving(left, batch, keeps_state=keeps_state),
         _staged(ledger, wanted, settings),
-        _opening(opens, checkpoint, is_looked_at=is_looked_at),
-        *tell_inputs(wanted.declaration),
-        *tell_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
-        f"{wanted.name} stays stopped until somebody starts it.",
+        _opening(opens, checkpoint, is_checked=is_checked),
+        *describe_inputs(wanted.declaration),
+        *describe_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
+        f"{wanted.name} stays stopped until it is started.",
     )
     return ResetPlan(
         verb="reset",
@@ -87,12 +87,12 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
 def reset_stream(
     ledger: Ledger, wanted: LoadedStream, settings: Settings, *, leaving: int, asked_by: str
 ) -> GenerationObservation:
-    """Leave a generation of a stream behind and open the next one.
+    """Leave a generation of a stream and open the next one.
 
     Parameters
     ----------
-    leaving: the generation that the plan said would be left. When it is not the newest any more, nothing is done.
-    asked_by: who asks, for a person.
+    leaving: the generation that the plan leaves. When it is not the newest any more, nothing is done.
+    asked_by: the person or program that asks, for messages.
 
     Raises
     ------
@@ -110,11 +110,11 @@ def _leaving(left: GenerationObservation, batch: BatchObservation | None, *, kee
     if batch is not None:
         offsets = json.dumps(dict(batch.end_offsets), sort_keys=True)
         ends = f"Its newest batch is {batch.key.batch}, which ends at {offsets}; recorded batches stay recorded."
-    return f"Leave generation {left.generation} behind, {what}. {ends} Its checkpoint {left.checkpoint} is kept."
+    return f"Leave generation {left.generation}, {what}. {ends} Its checkpoint {left.checkpoint} is kept."
 
 
-def _opening(opens: int, checkpoint: str, *, is_looked_at: bool) -> str:
-    unseen = "" if is_looked_at else " Only Spark can look at that storage: see first that nothing lies there."
+def _opening(opens: int, checkpoint: str, *, is_checked: bool) -> str:
+    unseen = "" if is_checked else " Only Spark can read that storage: check first that the folder is empty."
     return f"Open generation {opens} with the empty checkpoint {checkpoint}; its batches are counted from 0.{unseen}"
 
 
@@ -122,27 +122,27 @@ def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> str:
     try:
         sights = observe_batches(open_catalog(settings), ledger, wanted.declaration, limit=1)
     except SluiceError as error:
-        return f"What waits staged is never published; how much that is cannot be told: {error.message}"
+        return f"Staged batches are never published; how many they are is unknown: {error.message}"
     waiting = [sight for sight in sights if sight.state in _WAITING]
     if not waiting:
-        return "No batch waits staged."
+        return "No batch is staged."
     rows = sum(sum(sight.rows.values()) for sight in waiting)
     return (
-        f"{len(waiting)} batches that wait staged, with {rows:,} rows, are never published. To have them published "
+        f"{len(waiting)} staged batches with {rows:,} rows are never published. To have them published "
         f"first, start {wanted.name} once more."
     )
 
 
 def _require_empty(checkpoint: str, settings: Settings) -> bool:
-    """See that nothing lies where a checkpoint is to be. Returns whether its storage can be looked at from here."""
+    """Require that the folder of a checkpoint is empty. Returns whether its storage can be read from this process."""
     try:
         folder = open_checkpoint_files(checkpoint, settings.object_store)
-    except CheckpointError:  # a file system that only Spark can look at: the plan says so
+    except CheckpointError:  # a file system that only Spark can read: the plan says so
         return False
     if found := folder.list_files():
         raise CheckpointError(
-            f"{checkpoint}, where the new checkpoint is to be, holds {found[0].path} already: it would be taken for "
+            f"{checkpoint}, the folder of the new checkpoint, contains {found[0].path} already: it would be taken for "
             "the stream's own.",
-            next_step="See whose it is, and move it away.",
+            next_step="Find out whose it is, and move it away.",
         )
     return True

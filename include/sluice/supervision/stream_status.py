@@ -1,4 +1,4 @@
-"""The rows of `sluice stream status` and of every other live table of streams: looked at and judged, not rendered."""
+"""Observes streams for `sluice stream status` and other live tables; the tables are rendered elsewhere."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sluice.supervision.progress_watch import judge_seen
 from sluice.supervision.stream_health import StreamHealth, health_of_continuous, health_of_increment
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_observer import observe_stream
-from sluice.supervision.supervisor import judge
+from sluice.supervision.supervisor import plan_supervision
 
 RATE_SECONDS = 30.0
-"""Over how long a rate is told: some batches of a quick stream, and still about now."""
+"""The time over which a rate is computed: some batches of a quick stream, and still recent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRow:
-    """One stream as it is now.
+    """One stream as it is now: a row of a table.
 
     rows_per_second: what its batches read over the last `RATE_SECONDS`.
     """
@@ -42,13 +42,13 @@ class StreamRow:
 def observe_rows(
     streams: Iterable[LoadedStream], *, ledger: Ledger, launcher: Launcher, heads: SourceHeads | None
 ) -> tuple[StreamRow, ...]:
-    """Look at streams now. Nothing is changed.
+    """Observe streams now. Nothing is changed.
 
     Parameters
     ----------
     streams: as they are declared.
-    launcher: sees whether drivers live.
-    heads: looks at the sources; without it the lag is not told.
+    launcher: observes whether drivers are alive.
+    heads: observes the sources; without it the lag is unknown.
 
     Raises
     ------
@@ -58,11 +58,11 @@ def observe_rows(
 
 
 def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, heads: SourceHeads | None) -> StreamRow:
-    """Look at one stream now; see `observe_rows`."""
+    """Observe one stream now; see `observe_rows`."""
     if wanted.declaration.mode == "continuous":
-        judged = judge(wanted, ledger=ledger, launcher=launcher)
-        seen = judged.seen
-        health = health_of_continuous(judged.decision, judge_seen(ledger, wanted, seen))
+        planned = plan_supervision(wanted, ledger=ledger, launcher=launcher)
+        seen = planned.seen
+        health = health_of_continuous(planned.decision, judge_seen(ledger, wanted, seen))
     else:
         seen = observe_stream(ledger, launcher, wanted.name)
         health = health_of_increment(seen, now=seen.observed_at)

@@ -1,19 +1,16 @@
-"""Supervise one continuous stream: observe, decide, act. The Airflow task and the command line both call `supervise`.
+"""Supervises one continuous stream: observe, decide, act. The Airflow task and the command line call `supervise`.
 
-    deployment parts ──► Supervisor(ledger, launcher, request_for, launched_by)
-    supervise(supervisor, wanted) ──► Supervised(decision, seen, run)
-
-What the caller does with the answer:
+What the caller does with the result:
 
 | decision.action      | what it means now                  | what the caller does                                    |
 |----------------------|------------------------------------|---------------------------------------------------------|
 | LAUNCH, ADOPT, WAIT  | there is a run: `run`              | watch it (`calls_for_supervisor`), then supervise again |
 | RESTART_LATER        | the next start is due in `delay`   | supervise again after `delay`, or at a new request      |
-| FINISH               | the stream is stopped, as asked    | be done                                                 |
+| FINISH               | the stream is stopped as requested | end                                                     |
 | GIVE_UP              | a person must look: `explanation`  | fail                                                    |
 
-CLOSE, TAKE_OVER, REPLACE and STOP are carried out here and followed by another look, so no caller meets them. Calling
-it twice at once, from anywhere, is safe: the ledger admits one run and binds it to one process.
+CLOSE, TAKE_OVER, REPLACE and STOP are carried out in this module and followed by another observation, so no caller
+meets them. Concurrent calls, from any host, are safe: the ledger admits one run and binds it to one process.
 """
 
 from __future__ import annotations
@@ -32,42 +29,31 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.restart_history import RestartHistory, restart_history
-from sluice.supervision.restart_policy import runs_to_look_at
+from sluice.supervision.decide_supervision import decide_supervision
+from sluice.supervision.restart_history import RestartHistory, count_failures
+from sluice.supervision.restart_policy import runs_to_read
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_observer import observe_stream
-from sluice.supervision.supervision_decision import (
-    SupervisionAction,
-    SupervisionDecision,
-    SupervisionReason,
-    decide_supervision,
-)
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
 
-MOST_LOOKS = 6
-"""How often one call looks: at the worst a run is stopped, closed, two launches fail, the second of them because the
-first restart comes at once, and the delay is told. More would mean that runs end faster than they are looked at."""
+MOST_ROUNDS = 6
+"""How often one call observes and acts: at the worst a run is stopped, closed, two launches fail (the first restart
+comes at once), and the delay is returned. More would mean that runs end faster than they are observed."""
 
-EXIT_AWAITED_SECONDS = 10.0
-"""How long the parent of a vanished driver may take to record its exit, before the run is closed without a reason."""
-
-HEARD_AGAIN_WITHIN_SECONDS = 10.0
-"""How long a silent driver is given to be heard after all before it loses its place: five heartbeats. A database whose
-clock was set forward, or that was away for long, tells every lease as over until then."""
-
-STOP_GRACE_SECONDS = 20.0
-"""Between SIGTERM and SIGKILL, for a driver that did not obey the request."""
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    """What supervision works with, put together by whoever composes: `sluice_airflow.composition`, `sluice.cli`.
+    """The parts that supervision works with, put together by `sluice_airflow.composition` and `sluice.cli`.
 
-    request_for: turns an admitted run of the wanted stream into the request that starts its driver, for example
+    request_for: turns an admitted run of a declared stream into the request that starts its driver, for example
         `functools.partial(driver_request, settings=…, connections=…)` (`sluice.launching.spark_submit`).
-    launched_by: who supervises, for a person: the Airflow task, the command.
-    heads: looks at the sources of streams; without it nobody judges their progress.
+    launched_by: the Airflow task or command that supervises, for messages.
+    heads: observes the sources of streams; without it their progress is not judged.
     """
 
     ledger: Ledger
@@ -78,11 +64,11 @@ class Supervisor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supervised:
-    """Where supervision left the stream.
+class SupervisionResult:
+    """The state in which supervision left the stream.
 
     decision: the newest one; its action is none of CLOSE, TAKE_OVER, REPLACE and STOP.
-    seen: what it was decided on.
+    seen: the observation on which it was decided.
     run: the live run to watch; unset when there is none.
     """
 
@@ -91,31 +77,8 @@ class Supervised:
     run: RunObservation | None = None
 
 
-def judge(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, asked: DesiredState | None = None) -> Supervised:
-    """Look and decide, and do nothing: what `--dry-run` shows, and the first half of `supervise`.
-
-    Parameters
-    ----------
-    asked: judge as if this had been asked just now; unset: what was really asked.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
-    seen = observe_stream(ledger, launcher, wanted.name)
-    if asked is not None:
-        desired = replace(seen.desired, desired_state=asked, requested_at=seen.observed_at)
-        seen = replace(seen, desired=desired)
-    history = _history(ledger, wanted, seen)
-    decision = decide_supervision(
-        wanted=wanted.declaration, digest=wanted.digest, seen=seen, history=history, now=seen.observed_at
-    )
-    live = seen.newest_run if seen.newest_run is not None and seen.newest_run.is_live else None
-    return Supervised(decision=decision, seen=seen, run=live)
-
-
-def supervise(supervisor: Supervisor, wanted: LoadedStream) -> Supervised:
-    """Look, decide and act, until the stream is left with a run to watch, a delay to wait, or an end.
+def supervise(supervisor: Supervisor, wanted: LoadedStream) -> SupervisionResult:
+    """Observe, decide and act, until the stream has a run to watch, a delay to wait, or an end.
 
     Parameters
     ----------
@@ -123,42 +86,69 @@ def supervise(supervisor: Supervisor, wanted: LoadedStream) -> Supervised:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached; nothing is lost by calling again.
+    LedgerError: when the ledger cannot be reached; calling again is safe.
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
-    for _ in range(MOST_LOOKS):
-        judged = judge(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-        decision = judged.decision
+    for _ in range(MOST_ROUNDS):
+        planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
+        decision = planned.decision
         _log.info(
             "stream=%s action=%s reason=%s %s", wanted.name, decision.action, decision.reason, decision.explanation
         )
         if decision.action is SupervisionAction.LAUNCH:
             launched = _launch(supervisor, wanted)
             if launched is not None:
-                return Supervised(decision=decision, seen=judged.seen, run=launched)
+                return SupervisionResult(decision=decision, seen=planned.seen, run=launched)
         elif decision.action in _STEPS:
-            _STEPS[decision.action](supervisor, judged)
+            _STEPS[decision.action](supervisor, planned)
         else:
-            return judged
+            return planned
     raise LedgerError(
-        f"Stream {wanted.name} was looked at {MOST_LOOKS} times and never came to rest; the last word was: "
+        f"Stream {wanted.name} was observed {MOST_ROUNDS} times without coming to rest; the last decision was: "
         f"{decision.explanation}",
         next_step=f"See its runs: `sluice stream show {wanted.name}`.",
     )
 
 
+def plan_supervision(
+    wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, requested: DesiredState | None = None
+) -> SupervisionResult:
+    """Observe and decide, without acting: what `--dry-run` shows, and the first half of each round of `supervise`.
+
+    Parameters
+    ----------
+    requested: decide as if this had been requested just now; unset: what was really requested.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    seen = observe_stream(ledger, launcher, wanted.name)
+    if requested is not None:
+        seen = replace(seen, desired=replace(seen.desired, desired_state=requested, requested_at=seen.observed_at))
+    decision = decide_supervision(
+        wanted=wanted.declaration,
+        digest=wanted.digest,
+        seen=seen,
+        history=_history(ledger, wanted, seen),
+        now=seen.observed_at,
+    )
+    live = seen.newest_run if seen.newest_run is not None and seen.newest_run.is_live else None
+    return SupervisionResult(decision=decision, seen=seen, run=live)
+
+
 def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> RestartHistory:
     restart = wanted.declaration.supervision.restart
-    return restart_history(
-        recent_runs(ledger, wanted.name, limit=runs_to_look_at(restart, wanted.declaration.supervision.breaker)),
+    return count_failures(
+        recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker)),
         digest=wanted.digest,
         stable_after=restart.stable_after,
-        forgiven_at=seen.desired.changed_at,
+        reset_at=seen.desired.changed_at,
     )
 
 
 def _launch(supervisor: Supervisor, wanted: LoadedStream) -> RunObservation | None:
-    """Admit a run and start its driver; none when somebody else was first, or when the driver cannot be started."""
+    """Admit a run and start its driver; none when another caller was first, or the driver cannot be started."""
     try:
         run = admit_run(
             supervisor.ledger,
@@ -186,10 +176,10 @@ def _launch(supervisor: Supervisor, wanted: LoadedStream) -> RunObservation | No
     return find_run(supervisor.ledger, run.run_id)
 
 
-def _close(supervisor: Supervisor, judged: Supervised) -> None:
-    """Record the end of a run that has no driver any more; what its driver or its parent said first stays."""
-    run = _live_run(judged)
-    left = judged.seen.left_exit
+def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    """Record the end of a run without a driver; an end that its driver or its parent has recorded stays."""
+    run = _live_run(planned)
+    left = planned.seen.left_exit
     if left is not None:
         record_end(
             supervisor.ledger,
@@ -200,52 +190,52 @@ def _close(supervisor: Supervisor, judged: Supervised) -> None:
             failure=left.failure,
         )
         return
-    is_vanished = judged.decision.reason is SupervisionReason.DRIVER_GONE
-    if is_vanished and _has_ended_within(supervisor.ledger, run.run_id, EXIT_AWAITED_SECONDS):
+    is_gone = planned.decision.reason is SupervisionReason.DRIVER_GONE
+    if is_gone and _has_ended_within(supervisor.ledger, run.run_id, EXIT_RECORD_SECONDS):
         return
-    record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=judged.decision.explanation)
+    record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=planned.decision.explanation)
 
 
-def _stop(supervisor: Supervisor, judged: Supervised) -> None:
-    run = _live_run(judged)
-    if judged.decision.reason is SupervisionReason.LEASE_OVER and _is_heard_again(supervisor.ledger, run):
+def _stop(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    run = _live_run(planned)
+    if planned.decision.reason is SupervisionReason.LEASE_OVER and _is_heard_again(supervisor.ledger, run):
         return
     if run.process is not None:
         supervisor.launcher.stop(run.process, grace_seconds=STOP_GRACE_SECONDS)
 
 
-def _take_over(supervisor: Supervisor, judged: Supervised) -> None:
-    run = _live_run(judged)
+def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    run = _live_run(planned)
     if not _is_heard_again(supervisor.ledger, run):
-        take_over(supervisor.ledger, run.run_id, reason=judged.decision.explanation)
+        take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation)
 
 
-def _replace(supervisor: Supervisor, judged: Supervised) -> None:
-    ask_to_end(supervisor.ledger, _live_run(judged).run_id, because="its declaration has changed")
+def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    ask_to_end(supervisor.ledger, _live_run(planned).run_id, because="its declaration has changed")
 
 
-_STEPS: Mapping[SupervisionAction, Callable[[Supervisor, Supervised], None]] = {
+_STEPS: Mapping[SupervisionAction, Callable[[Supervisor, SupervisionResult], None]] = {
     SupervisionAction.CLOSE: _close,
     SupervisionAction.TAKE_OVER: _take_over,
     SupervisionAction.REPLACE: _replace,
     SupervisionAction.STOP: _stop,
 }
-"""What is done and then looked at again."""
+"""The actions after which the stream is observed again."""
 
 
-def _live_run(judged: Supervised) -> RunObservation:
-    if judged.run is None:
-        raise AssertionError(f"{judged.decision.action} was decided without a live run")  # a defect of the decision
-    return judged.run
+def _live_run(planned: SupervisionResult) -> RunObservation:
+    if planned.run is None:
+        raise AssertionError(f"{planned.decision.action} was decided without a live run")  # a defect of the decision
+    return planned.run
 
 
 def _is_heard_again(ledger: Ledger, run: RunObservation) -> bool:
-    """Whether a silent driver is heard, or has ended, before it loses its place."""
-    deadline = time.monotonic() + HEARD_AGAIN_WITHIN_SECONDS
+    """Whether a silent driver reports, or ends, before it loses its place."""
+    deadline = time.monotonic() + HEARD_AGAIN_SECONDS
     while (seen := find_run(ledger, run.run_id)).is_live and seen.heartbeat_at == run.heartbeat_at:
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.2)
+        time.sleep(_POLL_SECONDS)
     return True
 
 
@@ -254,7 +244,7 @@ def _has_ended_within(ledger: Ledger, run_id: str, seconds: float) -> bool:
     while find_run(ledger, run_id).is_live:
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.2)
+        time.sleep(_POLL_SECONDS)
     return True
 
 

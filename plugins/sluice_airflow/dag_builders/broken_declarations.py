@@ -1,16 +1,17 @@
-"""The DAG that stands in for a broken declaration: seen where its stream would be, and red when it is run."""
+"""Stand-ins for broken declarations, and the building of DAGs in which one broken stream never hides another."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from sluice.declarations.load_declarations import LoadedStream
 from sluice.errors import DeclarationError
 
 BROKEN_TAG = "broken"
@@ -21,13 +22,24 @@ _NOT_IN_DAG_IDS = re.compile(r"[^A-Za-z0-9_.-]")
 _DOCUMENT = """\
 # {file} is broken
 This declaration cannot be used, so what it declares has no DAG. Everything declared in other files runs on; so does a
-driver that was started before the file broke, but nobody starts it again until the file is corrected.
+driver that was started before the file broke, but it is not started again until the file is corrected.
 
 {problems}
 
 Correct the file; this DAG then goes away by itself, and the declared one comes back. `sluice validate` checks the file
 at once.
 """
+
+
+def build_stream_dags(streams: Iterable[LoadedStream], build: Callable[[LoadedStream], DAG]) -> dict[str, DAG]:
+    """The DAGs of streams by their ids, in the order of the streams' names.
+
+    Parameters
+    ----------
+    build: makes the DAG of one stream. When it raises, a DAG tagged `broken` shows why.
+    """
+    dags = (_built(loaded, build) for loaded in sorted(streams, key=lambda loaded: loaded.name))
+    return {dag.dag_id: dag for dag in dags}
 
 
 def broken_declaration_dags(broken: Mapping[Path, Sequence[DeclarationError]], *, folder: Path) -> list[DAG]:
@@ -51,7 +63,7 @@ def broken_declaration_dags(broken: Mapping[Path, Sequence[DeclarationError]], *
 
 
 def broken_declaration_dag(dag_id: str, *, file: str, problems: Sequence[DeclarationError]) -> DAG:
-    """The DAG of one broken file. Its page and its only task tell file, line and message."""
+    """The DAG of one broken file. Its page and its only task show file, line and message."""
     sentences = [_sentence(problem) for problem in problems]
     with DAG(
         dag_id,
@@ -72,6 +84,14 @@ def broken_declaration_dag(dag_id: str, *, file: str, problems: Sequence[Declara
     return dag
 
 
+def _built(loaded: LoadedStream, build: Callable[[LoadedStream], DAG]) -> DAG:
+    try:
+        return build(loaded)
+    except Exception as error:  # noqa: BLE001  # whatever Airflow refuses in one DAG would else remove all DAGs of the file
+        problem = DeclarationError(f"Airflow refuses the DAG of this declaration: {error}", location=loaded.location())
+        return broken_declaration_dags({loaded.file: [problem]}, folder=loaded.folder)[0]
+
+
 def _sentence(problem: DeclarationError) -> str:
     return str(problem).replace("\n", " ")
 
@@ -82,7 +102,7 @@ def _stem(file: Path) -> str:
 
 
 def _place_mark(file: Path, folder: Path) -> str:
-    """Tells files of one name in several folders apart, and stays the same on every machine."""
+    """Distinguishes files of one name in several folders; it is the same on every machine."""
     return hashlib.sha256(str(_below(file, folder)).encode()).hexdigest()[:8]
 
 

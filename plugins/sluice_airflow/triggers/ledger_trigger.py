@@ -1,4 +1,4 @@
-"""What the triggers of Sluice have in common: they look at the ledger again and again, and bear its absence.
+"""The base of Sluice's triggers: they poll the ledger, wait through its outages, and stop streams of marked tasks.
 
 The modules of this room are imported by the triggerer and by running tasks, never while DAG files are parsed.
 """
@@ -11,29 +11,37 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import LedgerError
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.desired_states import suspend
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.triggers.task_marks import hold_as_marked, is_marked
 
-BEARABLE_OUTAGE_SECONDS = 300.0
-"""How long an absent ledger is waited for. Nothing is done to the stream meanwhile: unknown is never treated as dead.
-After that the task takes over, whose retries are seen in Airflow, so that no outage stays unseen."""
+if TYPE_CHECKING:
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol as TaskInstance
 
+LEDGER_OUTAGE_SECONDS = 300.0
+"""How long an outage of the ledger is waited for. No stream is touched meanwhile: unknown is never treated as dead.
+Then the task takes over, whose retries are seen in Airflow, so that no outage stays hidden."""
 
-_going_on: set[asyncio.Task[None]] = set()
-"""What is still done for triggers that were cancelled; an event loop itself does not keep its tasks."""
+MARKED_STATES = frozenset({"failed", "skipped", "success"})
+"""The states of a deferred task after a person has marked it or its DAG run. Otherwise it would be deferred or running
+still; a cleared task has no state, or one on its way to be run again."""
+
+_background: set[asyncio.Task[None]] = set()
+"""Work that goes on for cancelled triggers; an event loop itself does not keep its tasks."""
 
 _log = logging.getLogger(__name__)
 
 
 class LedgerTrigger(BaseTrigger):
-    """Poll the ledger until there is something to tell.
+    """Poll the ledger until there is something to report.
 
-    It only reads, so it may run twice, anywhere, and start over at any time. A stream's driver is not its child:
+    It only reads, so it may run twice, on any host, and be restarted at any time. A stream's driver is not its child:
     neither a cancelled trigger nor a cleared task stops a stream. A task that a person has marked as failed or
     successful does, after its batch.
 
@@ -45,7 +53,7 @@ class LedgerTrigger(BaseTrigger):
     """
 
     arguments: ClassVar[tuple[str, ...]]
-    """The names of the constructor's arguments, which are attributes of the same names. They lie in Airflow's database
+    """The names of the constructor's arguments, which are attributes of the same names. Airflow's database keeps them
     while a stream runs for weeks: a newer program must read older ones."""
 
     def __init__(self, *, stream: str, poll_seconds: float, version: int) -> None:
@@ -56,7 +64,7 @@ class LedgerTrigger(BaseTrigger):
 
     @abstractmethod
     async def look(self, ledger_url: str, *, waited_seconds: float) -> str | None:
-        """Look once. Returns what there is to tell, or nothing.
+        """Look once. Returns what was seen when the trigger is to fire.
 
         Parameters
         ----------
@@ -68,32 +76,32 @@ class LedgerTrigger(BaseTrigger):
         """
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The trigger's class, and the arguments that make it again."""
+        """The trigger's class path, and the arguments that recreate it."""
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in self.arguments}
 
     async def on_kill(self) -> None:
         """Stop the stream gracefully when its task was marked; do nothing when it was cleared, or only moved.
 
-        Airflow waits 30 seconds for this. The first question of a triggerer to Airflow may take longer on a busy
-        machine, so the work goes on without the trigger: a person's click is not lost.
+        Airflow waits 30 seconds for this. The first query of a triggerer to Airflow may take longer on a busy machine,
+        so the work goes on without the trigger: a person's click is not lost.
         """
         work = asyncio.create_task(self._stop_if_marked())
-        _going_on.add(work)
-        work.add_done_callback(_going_on.discard)
+        _background.add(work)
+        work.add_done_callback(_background.discard)
         await asyncio.shield(work)
 
     async def _stop_if_marked(self) -> None:
-        task, told_at = self.task_instance, time.monotonic()
+        task, noticed_at = self.task_instance, time.monotonic()
         if task is None or not await is_marked(task):
             _log.info("The task of stream %s was not marked; the stream goes on", self.stream)
             return
-        noticed_ago = timedelta(seconds=time.monotonic() - told_at)
-        await asyncio.to_thread(hold_as_marked, load_deployment().ledger_url, self.stream, noticed_ago=noticed_ago)
-        _log.info("The task of stream %s was marked: it stops after its batch if nobody asked anew since", self.stream)
+        noticed_ago = timedelta(seconds=time.monotonic() - noticed_at)
+        await asyncio.to_thread(suspend_as_marked, load_deployment().ledger_url, self.stream, noticed_ago=noticed_ago)
+        _log.info("The task of stream %s was marked: it stops after its batch unless requested since", self.stream)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire once, with what was seen. The task looks again itself before it does anything."""
+        """Fire once, with what was seen. The task supervises the stream again before it acts."""
         ledger_url = load_deployment().ledger_url
         began_at = answered_at = time.monotonic()
         is_away = False
@@ -111,8 +119,43 @@ class LedgerTrigger(BaseTrigger):
                 if not is_away:
                     self.log.warning("Stream %s cannot be watched and is left alone: %s", self.stream, error)
                 is_away = True
-                if time.monotonic() - answered_at > BEARABLE_OUTAGE_SECONDS:
+                if time.monotonic() - answered_at > LEDGER_OUTAGE_SECONDS:
                     seen = "the ledger is away"
             if seen is not None:
                 yield TriggerEvent({"seen": seen})  # type: ignore[no-untyped-call]  # Airflow does not annotate it
                 return
+
+
+async def is_marked(task: TaskInstance) -> bool:
+    """Whether a person has marked a deferred task, rather than cleared it.
+
+    Airflow calls `on_kill` when a trigger's task was cleared or marked, and (3.3, apache/airflow#73454) also when the
+    trigger was only moved to another triggerer. So only the task's state decides, queried afterwards.
+    """
+    return await _state_of(task) in MARKED_STATES
+
+
+def suspend_as_marked(ledger_url: str, stream: str, *, noticed_ago: timedelta) -> None:
+    """Stop a stream gracefully, until a person clears the task, triggers or unpauses the DAG, or starts the stream.
+
+    Parameters
+    ----------
+    noticed_ago: how long ago `on_kill` was called. On a busy machine it takes a minute until Airflow has returned the
+        task's state, and a person may have unpaused the DAG by then.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with open_ledger(ledger_url) as ledger:
+        suspend(ledger, stream, SuspensionCause.MARKED, noticed_ago=noticed_ago)
+
+
+async def _state_of(task: TaskInstance) -> str | None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # costly, and needed at a click only
+
+    states = await asyncio.to_thread(
+        RuntimeTaskInstance.get_task_states, dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id]
+    )
+    state = states.get(task.run_id, {}).get(task.task_id)
+    return None if state is None else str(state)

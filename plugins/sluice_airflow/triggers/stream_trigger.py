@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.ledger.trigger_queries import observe_run
-from sluice.supervision.supervision_decision import calls_for_supervisor
+from sluice.supervision.decide_live_run import calls_for_supervisor
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 1

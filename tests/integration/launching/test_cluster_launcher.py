@@ -117,7 +117,7 @@ def test_a_launch_that_breaks_off_after_the_submission_is_adopted(
 def test_a_launch_that_breaks_off_before_the_submission_is_launched_anew_when_nothing_can_come_any_more(
     ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
 
     def submit(submission: Submission) -> None:
         raise BrokenOffError

@@ -23,7 +23,7 @@ from sluice_spark.run import heartbeat
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
-BEARS_SECONDS, PUBLISHES_SECONDS = 6.0, 9.0
+OUTAGE_GRACE_SECONDS, PUBLISH_DEADLINE_SECONDS = 6.0, 9.0
 """What takes minutes in life; in the same order."""
 
 
@@ -56,7 +56,10 @@ def _ledger_url(server: PostgresServer) -> str:
 
 def _lease(run: RunObservation) -> HeldLease:
     return HeldLease(
-        stream=run.stream, token=run.token, bears_seconds=BEARS_SECONDS, publishes_seconds=PUBLISHES_SECONDS
+        stream=run.stream,
+        token=run.token,
+        outage_grace_seconds=OUTAGE_GRACE_SECONDS,
+        publish_deadline_seconds=PUBLISH_DEADLINE_SECONDS,
     )
 
 
@@ -75,7 +78,7 @@ def test_a_short_outage_stops_nothing_and_the_lease_is_renewed_afterwards(
     with Heartbeat(ledger, run.run_id, stop, lease=lease):
         await_condition(lambda: _may_publish(lease))
         server.stop()
-        assert not stop.wait(BEARS_SECONDS / 2)
+        assert not stop.wait(OUTAGE_GRACE_SECONDS / 2)
         assert _may_publish(lease)
         server.start()
         back_at = database_time(ledger)
@@ -93,7 +96,7 @@ def test_a_long_outage_stops_the_run_while_it_may_still_publish_and_then_no_more
         await_condition(lambda: _may_publish(lease))
         _break(server, fault)
         try:
-            assert stop.wait(BEARS_SECONDS * 10)
+            assert stop.wait(OUTAGE_GRACE_SECONDS * 10)
             assert stop.reason is StopReason.LEDGER_AWAY
             assert _may_publish(lease), "the batch that runs may end"
             await_condition(lambda: not _may_publish(lease))

@@ -31,8 +31,9 @@ from sluice.supervision.progress_decision import ProgressState
 from sluice.supervision.progress_watch import BECAUSE_STALLED, watch_progress, writers_that_defer
 from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_status import observe_row
-from sluice.supervision.supervision_decision import STOPPED_WITHIN, SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.time_limits import STOPPED_WITHIN
 
 STALLED_FOR = timedelta(minutes=30)
 

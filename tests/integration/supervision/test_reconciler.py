@@ -31,9 +31,10 @@ from sluice.ledger.runs import beat, find_run, recent_runs
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.reconciler import LEFT_TO_ITS_TASK, reconcile
+from sluice.supervision.reconciler import reconcile
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervised, Supervisor, judge, supervise
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
+from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
 
@@ -47,8 +48,8 @@ def launcher(ledger: Ledger) -> FakeLauncher:
 @pytest.fixture
 def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
 
     def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
         log_file = tmp_path / f"{run.run_id}.log"
@@ -83,7 +84,7 @@ def process_of(run: RunObservation) -> ProcessIdentity:
     return run.process
 
 
-def words(supervised: Supervised) -> tuple[SupervisionAction, SupervisionReason]:
+def words(supervised: SupervisionResult) -> tuple[SupervisionAction, SupervisionReason]:
     """The action and the reason."""
     return supervised.decision.action, supervised.decision.reason
 
@@ -155,7 +156,7 @@ def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
     run = started(supervisor)
     deliver_first_batch(ledger, run)
     changed = continuous_stream(digest="new", trigger={"processing_time": "9 seconds"})
-    assert words(judge(changed, ledger=ledger, launcher=launcher)) == (
+    assert words(plan_supervision(changed, ledger=ledger, launcher=launcher)) == (
         SupervisionAction.REPLACE,
         SupervisionReason.DECLARATION_CHANGED,
     )
@@ -210,7 +211,7 @@ def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(
     """As when the database's clock is set forward by an hour: every lease is over until the next heartbeat."""
     run = started(supervisor)
     fall_silent(ledger)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_WITHIN_SECONDS", 60.0)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 60.0)
     late = threading.Timer(1.0, beat, (ledger, run.run_id))
     late.start()
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.ADOPT, SupervisionReason.HEARTBEAT_FRESH)
@@ -234,7 +235,7 @@ def test_a_suspended_driver_is_ended_by_its_identity_before_another_takes_over(
     real_supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "STOP_GRACE_SECONDS", 0.5)
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 30.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 30.0)
     first = started(real_supervisor)
     os.kill(process_of(first).pid, signal.SIGSTOP)
     assert supervise(real_supervisor, WANTED).run == first, "its lease is not over"

@@ -44,16 +44,16 @@ def test_a_reset_shows_what_is_left_behind_and_what_is_read_and_published_again(
     assert exit_code == 0
     steps = [line.partition(". ")[2] for line in output.splitlines()[1:-1]]
     assert steps[0] == (
-        'Leave generation 1 behind, its offsets. Its newest batch is 7, which ends at {"records": {"flights": {"0": '
+        'Leave generation 1, its offsets. Its newest batch is 7, which ends at {"records": {"flights": {"0": '
         "3000}}}; recorded batches stay recorded. Its checkpoint file:///checkpoints/flights/1 is kept."
     )
-    assert steps[1].startswith("What waits staged is never published; how much that is cannot be told: ")
+    assert steps[1].startswith("Staged batches are never published; how many they are is unknown: ")
     assert steps[2:] == [
         "Open generation 2 with the empty checkpoint file:///checkpoints/flights/2; its batches are counted from 0.",
-        "The next start reads from input records: every record that its topics still hold.",
+        "The next start reads from input records: every record that its topics still contain.",
         "Output rows, table bronze.flights, append: what is read again is published again: rows of before are there "
         "twice.",
-        "flights stays stopped until somebody starts it.",
+        "flights stays stopped until it is started.",
     ]
     (plan,) = document(sluice("stream", "reset", "flights", "--dry-run", "--json"))["plans"]
     assert (plan["leaves"], plan["opens"], plan["newest_batch"]) == (1, 2, 7)
@@ -75,7 +75,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(
             at_a_terminal.setattr(sys, "stdin", Terminal(f"{answer}\n"))
             exit_code, output, errors = sluice("stream", "reset", "flights")
         assert exit_code == expected
-        assert "Leave generation 1 behind" in errors
+        assert "Leave generation 1, " in errors
         assert ("Nothing was changed." in errors) == (answer == "n")
     assert output.strip() == "Generation 2 of flights is open: `sluice stream start flights` reads from the beginning."
     assert "generation 2, opened by command line: " in sluice("stream", "show", "flights")[1]
@@ -110,7 +110,7 @@ def test_a_reset_is_refused_where_another_checkpoint_lies(
     monkeypatch.setenv("SLUICE_CHECKPOINTS", f"file://{tmp_path}/checkpoints")
     exit_code, _, errors = sluice("stream", "reset", "flights", "--yes")
     assert exit_code == 1
-    assert "flights/2, where the new checkpoint is to be, holds metadata already" in errors
+    assert "flights/2, the folder of the new checkpoint, contains metadata already" in errors
 
 
 def test_a_reset_says_when_nobody_has_looked_where_the_new_checkpoint_is_to_be(
@@ -120,7 +120,7 @@ def test_a_reset_says_when_nobody_has_looked_where_the_new_checkpoint_is_to_be(
     monkeypatch.setenv("SLUICE_CHECKPOINTS", "hdfs://namenode:8020/checkpoints")
     exit_code, output, _ = sluice("stream", "reset", "flights", "--dry-run")
     assert exit_code == 0
-    assert "Only Spark can look at that storage: see first that nothing lies there." in output
+    assert "Only Spark can read that storage: check first that the folder is empty." in output
 
 
 class Terminal(io.StringIO):

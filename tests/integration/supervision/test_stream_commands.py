@@ -59,7 +59,7 @@ def test_a_stream_whose_dag_is_paused_is_not_started_beside_it(sluice: Sluice, l
     assert "is stopped while its DAG is paused" in sluice("stream", "show", "flights")[1]
 
 
-def test_failures_are_forgiven_by_name(sluice: Sluice, ledger: Ledger, tmp_path: Path) -> None:
+def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_path: Path) -> None:
     digest = load_declarations(tmp_path / "pipelines").stream("flights").digest
     for _ in range(6):
         run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest=digest, launched_by="a test")
@@ -67,7 +67,7 @@ def test_failures_are_forgiven_by_name(sluice: Sluice, ledger: Ledger, tmp_path:
     assert sluice("stream", "status", "flights")[1].count("given up") == 1
     exit_code, output, _ = sluice("stream", "reset-breaker", "flights", "--dry-run")
     assert exit_code == 0
-    assert "Forgive the failures of flights so far. Now: Run" in output
+    assert "Reset the failure count of flights. Now: Run" in output
     assert sluice("stream", "status", "flights")[1].count("given up") == 1
     assert sluice("stream", "reset-breaker", "flights")[1] == (
         "The failure count of flights is reset. It should be running.\n"

@@ -24,8 +24,9 @@ from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, 
 from sluice.ledger.runs import admit_run, beat, find_run, newest_run, recent_runs, record_end
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.supervision_decision import STOPPED_WITHIN, SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervised, Supervisor, judge, supervise
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
+from sluice.supervision.time_limits import STOPPED_WITHIN
 
 WANTED = continuous_stream(restart={"attempts": 3, "first_delay": "1 hour", "longest_delay": "1 day"})
 
@@ -39,7 +40,7 @@ def launcher(ledger: Ledger) -> FakeLauncher:
 @pytest.fixture
 def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that does not wait for the attendants of fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
 
     def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
         log_file = tmp_path / f"{run.run_id}.log"
@@ -48,12 +49,12 @@ def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypat
     return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
 
 
-def words(supervised: Supervised) -> tuple[SupervisionAction, SupervisionReason]:
+def words(supervised: SupervisionResult) -> tuple[SupervisionAction, SupervisionReason]:
     """The action and the reason."""
     return supervised.decision.action, supervised.decision.reason
 
 
-def process_of(supervised: Supervised) -> ProcessIdentity:
+def process_of(supervised: SupervisionResult) -> ProcessIdentity:
     """The process of the run that was left."""
     assert supervised.run is not None
     assert supervised.run.process is not None
@@ -79,7 +80,7 @@ def test_a_stream_that_never_ran_is_launched_and_then_adopted(supervisor: Superv
 
 
 def test_judging_changes_nothing(launcher: FakeLauncher, ledger: Ledger) -> None:
-    assert words(judge(WANTED, ledger=ledger, launcher=launcher)) == (
+    assert words(plan_supervision(WANTED, ledger=ledger, launcher=launcher)) == (
         SupervisionAction.LAUNCH,
         SupervisionReason.NEVER_STARTED,
     )
@@ -123,7 +124,7 @@ def test_a_driver_that_vanished_is_closed_as_lost_and_restarted(
 def test_the_word_of_the_driver_itself_is_awaited_before_a_run_is_called_lost(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 20.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 20.0)
     first = supervise(supervisor, WANTED)
     process = process_of(first)
     launcher.disappear(process)
@@ -135,7 +136,7 @@ def test_the_word_of_the_driver_itself_is_awaited_before_a_run_is_called_lost(
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
 
 
-def test_asking_anew_forgives_a_run_that_is_only_now_found_lost(
+def test_a_new_request_resets_the_count_of_a_run_that_is_only_now_found_lost(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     """As after a restart of the machine: nobody saw the drivers end."""
@@ -195,7 +196,7 @@ def test_a_driver_that_does_not_stop_in_time_is_ended(
     move_back(ledger, "wished_at", STOPPED_WITHIN, table="wishes")
     finished = supervise(supervisor, WANTED)
     assert words(finished) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
-    assert "as asked by ann" in finished.decision.explanation
+    assert "as requested by ann" in finished.decision.explanation
     assert launcher.kills == [process_of(first)]
 
 

@@ -57,8 +57,8 @@ def launcher(ledger: Ledger) -> FakeLauncher:
 @pytest.fixture
 def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_AWAITED_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
 
     def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
         return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=tmp_path / run.run_id)

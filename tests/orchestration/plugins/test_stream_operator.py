@@ -1,4 +1,4 @@
-"""What the supervising task knows of its own try."""
+"""Whether a try of the supervising task was caused by a person."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from sluice_airflow.operators.user_requests import RunBefore, follows_unpausing, is_first_try, made_at
+from sluice_airflow.tasks.user_requests import PreviousDagRun, follows_unpausing, is_first_try, made_at
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,22 @@ EARLIER, LATER = ENDED_AT - timedelta(seconds=1), ENDED_AT + timedelta(seconds=1
     ("run_made_at", "before", "is_unpaused"),
     [
         pytest.param(LATER, None, True, id="the first run of all"),
-        pytest.param(LATER, RunBefore(is_failed=True, ended_at=ENDED_AT), True, id="the failed run had paused the DAG"),
-        pytest.param(EARLIER, RunBefore(is_failed=True, ended_at=ENDED_AT), False, id="in the queue when it failed"),
-        pytest.param(LATER, RunBefore(is_failed=False, ended_at=ENDED_AT), False, id="the next minute's run"),
-        pytest.param(LATER, RunBefore(is_failed=False, ended_at=None), False, id="the run before goes on"),
+        pytest.param(
+            LATER, PreviousDagRun(is_failed=True, ended_at=ENDED_AT), True, id="the failed run had paused the DAG"
+        ),
+        pytest.param(
+            EARLIER, PreviousDagRun(is_failed=True, ended_at=ENDED_AT), False, id="in the queue when it failed"
+        ),
+        pytest.param(LATER, PreviousDagRun(is_failed=False, ended_at=ENDED_AT), False, id="the next minute's run"),
+        pytest.param(LATER, PreviousDagRun(is_failed=False, ended_at=None), False, id="the run before goes on"),
     ],
 )
 def test_a_run_that_was_merely_queued_is_not_taken_for_a_person(
-    run_made_at: datetime, before: RunBefore | None, is_unpaused: bool
+    run_made_at: datetime, before: PreviousDagRun | None, is_unpaused: bool
 ) -> None:
     assert follows_unpausing(made_at=run_made_at, before=before) is is_unpaused
 
 
-def test_the_id_of_a_task_tells_when_it_was_made() -> None:
+def test_the_id_of_a_task_contains_when_it_was_made() -> None:
     example = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")  # RFC 9562, A.6: 2022-02-22 14:22:22.00 GMT-05:00
     assert made_at(example) == datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)

@@ -15,14 +15,8 @@ from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, 
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.restart_history import RestartHistory
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import (
-    HEARD_WITHIN,
-    LAUNCHED_WITHIN,
-    LOOK_AGAIN_AFTER,
-    STOPPED_WITHIN,
-    SupervisionAction,
-    SupervisionReason,
-)
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.time_limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 WANTED = StreamDeclaration.model_validate(

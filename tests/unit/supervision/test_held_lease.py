@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import LeaseLostError
 from sluice.ledger.records.lease import LEASE_SECONDS
-from sluice.supervision.held_lease import BEARS_SECONDS, PUBLISHES_SECONDS, HeldLease, seconds_since_boot
+from sluice.supervision.held_lease import OUTAGE_GRACE_SECONDS, PUBLISH_DEADLINE_SECONDS, HeldLease, seconds_since_boot
 
 
 class _Clock:
@@ -29,7 +29,7 @@ def lease(clock: _Clock) -> HeldLease:
 
 
 def test_the_driver_stops_before_it_may_not_publish_and_that_before_the_lease_is_given_away() -> None:
-    assert BEARS_SECONDS < PUBLISHES_SECONDS < LEASE_SECONDS
+    assert OUTAGE_GRACE_SECONDS < PUBLISH_DEADLINE_SECONDS < LEASE_SECONDS
 
 
 def test_nothing_is_published_before_the_ledger_confirmed_the_lease(lease: HeldLease) -> None:
@@ -43,10 +43,10 @@ def test_nothing_is_published_before_the_ledger_confirmed_the_lease(lease: HeldL
     ("since_seconds", "is_to_stop", "may_publish"),
     [
         (0.0, False, True),
-        (BEARS_SECONDS - 1, False, True),
-        (BEARS_SECONDS, True, True),
-        (PUBLISHES_SECONDS - 1, True, True),
-        (PUBLISHES_SECONDS, True, False),
+        (OUTAGE_GRACE_SECONDS - 1, False, True),
+        (OUTAGE_GRACE_SECONDS, True, True),
+        (PUBLISH_DEADLINE_SECONDS - 1, True, True),
+        (PUBLISH_DEADLINE_SECONDS, True, False),
     ],
 )
 def test_an_absent_ledger_is_borne_then_stops_the_run_then_its_publications(
@@ -64,7 +64,7 @@ def test_an_absent_ledger_is_borne_then_stops_the_run_then_its_publications(
 
 def test_a_renewal_counts_from_when_it_was_asked_for(lease: HeldLease, clock: _Clock) -> None:
     asked_at_seconds = lease.now_seconds()
-    clock.seconds += PUBLISHES_SECONDS
+    clock.seconds += PUBLISH_DEADLINE_SECONDS
     lease.renewed(asked_at_seconds=asked_at_seconds)
     with pytest.raises(LeaseLostError):
         lease.require()
@@ -83,7 +83,7 @@ def test_a_lease_that_was_taken_away_stays_lost(lease: HeldLease, clock: _Clock)
 
 
 def test_a_driver_that_never_reached_the_ledger_stops_as_well(lease: HeldLease, clock: _Clock) -> None:
-    clock.seconds += BEARS_SECONDS
+    clock.seconds += OUTAGE_GRACE_SECONDS
     assert lease.is_to_stop
 
 

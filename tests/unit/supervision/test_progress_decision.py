@@ -15,7 +15,7 @@ from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.supervision.progress_decision import (
-    LOOKED_AT_WITHIN,
+    SAMPLED_WITHIN,
     SHORTEST_WINDOW,
     WINDOW_WITHOUT_BATCHES,
     ProgressJudgement,
@@ -106,7 +106,7 @@ TABLE = (
     Case(
         name="looked long ago",
         state=State.UNKNOWN,
-        samples=(look(LOOKED_AT_WITHIN / MINUTE + 1, 9),),
+        samples=(look(SAMPLED_WITHIN / MINUTE + 1, 9),),
         declared=RESTARTED,
     ),
     Case(

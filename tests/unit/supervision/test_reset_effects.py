@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 from tests.fixtures.streams import continuous_stream
 
-from sluice.supervision.reset_effects import tell_inputs, tell_outputs
+from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 
 ONLY_NEW = "only what comes after that start; what came since the last batch is never read"
-TWICE = "what is read again is published again: rows of before are there twice"
-PARTLY = "what the input no longer holds is missing from the new ones"
+TWICE = "what is read again is published again: earlier rows are there twice"
+PARTLY = "what the input no longer contains is missing from the new ones"
 KAFKA = {"connection": "flights_kafka", "topics": ["flights"]}
 FILES = {"connection": "landing", "format": "text", "path": "in"}
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "described"),
     [
-        ({"kafka": KAFKA}, "every record that its topics still hold"),
+        ({"kafka": KAFKA}, "every record that its topics still contain"),
         ({"kafka": KAFKA | {"starting": "latest"}}, ONLY_NEW),
         ({"kafka": KAFKA | {"starting": {"flights": {0: 7}}}}, "every record from the declared offsets on"),
         ({"kafka": KAFKA | {"starting": "2026-01-01T00:00:00Z"}}, "every record since 2026-01-01T00:00:00+00:00"),
-        ({"kinesis": {"connection": "k", "stream": "s"}}, "every record that it still holds"),
+        ({"kinesis": {"connection": "k", "stream": "s"}}, "every record that it still contains"),
         ({"kinesis": {"connection": "k", "stream": "s", "starting": "latest"}}, ONLY_NEW),
         ({"files": FILES}, "every file that lies below in"),
         (
@@ -32,15 +32,15 @@ FILES = {"connection": "landing", "format": "text", "path": "in"}
         ),
         (
             {"iceberg": {"table": "bronze.flights"}},
-            "the rows that were appended to bronze.flights, as far as it still lists the snapshots",
+            "the rows that were appended to bronze.flights, as far as its snapshots still exist",
         ),
         ({"delta": {"connection": "landing", "path": "rows"}}, "every row of rows"),
         ({"rate": {}}, ONLY_NEW),
     ],
 )
-def test_what_the_next_start_reads(source: dict[str, Any], told: str) -> None:
+def test_what_the_next_start_reads(source: dict[str, Any], described: str) -> None:
     declared = continuous_stream(inputs={"rows": {"stream": source}}).declaration
-    assert list(tell_inputs(declared)) == [f"The next start reads from input rows: {told}."]
+    assert list(describe_inputs(declared)) == [f"The next start reads from input rows: {described}."]
 
 
 def test_a_static_input_is_not_told_of() -> None:
@@ -48,11 +48,11 @@ def test_a_static_input_is_not_told_of() -> None:
         "rows": {"stream": {"kafka": KAFKA}},
         "names": {"static": {"iceberg": {"table": "bronze.names"}}},
     }
-    assert len(list(tell_inputs(continuous_stream(inputs=inputs).declaration))) == 1
+    assert len(list(describe_inputs(continuous_stream(inputs=inputs).declaration))) == 1
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "described"),
     [
         ({"iceberg": {"table": "b.t"}}, f"table b.t, append: {TWICE}"),
         ({"iceberg": {"table": "b.t", "delivery": "direct"}}, f"table b.t, append: {TWICE}"),
@@ -75,21 +75,21 @@ def test_a_static_input_is_not_told_of() -> None:
         ),
         ({"kafka": {"connection": "flights_kafka", "topic": "t"}}, "kafka: what is read again is sent again"),
         ({"files": {"connection": "landing", "path": "t"}}, f"files: {TWICE}, in folders of generation 3"),
-        ({"python": {"function": "f.py:f"}}, "python: it is handed what is read again"),
+        ({"python": {"function": "f.py:f"}}, "python: it receives what is read again"),
     ],
 )
-def test_what_becomes_of_rows_that_are_published_already(output: dict[str, Any], told: str) -> None:
+def test_what_becomes_of_rows_that_are_published_already(output: dict[str, Any], described: str) -> None:
     declared = continuous_stream(outputs={"main": output}).declaration
-    assert list(tell_outputs(declared, generation=3, keeps_state=False)) == [f"Output main, {told}."]
+    assert list(describe_outputs(declared, generation=3, keeps_state=False)) == [f"Output main, {described}."]
 
 
-def test_a_merge_of_what_state_has_gathered_is_told_to_lack_what_the_input_lost() -> None:
+def test_a_merge_with_state_lacks_what_the_input_lost() -> None:
     outputs = {"main": {"iceberg": {"table": "b.t", "mode": "merge", "keys": ["id"]}}}
     declared = continuous_stream(outputs=outputs).declaration
-    (told,) = tell_outputs(declared, generation=2, keeps_state=True)
-    assert told.endswith(f"replaces the rows of the same id; its state begins empty, so {PARTLY}.")
+    (described,) = describe_outputs(declared, generation=2, keeps_state=True)
+    assert described.endswith(f"replaces the rows of the same id; its state begins empty, so {PARTLY}.")
 
 
-def test_the_quarantine_is_told_of() -> None:
+def test_the_quarantine_is_described() -> None:
     declared = continuous_stream(quarantine=True).declaration
-    assert f"Quarantine, quarantine.flights: {TWICE}." in tell_outputs(declared, generation=2, keeps_state=False)
+    assert f"Quarantine, quarantine.flights: {TWICE}." in describe_outputs(declared, generation=2, keeps_state=False)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.supervision.restart_history import RestartHistory, restart_history
+from sluice.supervision.restart_history import RestartHistory, count_failures
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -61,9 +61,9 @@ def live_run() -> RunObservation:
     )
 
 
-def history(runs: Sequence[RunObservation], *, forgiven_at: datetime | None = None) -> RestartHistory:
+def history(runs: Sequence[RunObservation], *, reset_at: datetime | None = None) -> RestartHistory:
     """The history of these runs under the policy of these tests."""
-    return restart_history(runs, digest="today's", stable_after=10 * MINUTE, forgiven_at=forgiven_at)
+    return count_failures(runs, digest="today's", stable_after=10 * MINUTE, reset_at=reset_at)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_failures_in_a_row(runs: list[RunObservation], failures: int) -> None:
 
 def test_a_repeated_request_resets_the_count_of_failures_before_it() -> None:
     runs = [ended_run(1), ended_run(5), ended_run(6)]
-    assert history(runs, forgiven_at=NOON - 3 * MINUTE).failures == 1
-    assert history(runs, forgiven_at=NOON).failures == 0
+    assert history(runs, reset_at=NOON - 3 * MINUTE).failures == 1
+    assert history(runs, reset_at=NOON).failures == 0
 
 
 def test_a_lost_run_ended_with_its_last_sign_of_life() -> None:
     lost = replace(ended_run(5, state=RunState.LOST), ended_at=NOON)
     assert history([lost]).newest_ended_at == NOON - 5 * MINUTE
-    assert history([lost], forgiven_at=NOON - 3 * MINUTE).failures == 0
+    assert history([lost], reset_at=NOON - 3 * MINUTE).failures == 0
 
 
 def test_the_newest_failure_says_when_and_why() -> None:

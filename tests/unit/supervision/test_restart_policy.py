@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
-from sluice.supervision.restart_history import RestartHistory, RestartVerdict, judge_restart
+from sluice.supervision.restart_history import RestartHistory
 from sluice.supervision.restart_policy import (
-    MOST_RUNS_LOOKED_AT,
+    MOST_RUNS_READ,
     POLICIES,
+    RestartVerdict,
     helps_to_restart,
     is_breaker_open,
+    judge_restart,
     restart_wait,
-    runs_to_look_at,
+    runs_to_read,
     share_of,
     tries_of,
 )
@@ -109,9 +111,9 @@ def test_a_share_is_a_share(run_id: str) -> None:
 def test_only_so_many_runs_are_looked_at_and_they_suffice(
     restart: RestartDeclaration, failure_class: FailureClass
 ) -> None:
-    looked_at = runs_to_look_at(restart, None)
-    assert 1 <= looked_at <= MOST_RUNS_LOOKED_AT
-    assert looked_at > min(tries_of(restart, failure_class), MOST_RUNS_LOOKED_AT - 1)
+    looked_at = runs_to_read(restart, None)
+    assert 1 <= looked_at <= MOST_RUNS_READ
+    assert looked_at > min(tries_of(restart, failure_class), MOST_RUNS_READ - 1)
 
 
 def test_the_breaker_counts_what_its_window_holds() -> None:

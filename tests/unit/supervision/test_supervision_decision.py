@@ -31,13 +31,9 @@ from sluice.ledger.records.run import (
     RunObservation,
     WatchedRun,
 )
-from sluice.supervision.supervision_decision import (
-    HEALTHY_REASONS,
-    SupervisionAction,
-    SupervisionReason,
-    calls_for_supervisor,
-    decide_supervision,
-)
+from sluice.supervision.decide_live_run import calls_for_supervisor
+from sluice.supervision.decide_supervision import decide_supervision
+from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason
 
 EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
 
@@ -68,7 +64,7 @@ def test_a_refused_change_names_what_was_and_what_is() -> None:
     stream = seen(a_run(digest="old"), process=ALIVE, fingerprint=OTHER_SOURCE)
     decision = decide_supervision(wanted=WANTED, digest="d", seen=stream, history=NONE, now=NOW)
     assert decision.explanation == (
-        "Run run-1 goes on as it was declared before. The checkpoint of flights cannot follow a change of its "
+        "Run run-1 goes on with its previous declaration. The checkpoint of flights cannot follow a change of its "
         "declaration: input records was `kafka connection=flights_kafka topics=flights` and is now `rate`. "
         "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
         "checkpoint behind: `sluice stream reset flights` shows what is then read and published again."

@@ -1,4 +1,4 @@
-"""Whether a person has asked for a stream by what brought its task to run: clearing, triggering, unpausing."""
+"""Whether a person caused a try of a stream's task: by clearing it, by triggering or unpausing its DAG."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MILLISECONDS_FROM_BIT = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunBefore:
-    """The scheduled DAG run before this one. ended_at: unset while it goes on."""
+class PreviousDagRun:
+    """The previous scheduled DAG run. ended_at: unset while it goes on."""
 
     is_failed: bool
     ended_at: datetime | None
@@ -31,25 +31,25 @@ def is_first_try(*, try_number: int, max_tries: int, retries: int) -> bool:
 
 
 def is_by_person(context: Context) -> bool:
-    """Whether a person brought the first try of a task to run: by clearing it, by triggering or unpausing its DAG."""
+    """Whether a person caused the first try of a task: by clearing it, by triggering or unpausing its DAG."""
     attempt = context["ti"]
     if attempt.try_number > 1 or context["dag_run"].run_type == "manual":
         return True
     before = attempt.get_previous_dagrun()
-    seen = None if before is None else RunBefore(is_failed=before.state == "failed", ended_at=before.end_date)
+    seen = None if before is None else PreviousDagRun(is_failed=before.state == "failed", ended_at=before.end_date)
     return follows_unpausing(made_at=made_at(attempt.id), before=seen)
 
 
-def follows_unpausing(*, made_at: datetime, before: RunBefore | None) -> bool:
-    """Whether Airflow can have made a scheduled DAG run only because a person unpaused its DAG.
+def follows_unpausing(*, made_at: datetime, before: PreviousDagRun | None) -> bool:
+    """Whether a scheduled DAG run exists only because a person unpaused its DAG.
 
-    Airflow pauses the DAG of a stream when its newest run fails, and makes no run of a paused DAG. So the first run of
-    all comes of unpausing, and so does one that was made after the failed one had ended. One that was in the queue
-    already, as clearing a task leaves it there, has only kept Airflow from pausing.
+    Airflow pauses the DAG of a stream when its newest run fails, and makes no run of a paused DAG. So the very first
+    run follows unpausing, and so does a run that was made after the failed one had ended. A run that was in the queue
+    already, for example after a task was cleared, has only kept Airflow from pausing the DAG.
 
     Parameters
     ----------
-    made_at: when the DAG run was made; its start says nothing, because it waits for the one before.
+    made_at: when the DAG run was made; its start date does not count, because it waits for the previous run.
     """
     if before is None:
         return True
@@ -57,5 +57,5 @@ def follows_unpausing(*, made_at: datetime, before: RunBefore | None) -> bool:
 
 
 def made_at(task_instance_id: UUID) -> datetime:
-    """When Airflow made a task that was not tried yet: together with its DAG run, whose own date it does not tell."""
+    """When Airflow made a task that was not tried yet: together with its DAG run, whose own date is not available."""
     return datetime.fromtimestamp((task_instance_id.int >> _MILLISECONDS_FROM_BIT) / 1000, tz=UTC)

@@ -1,0 +1,150 @@
+"""What a person's commands over a stream would do: plans, shown by `--dry-run` and by the DAG `stream_control`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.runs import newest_run
+from sluice.supervision.supervision_decision import SupervisionAction
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision
+from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
+
+PLANNED_RUN_ID = "<run id>"
+"""Stands in a plan for the id that the ledger will assign."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One step of a plan: a sentence, and the argv when a program is started."""
+
+    sentence: str
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlan:
+    """What a command will do to a stream, in order."""
+
+    verb: str
+    stream: str
+    steps: tuple[PlannedStep, ...]
+
+
+def plan_start(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+    """What `start_stream` would do now. Nothing is changed.
+
+    Raises
+    ------
+    LaunchError: when the driver could not be started, because `spark-submit` is not found.
+    LedgerError: when the ledger cannot be reached.
+    """
+    steps = [PlannedStep(sentence=f"Ask that {wanted.name} runs; this resets its failure count.")]
+    if wanted.declaration.mode == "incremental":
+        steps.append(PlannedStep(sentence="It is incremental: its DAG starts the next run when its schedule says."))
+    else:
+        foreseen = plan_supervision(
+            wanted, ledger=supervisor.ledger, launcher=supervisor.launcher, requested=DesiredState.RUNNING
+        )
+        is_launch = foreseen.decision.action is SupervisionAction.LAUNCH
+        command = (
+            supervisor.request_for(wanted, _planned_run(supervisor, wanted, foreseen)).command if is_launch else ()
+        )
+        sentence = f"{foreseen.decision.action.capitalize()}: {foreseen.decision.explanation}"
+        steps.append(PlannedStep(sentence=sentence, command=command))
+    return ControlPlan(verb="start", stream=wanted.name, steps=tuple(steps))
+
+
+def plan_stop(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+    """What `stop_stream` would do now. Nothing is changed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    steps = [PlannedStep(sentence=f"Ask that {wanted.name} stops; it stays stopped until it is started again.")]
+    run = newest_run(supervisor.ledger, wanted.name)
+    if run is None or not run.is_live:
+        steps.append(PlannedStep(sentence="No run is live: there is nothing to wait for."))
+        return ControlPlan(verb="stop", stream=wanted.name, steps=tuple(steps))
+    seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
+    steps.append(PlannedStep(sentence=f"Wait up to {seconds} s for run {run.run_id}, which finishes its batch."))
+    if wanted.declaration.mode == "continuous":
+        sentence = f"If it is still alive then: SIGTERM to its driver, after {STOP_GRACE_SECONDS:.0f} s more SIGKILL."
+        steps.append(PlannedStep(sentence=sentence))
+    return ControlPlan(verb="stop", stream=wanted.name, steps=tuple(steps))
+
+
+def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+    """The newest run of the stream, and what its supervisor would do now. Nothing is changed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    run = newest_run(supervisor.ledger, wanted.name)
+    newest = (
+        f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by}, log {run.log_file}."
+        if run is not None
+        else "No run so far."
+    )
+    if wanted.declaration.mode == "incremental":
+        return ControlPlan(verb="show", stream=wanted.name, steps=(PlannedStep(sentence=newest),))
+    decision = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher).decision
+    sentence = f"{decision.action.capitalize()}, {decision.reason}: {decision.explanation}"
+    return ControlPlan(
+        verb="show", stream=wanted.name, steps=(PlannedStep(sentence=newest), PlannedStep(sentence=sentence))
+    )
+
+
+def plan_restart(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+    """What `restart_stream` would do now. Nothing is changed.
+
+    Raises
+    ------
+    LaunchError: when the driver could not be started, because `spark-submit` is not found.
+    LedgerError: when the ledger cannot be reached.
+    """
+    run = newest_run(supervisor.ledger, wanted.name)
+    started = plan_start(supervisor, wanted)
+    if run is None or not run.is_live:
+        return ControlPlan(verb="restart", stream=wanted.name, steps=started.steps)
+    seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
+    steps = (
+        PlannedStep(sentence=f"Ask run {run.run_id} to end after its batch; the desired state of {wanted.name} stays."),
+        PlannedStep(sentence=f"Wait up to {seconds} s for it; a driver that is still alive then is ended."),
+        PlannedStep(sentence="Start the stream again, with its declaration as it is now."),
+    )
+    return ControlPlan(verb="restart", stream=wanted.name, steps=steps)
+
+
+def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+    """What `reset_breaker` would do now. Nothing is changed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
+    steps = (
+        PlannedStep(sentence=f"Reset the failure count of {wanted.name}. Now: {planned.decision.explanation}"),
+        PlannedStep(sentence="Its task starts it at once when it waits for a delay; a paused DAG must be unpaused."),
+    )
+    return ControlPlan(verb="reset-breaker", stream=wanted.name, steps=steps)
+
+
+def _planned_run(supervisor: Supervisor, wanted: LoadedStream, foreseen: SupervisionResult) -> RunObservation:
+    """The run as it would be admitted."""
+    return RunObservation(
+        token=1,
+        run_id=PLANNED_RUN_ID,
+        stream=wanted.name,
+        generation=1,
+        mode=wanted.declaration.mode,
+        state=RunState.LAUNCHING,
+        desired_state=DesiredState.RUNNING,
+        launched_at=foreseen.seen.observed_at,
+        launched_by=supervisor.launched_by,
+        declaration_digest=wanted.digest,
+    )

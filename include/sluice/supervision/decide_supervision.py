@@ -1,0 +1,160 @@
+"""Decides what to do about one continuous stream. Pure: time is an argument.
+
+The rules for a stream without a live run are in this module, those for a live run in
+`sluice.supervision.decide_live_run`. The whole table:
+
+| desired | newest run | its process | and                          | action        | reason                 |
+|---------|------------|-------------|------------------------------|---------------|------------------------|
+| running | none       |             |                              | LAUNCH        | NEVER_STARTED          |
+| running | ended      |             | as requested, or count reset | LAUNCH        | WANTED_AGAIN           |
+| running | ended      |             | failed, delay not over       | RESTART_LATER | BACKING_OFF            |
+| running | ended      |             | failed, delay over           | LAUNCH        | RESTART_DUE            |
+| running | ended      |             | failed, budget spent         | GIVE_UP       | RESTART_BUDGET_SPENT   |
+| running | ended      |             | the checkpoint cannot follow | GIVE_UP       | CHANGE_REFUSED         |
+| running | ended      |             | failed, would only repeat    | GIVE_UP       | RESTART_WOULD_NOT_HELP |
+| running | ended      |             | failed, breaker open         | GIVE_UP       | BREAKER_OPEN           |
+| stopped | none, ended|             |                              | FINISH        | STOPPED_AS_REQUESTED   |
+| any     | live       | none yet    | admitted a moment ago        | WAIT          | BEING_LAUNCHED         |
+| any     | live       | none yet    | admitted long ago            | CLOSE         | NEVER_LAUNCHED         |
+| any     | live       | any         | parent or cluster knows exit | CLOSE         | EXIT_LEFT_BEHIND       |
+| any     | live       | gone        |                              | CLOSE         | DRIVER_GONE            |
+| any     | live       | alive       | silent, its lease expired    | STOP          | LEASE_OVER             |
+| any     | live       | ?           | silent, its lease expired    | TAKE_OVER     | LEASE_OVER             |
+| stopped | live       | alive, ?    | requested a moment ago       | WAIT          | STOPPING               |
+| stopped | live       | alive       | requested long ago           | STOP          | STOP_OVERDUE           |
+| stopped | live       | ?           | requested long ago           | WAIT          | DRIVER_UNKNOWN         |
+| running | live       | alive       | no heartbeat yet             | ADOPT         | STARTING               |
+| running | live       | alive, ?    | heard, declaration changed   | REPLACE       | DECLARATION_CHANGED    |
+| running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED         |
+| running | live       | alive, ?    | heard lately                 | ADOPT         | HEARTBEAT_FRESH        |
+| running | live       | alive       | silent for long              | ADOPT         | HEARTBEAT_OVERDUE      |
+| running | live       | queued      | never heard, for long        | WAIT          | AWAITS_CLUSTER         |
+| running | live       | ?           | silent for long              | WAIT          | DRIVER_UNKNOWN         |
+
+`?` is unknown: never treated as dead. Only when its lease has expired may another run take its place: by its own clock
+the driver has stopped publishing then, and what it might still publish meets a higher token. A driver that its cluster
+has queued counts as alive, and keeps its place however long it waits for one. "stopped" also covers a run that was
+asked to end so that another one takes its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.failure_reasons import describe_failure, given_up_steps
+from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.supervision.decide_live_run import decide_about_live_run
+from sluice.supervision.restart_history import RestartHistory
+from sluice.supervision.restart_policy import RestartVerdict, judge_restart, tries_of, wait_after
+from sluice.supervision.stream_observation import StreamObservation
+from sluice.supervision.supervision_decision import (
+    SupervisionAction,
+    SupervisionDecision,
+    SupervisionReason,
+    decision,
+    in_seconds,
+)
+from sluice.supervision.time_limits import LOOK_AGAIN_AFTER
+
+
+def decide_supervision(
+    *, wanted: StreamDeclaration, digest: str, seen: StreamObservation, history: RestartHistory, now: datetime
+) -> SupervisionDecision:
+    """Compare the declared stream with the observed one; the table above is the whole rule.
+
+    Parameters
+    ----------
+    wanted: the declaration as it is now. digest: its digest; a run carries the digest of the declaration it was given.
+    seen: the stream as it was observed.
+    history: the failures that still count.
+    now: the database's time.
+    """
+    run = seen.newest_run
+    refused = refused_changes(seen.fingerprint, fingerprint_of(wanted))
+    if run is not None and run.is_live:
+        decided = decide_about_live_run(seen, run, now)
+        is_changed = run.declaration_digest != digest and decided.reason is SupervisionReason.HEARTBEAT_FRESH
+        return _decide_about_change(run, refused) if is_changed else decided
+    if seen.desired.effective_state is DesiredState.STOPPED:
+        return decision(SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED, _stopped_text(seen))
+    if refused:
+        return decision(SupervisionAction.GIVE_UP, SupervisionReason.CHANGE_REFUSED, _refusal(wanted.stream, refused))
+    return _decide_about_start(wanted, run, history, now)
+
+
+def _decide_about_change(run: RunObservation, refused: tuple[str, ...]) -> SupervisionDecision:
+    if refused:
+        text = f"Run {run.run_id} goes on with its previous declaration. {_refusal(run.stream, refused)}"
+        return decision(SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED, text, LOOK_AGAIN_AFTER)
+    text = f"The declaration has changed since run {run.run_id} was started: it ends after its batch and is replaced."
+    return decision(SupervisionAction.REPLACE, SupervisionReason.DECLARATION_CHANGED, text)
+
+
+def _decide_about_start(
+    wanted: StreamDeclaration, run: RunObservation | None, history: RestartHistory, now: datetime
+) -> SupervisionDecision:
+    if run is None:
+        text = f"Stream {wanted.stream} has never run."
+        return decision(SupervisionAction.LAUNCH, SupervisionReason.NEVER_STARTED, text, LOOK_AGAIN_AFTER)
+    if history.failures == 0:
+        why = (run.reason or "without a reason").rstrip(".")
+        text = f"Run {run.run_id} ended ({why}), and the stream is to run again."
+        return decision(SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN, text, LOOK_AGAIN_AFTER)
+    decided = _decide_about_restart(wanted, run, history, now)
+    return replace(decided, failure=history.newest_failure, failures=history.failures)
+
+
+def _decide_about_restart(
+    wanted: StreamDeclaration, run: RunObservation, history: RestartHistory, now: datetime
+) -> SupervisionDecision:
+    failure = history.newest_failure
+    failed = (
+        f"Run {run.run_id} ended: {history.newest_reason}. That is {describe_failure(failure)}, "
+        f"failure {history.failures} in a row"
+    )
+    verdict = judge_restart(wanted.supervision, history)
+    if verdict is not RestartVerdict.RESTART:
+        reason, because = _GIVEN_UP[verdict]
+        text = f"{failed}{because} {given_up_steps(failure, stream=wanted.stream)}"
+        return decision(SupervisionAction.GIVE_UP, reason, text)
+    tries = tries_of(wanted.supervision.restart, failure.failure_class)
+    due = (history.newest_ended_at or now) + wait_after(wanted.supervision, history)
+    counted = f"{failed}, {history.failures_of_class} of {tries} of its class that are restarted"
+    if now < due:
+        text = f"{counted}; the next start is due in {in_seconds(due - now)}."
+        return decision(SupervisionAction.RESTART_LATER, SupervisionReason.BACKING_OFF, text, due - now)
+    text = f"{counted}; the start is due."
+    return decision(SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE, text, LOOK_AGAIN_AFTER)
+
+
+_GIVEN_UP = {
+    RestartVerdict.WOULD_NOT_HELP: (
+        SupervisionReason.RESTART_WOULD_NOT_HELP,
+        ", and another start would only repeat it.",
+    ),
+    RestartVerdict.BREAKER_OPEN: (
+        SupervisionReason.BREAKER_OPEN,
+        ", and its breaker is open: too many within its window.",
+    ),
+    RestartVerdict.BUDGET_SPENT: (SupervisionReason.RESTART_BUDGET_SPENT, ", and no restart is left for this class."),
+}
+
+
+def _refusal(stream: str, refused: tuple[str, ...]) -> str:
+    return (
+        f"The checkpoint of {stream} cannot follow a change of its declaration: {'; '.join(refused)}. "
+        f"{ways_out(stream)}"
+    )
+
+
+def _stopped_text(seen: StreamObservation) -> str:
+    if seen.desired.suspension is SuspensionCause.PAUSED:
+        return f"Stream {seen.stream} is stopped{seen.desired.why_stopped}. Unpausing the DAG starts it again."
+    return (
+        f"Stream {seen.stream} is stopped, as requested{seen.desired.why_stopped}. "
+        f"`sluice stream start {seen.stream}` starts it again."
+    )

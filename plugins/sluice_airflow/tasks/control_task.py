@@ -1,0 +1,148 @@
+"""What the tasks of the DAG `stream_control` do when they run: show a plan, carry a command out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowFailException
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import SluiceError
+from sluice.ledger.connection import Ledger
+from sluice.supervision.control_plans import (
+    ControlPlan,
+    plan_reset_breaker,
+    plan_restart,
+    plan_show,
+    plan_start,
+    plan_stop,
+)
+from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
+from sluice.supervision.stream_reset import plan_reset, reset_stream
+from sluice.supervision.supervisor import Supervisor
+from sluice_airflow.composition import Deployment, load_deployment
+
+_log = logging.getLogger(__name__)
+
+PLAN_TEXT, LEAVES = "plan", "leaves"
+"""The XComs of the task `plan` for a reset: the plan's text, and the generation that the reset leaves."""
+
+_PLANS: Mapping[str, Callable[[Supervisor, LoadedStream], ControlPlan]] = {
+    "show": plan_show,
+    "start": plan_start,
+    "stop": plan_stop,
+    "restart": plan_restart,
+    "reset-breaker": plan_reset_breaker,
+}
+
+_COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
+    "start": lambda supervisor, stream, person: start_stream(supervisor, stream, requested_by=person),
+    "stop": lambda supervisor, stream, person: stop_stream(supervisor, stream, requested_by=person, on_look=_log.info),
+    "restart": lambda supervisor, stream, person: restart_stream(
+        supervisor, stream, requested_by=person, on_look=_log.info
+    ),
+    "reset-breaker": lambda supervisor, stream, person: reset_breaker(supervisor, stream, requested_by=person),
+}
+
+
+def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
+    """Write into the log, step by step, what the chosen verb will do to the chosen stream.
+
+    The plan of a reset also goes to the task that shows it for approval and to the one that carries it out.
+
+    Raises
+    ------
+    AirflowFailException: when the stream is not declared any more, the ledger does not answer, or a reset is refused.
+    """
+
+    def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+        if params["verb"] == "reset":
+            _show_reset(deployment, ledger, stream)
+        else:
+            supervisor = deployment.supervisor(ledger, launched_by=requesting_user(dag_id))
+            _log_steps(_PLANS[params["verb"]](supervisor, stream))
+
+    _with_stream(params, show)
+
+
+def carry_out(params: Mapping[str, Any], *, dag_id: str) -> None:
+    """Carry the chosen verb out; a dry run and `show` change nothing.
+
+    Raises
+    ------
+    AirflowFailException: when it cannot be carried out; the message says why.
+    """
+    if params["dry_run"] or params["verb"] == "show":
+        _log.info("Nothing was changed.")
+        return
+
+    def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+        person = requesting_user(dag_id)
+        supervisor = deployment.supervisor(ledger, launched_by=person)
+        if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out by `carry_out_reset` only
+            command(supervisor, stream, person)
+        _log_steps(plan_show(supervisor, stream))
+
+    _with_stream(params, act)
+
+
+def carry_out_reset(params: Mapping[str, Any], *, dag_id: str, plan_task: str, approve_task: str) -> None:
+    """Carry an approved reset out as it was planned: when the stream was reset meanwhile, nothing is done.
+
+    Raises
+    ------
+    AirflowFailException: when it cannot be carried out; the message says why.
+    """
+    leaving = int(get_current_context()["ti"].xcom_pull(task_ids=plan_task, key=LEAVES))
+    persons = f"{requesting_user(dag_id)}, approved by {_approver(approve_task)}"
+
+    def reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+        opened = reset_stream(ledger, stream, deployment.settings, leaving=leaving, asked_by=persons)
+        _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
+
+    _with_stream(params, reset)
+
+
+def requesting_user(dag_id: str) -> str:
+    """The person who triggered the DAG run, as the ledger names them."""
+    person = getattr(get_current_context()["dag_run"], "triggering_user_name", None) or "somebody"
+    return f"airflow: {dag_id}, {person}"
+
+
+def _approver(approve_task: str) -> str:
+    """The person who approved, as Airflow names them."""
+    answer = get_current_context()["ti"].xcom_pull(task_ids=approve_task) or {}
+    user = answer.get("responded_by_user") or {}
+    return str(user.get("name") or user.get("id") or "somebody")
+
+
+def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, LoadedStream], None]) -> None:
+    deployment = load_deployment()
+    try:
+        name = params["stream"]
+        stream = load_declarations(deployment.settings.pipelines, only=name).stream(name)
+        with deployment.open_ledger() as ledger:
+            work(deployment, ledger, stream)
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+    plan = plan_reset(ledger, stream, deployment.settings)
+    _log_steps(plan)
+    task_instance = get_current_context()["ti"]
+    task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
+    task_instance.xcom_push(LEAVES, plan.leaves)
+
+
+def _log_steps(plan: ControlPlan) -> None:
+    for number, step in enumerate(plan.steps, start=1):
+        _log.info("%s %s, step %d: %s", plan.verb, plan.stream, number, step.sentence)
+
+
+def _as_markdown(plan: ControlPlan) -> str:
+    return "\n".join(f"{number}. {step.sentence}" for number, step in enumerate(plan.steps, start=1))

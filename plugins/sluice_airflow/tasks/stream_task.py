@@ -1,0 +1,197 @@
+"""What the task of a continuous stream does when it runs: supervise, then return the trigger to wait with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import DeclarationError, SettingsError, UsageError
+from sluice.failure_reasons import next_step
+from sluice.ledger.desired_states import resume, set_desired_state
+from sluice.ledger.records.run import DesiredState
+from sluice.supervision.reconciler import note_pause
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
+from sluice_airflow.adapters.paused_dags import paused_state
+from sluice_airflow.composition import load_deployment
+from sluice_airflow.tasks.user_requests import is_by_person, is_first_try
+from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
+from sluice_airflow.triggers.stream_trigger import StreamTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pydantic import JsonValue
+
+    from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
+
+_log = logging.getLogger(__name__)
+
+DECISION_KEY = "sluice"
+"""The key in Airflow's task state of the newest decision, for pages and programs that query Airflow."""
+
+
+class StreamGivenUpError(AirflowFailException):
+    """A stream was given up: a person must look. It is `context["exception"]` of a failure callback.
+
+    Parameters
+    ----------
+    sentence: the whole message for a person.
+    decision: why; its fields are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
+    """
+
+    def __init__(self, sentence: str, *, stream: str, decision: SupervisionDecision) -> None:
+        super().__init__(sentence)
+        self.stream = stream
+        fields = decision_fields(decision, stream=stream)
+        self.reason = fields["reason"]
+        self.failure_class = fields["failure_class"]
+        self.failure_reason = fields["failure_reason"]
+        self.next_step = fields["next_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTask:
+    """One try of a stream's task. `begin` and `resume` return the trigger to defer with; unset: the task is done.
+
+    poll_seconds: between two looks of the trigger at the ledger.
+    """
+
+    stream: str
+    poll_seconds: float
+    context: Context
+
+    def begin(self, *, retries: int) -> LedgerTrigger | None:
+        """Begin to supervise: in a new DAG run, because a person cleared the task, or in a retry.
+
+        A new try of a stopped stream waits for its start. A retry does not: the stream was stopped during the previous
+        try, which an overloaded Airflow lost, and its DAG run ends as that try would have ended. A stream that was
+        given up, or stopped by marking its task, is started again when a person caused this try: by clearing the
+        task, triggering the DAG, or unpausing it. A DAG run that was merely in the queue gives the stream up once
+        more, and Airflow pauses the DAG.
+
+        Raises
+        ------
+        StreamGivenUpError: when the stream is given up.
+        AirflowFailException: when its declaration or the settings are wrong.
+        """
+        attempt = self.context["ti"]
+        is_new = is_first_try(try_number=attempt.try_number, max_tries=attempt.max_tries, retries=retries)
+        is_requested = is_new and is_by_person(self.context)
+        result = self._supervise(is_requested=is_requested)
+        if result.decision.action is SupervisionAction.GIVE_UP and is_requested:
+            self._request_start()
+            result = self._supervise()
+        if result.decision.action is SupervisionAction.FINISH and is_new:
+            _log.info("The task waits until the stream is to run")
+            return self._desired_state_trigger(result, within=None)
+        return self._trigger_after(result)
+
+    def resume(self, event: Mapping[str, Any] | None) -> LedgerTrigger | None:
+        """Go on after a trigger fired. What it saw is only the occasion; the next action follows from supervising.
+
+        Raises
+        ------
+        StreamGivenUpError, AirflowFailException: as `begin`.
+        """
+        _log.info("Supervising again, because the trigger saw: %s", (event or {}).get("seen"))
+        return self._trigger_after(self._supervise())
+
+    def _supervise(self, *, is_requested: bool = False) -> SupervisionResult:
+        """Supervise once. is_requested: whether a person has just started the stream through Airflow."""
+        try:
+            deployment = load_deployment()
+            wanted = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
+            with deployment.open_ledger() as ledger:
+                supervisor = deployment.supervisor(ledger, launched_by=supervising_task(self.context))
+                self._update_suspension(supervisor, is_requested=is_requested)
+                return supervise(supervisor, wanted)
+        except (DeclarationError, SettingsError, UsageError) as error:
+            _log.error("%s", error)
+            raise AirflowFailException(str(error)) from error
+
+    def _update_suspension(self, supervisor: Supervisor, *, is_requested: bool) -> None:
+        """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
+        if is_requested:
+            resume(supervisor.ledger, self.stream)
+        is_paused = paused_state(self.context["ti"])(self.context["dag"].dag_id)
+        if is_paused is not None and (change := note_pause(supervisor, self.stream, is_paused=is_paused)):
+            _log.info("Stream %s: %s", self.stream, change)
+
+    def _request_start(self) -> None:
+        _log.info("The stream was given up, and a person started this task: the stream is to run again")
+        with load_deployment().open_ledger() as ledger:
+            set_desired_state(ledger, self.stream, DesiredState.RUNNING, requested_by=supervising_task(self.context))
+
+    def _trigger_after(self, result: SupervisionResult) -> LedgerTrigger | None:
+        decision = result.decision
+        store_decision(self.context, stream=self.stream, decision=decision)
+        if decision.action is SupervisionAction.FINISH:
+            return None
+        if decision.action is SupervisionAction.GIVE_UP:
+            self._give_up(decision)
+        if decision.action is SupervisionAction.RESTART_LATER:
+            return self._desired_state_trigger(result, within=decision.delay)
+        return self._run_trigger(result)
+
+    def _give_up(self, decision: SupervisionDecision) -> NoReturn:
+        sentence = (
+            f"{decision.reason}: {decision.explanation} Airflow pauses this DAG now; when the cause is repaired, "
+            "unpause it: that starts the stream again."
+        )
+        _log.error("%s", sentence)
+        raise StreamGivenUpError(sentence, stream=self.stream, decision=decision)
+
+    def _run_trigger(self, result: SupervisionResult) -> StreamTrigger:
+        """Wait beside the live run."""
+        if result.run is None or result.decision.delay is None:
+            raise AssertionError(f"{result.decision.action} leaves a run to watch")  # a defect of the supervision
+        return StreamTrigger(
+            stream=self.stream,
+            run_id=result.run.run_id,
+            patience_seconds=result.decision.delay.total_seconds(),
+            poll_seconds=self.poll_seconds,
+        )
+
+    def _desired_state_trigger(self, result: SupervisionResult, *, within: timedelta | None) -> DesiredStateTrigger:
+        """Wait until the desired state changes, or until the next start is due."""
+        changed_at = result.seen.desired.changed_at
+        return DesiredStateTrigger(
+            stream=self.stream,
+            known_change_at=None if changed_at is None else changed_at.isoformat(),
+            due_seconds=None if within is None else within.total_seconds(),
+            poll_seconds=self.poll_seconds,
+        )
+
+
+def supervising_task(context: Context) -> str:
+    """The task as the ledger names it in `launched_by` and `requested_by`."""
+    return f"airflow: {context['dag'].dag_id}, {context['run_id']}"
+
+
+def decision_fields(decision: SupervisionDecision, *, stream: str) -> dict[str, str]:
+    """A decision as text fields; those of a failure are empty without one."""
+    failure = decision.failure
+    return {
+        "action": str(decision.action),
+        "reason": str(decision.reason),
+        "explanation": decision.explanation,
+        "failure_class": "" if failure is None else str(failure.failure_class),
+        "failure_reason": "" if failure is None else str(failure.reason),
+        "next_step": "" if failure is None else next_step(failure.reason, stream=stream),
+    }
+
+
+def store_decision(context: Context, *, stream: str, decision: SupervisionDecision) -> None:
+    """Store the decision in Airflow's task state, as long as the task exists."""
+    fields: dict[str, JsonValue] = {**decision_fields(decision, stream=stream)}
+    try:
+        context["task_state_store"].set(DECISION_KEY, fields, retention=NEVER_EXPIRE)
+    except AirflowRuntimeError as error:  # a page that shows less is no reason to supervise less
+        _log.warning("stream=%s the decision could not be stored in the task's state: %s", stream, error)
