@@ -179,7 +179,7 @@ def test_without_the_look_for_a_live_run_none_is_adopted(
         assert supervise(supervisor, WANTED).run == run
     else:
         monkeypatch.setattr(stream_observer, "newest_run", lambda ledger, stream: None)
-        with pytest.raises(LedgerError, match="never came to rest"):
+        with pytest.raises(LedgerError, match="without coming to rest"):
             supervise(supervisor, WANTED)
     assert len(launcher.requests) == 1, "the ledger's one live run of a stream stands behind it"
 
