@@ -51,7 +51,8 @@ def test_a_reset_shows_what_is_left_behind_and_what_is_read_and_published_again(
     assert steps[2:] == [
         "Open generation 2 with the empty checkpoint file:///checkpoints/flights/2; its batches are counted from 0.",
         "The next start reads from input records: every record that its topics still contain.",
-        "Output rows, table bronze.flights, append: what is read again is published again: earlier rows are there twice.",
+        "Output rows, table bronze.flights, append: what is read again is published again: earlier rows are there "
+        "twice.",
         "flights stays stopped until it is started.",
     ]
     (plan,) = document(sluice("stream", "reset", "flights", "--dry-run", "--json"))["plans"]
