@@ -26,7 +26,6 @@ from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 from sluice.supervision.restart_policy import helps_to_restart
-from sluice_airflow.composition import load_deployment
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -85,6 +84,8 @@ class SparkJobOperator(SparkSubmitOperator):
         AirflowException: with the job's own reason; Airflow tries again as often as the task allows.
         AirflowFailException: when another try could only repeat the failure.
         """
+        from sluice_airflow.composition import load_deployment  # it imports SQLAlchemy: too slow for parsing a DAG file
+
         try:
             deployment = load_deployment()
             connection = deployment.spark_connection(self.engine.connection or DEFAULT_CONNECTION)
