@@ -45,14 +45,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 }
 """For each file the words that stay there; the reason is a comment beside them."""
 
-NOT_CLEAN_YET: tuple[str, ...] = (
-    "include/sluice/supervision/",
-    "plugins/sluice_airflow/dag_builders/",
-    "plugins/sluice_airflow/operators/",
-    "plugins/sluice_airflow/triggers/",
-)
-"""Rooms whose texts still have such words."""
-
 
 @cache
 def texts() -> tuple[tuple[str, str], ...]:
@@ -78,11 +70,25 @@ def bad_words() -> Iterator[tuple[str, str]]:
     """Every word that is not to be used, with its file."""
     for place, text in texts():
         for found in WORDS.finditer(" ".join(text.split())):
-            if found[0].lower() not in EXCEPTIONS.get(place, ()):
-                yield place, found[0].lower()
+            yield place, found[0].lower()
+
+
+def instead_of(word: str) -> str:
+    """The words to write in the place of one that is not to be used."""
+    return next(better for bad, better in WORDS_NOT_TO_USE.items() if re.fullmatch(bad, word, re.IGNORECASE))
 
 
 def test_texts_use_plain_words() -> None:
-    wrong = [f"{place}: {word}" for place, word in bad_words() if not place.startswith(NOT_CLEAN_YET)]
+    wrong = [
+        f"{place}: {word}; write: {instead_of(word)}"
+        for place, word in bad_words()
+        if word not in EXCEPTIONS.get(place, ())
+    ]
 
     assert wrong == []
+
+
+def test_every_exception_is_needed() -> None:
+    found = set(bad_words())
+
+    assert [(place, word) for place, words in EXCEPTIONS.items() for word in words if (place, word) not in found] == []
