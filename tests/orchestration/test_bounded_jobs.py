@@ -73,7 +73,7 @@ def test_a_lost_checkpoint_is_red_and_named(airflow: RunningAirflow) -> None:
     assert not check.healthy
 
 
-def test_a_broken_declaration_is_a_red_dag_that_tells_file_and_line(airflow: RunningAirflow) -> None:
+def test_a_broken_declaration_is_a_red_dag_that_shows_file_and_line(airflow: RunningAirflow) -> None:
     dag_id = "broken__broken_one.stream"
     airflow.unpause(dag_id)
     line = len((airflow.pipelines / "broken_one.stream.yaml").read_text().splitlines())

@@ -81,7 +81,7 @@ def test_only_continuous_writers_are_watched(table: str) -> None:
     assert continuous_writers("bronze.flights") == {}
 
 
-def test_what_was_published_since_the_last_event_is_told_together(table: str, ledger: Ledger) -> None:
+def test_what_was_published_since_the_last_event_is_announced_together(table: str, ledger: Ledger) -> None:
     publish(ledger, 0, rows=3)
     publish(ledger, 1, rows=4)
     publish(ledger, 2, rows=9, snapshot_id=None)  # nothing of it became visible
@@ -97,7 +97,7 @@ def test_what_was_published_since_the_last_event_is_told_together(table: str, le
     assert (second["publication_key"], second["batches"], second["rows"]) == ("flowing:1:3", 1, 5)
 
 
-def test_a_triggerer_that_starts_again_tells_what_it_missed_and_nothing_twice(table: str, ledger: Ledger) -> None:
+def test_a_triggerer_that_starts_again_announces_what_it_missed_and_nothing_twice(table: str, ledger: Ledger) -> None:
     publish(ledger, 0, rows=3)
     publish_next = {1: lambda: publish(ledger, 1, rows=1)}
     assert len(told(table, events=2, then=lambda heard: publish_next.get(heard, lambda: None)())) == 2
@@ -108,7 +108,7 @@ def test_a_triggerer_that_starts_again_tells_what_it_missed_and_nothing_twice(ta
     assert (missed["publication_key"], missed["rows"]) in (("flowing:2:0", 2), ("flowing:2:0", 3))
 
 
-def test_nothing_new_is_nothing_told(table: str, ledger: Ledger) -> None:
+def test_nothing_new_is_not_announced(table: str, ledger: Ledger) -> None:
     assert silent(table)
 
 

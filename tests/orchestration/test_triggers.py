@@ -97,7 +97,7 @@ def test_an_odd_run_is_left_alone_as_long_as_its_supervisor_is_patient(ledger: L
     assert time.monotonic() - began >= patience_seconds
 
 
-def test_it_runs_twice_without_harm_and_tells_the_same(ledger: Ledger, run: RunObservation) -> None:
+def test_it_runs_twice_without_harm_and_reports_the_same(ledger: Ledger, run: RunObservation) -> None:
     record_end(ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="gone")
 
     async def both() -> dict[str, Any]:

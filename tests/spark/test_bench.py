@@ -52,7 +52,7 @@ def test_records_static_tables_and_refused_rows(stream_bench: Callable[[str], St
         bench.feed("records", [{"valeu": "x"}])
 
 
-def test_a_crash_at_a_place_that_is_never_reached_is_told(stream_bench: Callable[[str], StreamBench]) -> None:
+def test_a_crash_at_a_place_that_is_never_reached_is_reported(stream_bench: Callable[[str], StreamBench]) -> None:
     bench = stream_bench("gold_delays_by_carrier_hour")
     bench.run()
     with pytest.raises(AssertionError, match="did not reach staged"):

@@ -60,7 +60,7 @@ def check(workshop: Workshop, stream: str) -> CheckpointObservation:
     return seen
 
 
-def test_a_sound_checkpoint_is_healthy_and_recorded(stateful: tuple[Workshop, str]) -> None:
+def test_a_valid_checkpoint_is_healthy_and_recorded(stateful: tuple[Workshop, str]) -> None:
     workshop, stream = stateful
 
     seen = check(workshop, stream)

@@ -217,7 +217,7 @@ def test_after_a_crash_between_two_outputs_only_the_missing_ones_are_written(
     assert len(dividing.rows(f"quarantine.{stream_name}")) == 1
 
 
-def test_a_missing_required_value_is_told_with_batch_and_table(workshop: Workshop, stream_name: str) -> None:
+def test_a_missing_required_value_is_reported_with_batch_and_table(workshop: Workshop, stream_name: str) -> None:
     source = workshop.declare_table("source", COLUMNS)
     target = workshop.declare_table("target", COLUMNS, required=["id"])
     workshop.declare_stream(

@@ -112,7 +112,7 @@ def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying
     assert len(copying.rows("target")) == 2
 
 
-def test_an_old_driver_that_writes_beside_its_successor_is_told(copying: Workshop, stream_name: str) -> None:
+def test_an_old_driver_that_writes_beside_its_successor_is_reported(copying: Workshop, stream_name: str) -> None:
     """It cannot be held back, as staged delivery does; the run ends and names its snapshot."""
     for row in ROWS[:2]:
         copying.append("source", [row])

@@ -18,7 +18,7 @@ from sluice_spark.run.job import failure_of_error
 
 
 @pytest.mark.parametrize("provoke", CHEAP, ids=lambda one: one.__name__)
-def test_a_provoked_failure_is_told_and_recorded(
+def test_a_provoked_failure_is_reported_and_recorded(
     provoke: Callable[[Place], None], workshop: Workshop, tmp_path: Path
 ) -> None:
     place = Place(workshop=workshop, folder=tmp_path, stream=f"s{workshop.namespace}")

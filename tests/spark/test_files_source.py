@@ -78,7 +78,7 @@ def test_every_format_is_read_as_a_stream_and_as_a_static_input(
     assert sorted((row.asDict() for row in looked_up), key=str) == expected
 
 
-def test_a_row_tells_its_file(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+def test_a_row_shows_its_file(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     write_weather(spark, tmp_path, "json")
     source = {"connection": "here", "format": "json", "columns": COLUMNS}
     rows = open_declared(spark, at(settings, tmp_path), stream={"files": source})
@@ -97,7 +97,7 @@ def test_a_damaged_file_stops_the_stream(spark: SparkSession, settings: Settings
         drained(spark, rows, tmp_path)
 
 
-def test_a_required_value_that_is_absent_stops_the_stream_even_when_nobody_asks_for_the_column(
+def test_a_required_value_that_is_absent_stops_the_stream_even_when_the_column_is_not_used(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"

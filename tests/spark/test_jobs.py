@@ -232,7 +232,7 @@ def test_the_late_set_is_counted_as_late(chain: dict[str, Job], ledger: Ledger, 
     assert totals(ledger, "silver_flights").late_rows == len(plan.late_set) > 0
 
 
-def test_a_driver_tells_each_batch_in_one_line_and_little_else(chain: dict[str, Job]) -> None:
+def test_a_driver_logs_each_batch_in_one_line_and_little_else(chain: dict[str, Job]) -> None:
     """Beside the batches: the JVM's word on its modules, the run, the parts of the state, and what took very long."""
     for name, job in chain.items():
         lines = job.log.read_text(encoding="utf-8").splitlines()

@@ -220,7 +220,7 @@ def test_expiry_waits_for_a_reader_that_has_not_started(copying: tuple[Workshop,
     assert ids(workshop, target) == list(range(6))
 
 
-def test_expiry_is_refused_while_a_reader_cannot_be_told(copying: tuple[Workshop, str, str, str]) -> None:
+def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tuple[Workshop, str, str, str]) -> None:
     workshop, stream, source, _ = copying
     append(workshop, source, 0, 6)
     run_stream(workshop, stream)
@@ -330,7 +330,7 @@ def test_a_rewrite_that_changed_rows_would_be_noticed(workshop: Workshop) -> Non
     assert changed_content(workshop.spark, name, ((second, second),), is_hashed=True) == ""
 
 
-def test_rewrites_are_told_from_what_others_commit(workshop: Workshop) -> None:
+def test_rewrites_are_distinguished_from_what_others_commit(workshop: Workshop) -> None:
     table = declare(workshop, "rows", **COMPACTION, **NO_EXPIRY)
     append(workshop, table, 0, 6)
     head = workshop.table(table).metadata.current_snapshot_id

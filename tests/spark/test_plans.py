@@ -64,7 +64,7 @@ def test_what_spark_cannot_run_is_refused_with_its_place(workshop: Workshop, sql
         workshop.run(name)
 
 
-def test_a_plan_tells_inputs_operators_state_watermark_mode_and_trigger(workshop: Workshop) -> None:
+def test_a_plan_shows_inputs_operators_state_watermark_mode_and_trigger(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     sql = "SELECT window.start AS start, count(*) AS n FROM records WHERE id > 0 GROUP BY window(at, '5 minutes')"
     declare(workshop, name, watermark=True, sql=sql, outputs={"kept": {"memory": {"mode": "update"}}})

@@ -44,7 +44,7 @@ def leave_behind(workshop: Workshop, name: str) -> tuple[str, ...]:
     [({"mode": "append"}, 2), ({"mode": "merge", "keys": ["id"]}, 1), ({"mode": "append", "delivery": "direct"}, 2)],
     ids=["append", "merge", "direct"],
 )
-def test_a_reset_stream_reads_anew_into_a_new_checkpoint(
+def test_a_reset_stream_reads_again_into_a_new_checkpoint(
     output: dict[str, Any], times: int, workshop: Workshop
 ) -> None:
     name = f"s{workshop.namespace}"

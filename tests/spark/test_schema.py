@@ -44,7 +44,7 @@ def schema(ddl: str) -> StructType:
     ],
 )
 @pytest.mark.usefixtures("spark")  # which parses DDL
-def test_differences_are_told_by_their_place(rows: str, table: str, differences: list[str]) -> None:
+def test_differences_are_reported_by_their_place(rows: str, table: str, differences: list[str]) -> None:
     found = find_differences(schema(rows), schema(table))
     assert [str(difference) for difference in found] == differences
 

@@ -22,7 +22,7 @@ from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
 
 
-def test_a_secured_cluster_is_read_and_its_password_is_told_to_nobody(
+def test_a_secured_cluster_is_read_and_its_password_is_never_shown(
     spark: SparkSession, settings: Settings, services: Stack, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "kafka"

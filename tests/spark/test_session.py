@@ -51,11 +51,11 @@ def found(*, spark: str = "4.1.3", **jars: str) -> FoundVersions:
         ),
     ],
 )
-def test_unequal_versions_are_told(versions: FoundVersions, sentence: str) -> None:
+def test_unequal_versions_are_reported(versions: FoundVersions, sentence: str) -> None:
     assert find_mismatch(versions) == sentence
 
 
-def test_a_catalog_without_secrets_is_told_none() -> None:
+def test_a_catalog_without_secrets_gets_none() -> None:
     catalog = CatalogSettings(name="lakehouse", uri="https://catalog", warehouse="s3://w")
 
     assert catalog_conf(catalog, ObjectStoreSettings()) == {

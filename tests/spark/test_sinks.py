@@ -210,7 +210,7 @@ def test_one_batch_goes_to_outputs_of_every_kind_and_may_run_again(
     assert shown[-1] == f'{second} shown {{"id":3,"word":"three"}}'
 
 
-def test_a_batch_whose_folder_is_not_complete_is_written_anew(with_files: Workshop, tmp_path: Path) -> None:
+def test_a_batch_whose_folder_is_not_complete_is_written_again(with_files: Workshop, tmp_path: Path) -> None:
     workshop = with_files
     sink = FilesSink(
         output="lines",

@@ -210,7 +210,7 @@ def test_a_delta_table_is_a_stream_and_a_static_input(
         arrived()
 
 
-def test_a_table_of_a_database_is_looked_up_and_its_password_is_told_to_nobody(
+def test_a_table_of_a_database_is_looked_up_and_its_password_is_never_shown(
     spark: SparkSession, jdbc_settings: Settings, numbers_table: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = open_declared(spark, jdbc_settings, static={"jdbc": {"connection": "database", "table": numbers_table}})

@@ -77,7 +77,7 @@ def declare(workshop: Workshop, name: str, python: str, columns: dict[str, str],
     )
 
 
-def test_state_of_every_kind_and_timers_tell_visits_over_restarts(workshop: Workshop) -> None:
+def test_state_of_every_kind_and_timers_report_visits_over_restarts(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     declare(
         workshop, name, VISITS, {"user": "string", "views": "long", "path": "string", "top": "string"}, **CONTINUOUS

@@ -97,7 +97,7 @@ class Words:
         return {row[kind] for kind in KINDS}
 
 
-def test_every_batch_reads_a_static_input_anew(
+def test_every_batch_reads_a_static_input_again(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:
     words = Words(workshop, jdbc_settings, numbers_table, tmp_path)
@@ -114,7 +114,7 @@ def test_every_batch_reads_a_static_input_anew(
                 assert words.found(query, later) == {"later"}
 
 
-def test_an_input_that_may_be_reused_is_read_anew_when_its_time_is_over(
+def test_an_input_that_may_be_reused_is_read_again_when_its_time_is_over(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:
     words = Words(workshop, jdbc_settings, numbers_table, tmp_path)

@@ -87,7 +87,7 @@ def test_late_and_repeated_rows_are_counted_and_the_numbers_add_up(workshop: Wor
     assert sorted(row["id"] for row in workshop.rows("target")) == [1, 2, 3, 4, 6]
 
 
-def test_an_increment_forgives_one_run_longer(deduplicating: Workshop, name: str) -> None:
+def test_an_increment_allows_lateness_one_run_longer(deduplicating: Workshop, name: str) -> None:
     """Its single batch is judged by the watermark that the batch before it began with. Nothing is lost by that."""
     deduplicating.append("source", flights((1, 5)))
     deduplicating.run(name)
@@ -180,7 +180,7 @@ def test_nothing_is_late_where_every_group_is_kept(workshop: Workshop, name: str
     ]
 
 
-def test_a_static_input_is_read_anew_by_every_batch(workshop: Workshop, name: str) -> None:
+def test_a_static_input_is_read_again_by_every_batch(workshop: Workshop, name: str) -> None:
     source = workshop.declare_table("source", {"id": "long"})
     words = workshop.declare_table("words", {"id": "long", "word": "string"})
     target = workshop.declare_table("target", {"id": "long", "word": "string"})

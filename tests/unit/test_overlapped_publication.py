@@ -84,7 +84,7 @@ def test_what_is_staged_during_a_publication_is_of_the_next_group(table: Table) 
     assert table.commits == [["batch 0"], ["batch 1", "batch 2"]]
 
 
-def test_a_failure_is_told_stops_further_batches_and_is_the_runs(table: Table) -> None:
+def test_a_failure_is_reported_stops_further_batches_and_is_the_runs(table: Table) -> None:
     failed = threading.Event()
     table.refusal = OSError("refused")
     table.may_commit.set()

@@ -12,7 +12,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-LATENESS_FORGIVEN = "6 hours"
+ALLOWED_LATENESS = "6 hours"
 """How far behind the newest departure a flight may be. The sender promises two hours of disorder; three times that."""
 
 DELAYED_FROM_MINUTES = 15
@@ -102,7 +102,7 @@ def _once(flights: DataFrame) -> DataFrame:
     identity = ["time_hour", "carrier", "flight"]
     if not flights.isStreaming:
         return flights.dropDuplicates(identity)
-    return flights.withWatermark("departure", LATENESS_FORGIVEN).dropDuplicatesWithinWatermark(identity)
+    return flights.withWatermark("departure", ALLOWED_LATENESS).dropDuplicatesWithinWatermark(identity)
 
 
 def _read_flights(records: DataFrame) -> DataFrame:
@@ -112,11 +112,11 @@ def _read_flights(records: DataFrame) -> DataFrame:
     types = ", ".join(f"{key.name} {'INT' if key.type == 'integer' else 'VARIANT'}" for key in _KEYS)
     flight = fn.from_json(text, f"{types}, damaged STRING", {"columnNameOfCorruptRecord": "damaged"})
     return records.select("topic", "partition", "offset", text.alias("text"), flight.alias("flight")).withColumn(
-        "reason", fn.when(_is_sound(), fn.lit(None)).otherwise(_reason(fn.col("text")))
+        "reason", fn.when(_is_valid(), fn.lit(None)).otherwise(_reason(fn.col("text")))
     )
 
 
-def _is_sound() -> Column:
+def _is_valid() -> Column:
     """Whether a record is a flight: all of its values have their types, and what is required is there."""
     valid = fn.col("flight.damaged").isNull()
     for key in _KEYS:

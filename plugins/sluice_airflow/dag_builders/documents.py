@@ -84,10 +84,10 @@ def _facts(loaded: LoadedStream) -> Iterator[tuple[str, str]]:
     for name, declared in declaration.inputs.items():
         role = "stream" if declared.is_stream else "static"
         source = declared.declared_source
-        yield f"Input `{name}` ({role})", f"{source.kind}: {_told(source.source)}"
+        yield f"Input `{name}` ({role})", f"{source.kind}: {_described(source.source)}"
     yield "Transformation", f"`{declaration.transformation.python or declaration.transformation.sql}`"
     for name, output in declaration.outputs.items():
-        yield f"Output `{name}`", f"{output.kind}: {_told(output.output)}"
+        yield f"Output `{name}`", f"{output.kind}: {_described(output.output)}"
     if declaration.quarantine:
         yield "Refused rows", f"`{declaration.quarantine_table}`"
     yield "Runs", _when(declaration)
@@ -112,7 +112,7 @@ def _trigger(trigger: TriggerDeclaration | None) -> str:
     return f"trigger `{trigger.kind}`"
 
 
-def _told(model: BaseModel) -> str:
+def _described(model: BaseModel) -> str:
     """The fields that were written, without the long ones such as columns."""
     parts = [
         f"{name} {_value(value)}" for name in type(model).model_fields if (value := _short(model, name)) is not None

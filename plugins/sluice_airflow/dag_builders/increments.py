@@ -19,7 +19,7 @@ RUN_TASK = "run"
 _RETRIES = 2
 """What a second try cannot repair, a third rarely does; the checkpoint makes any number of tries safe."""
 
-_AHEAD_OF_UPKEEP = 10
+_AHEAD_OF_MAINTENANCE = 10
 """The priority in the pool of Spark jobs: new data come before a compaction."""
 
 Schedule = AssetAll | AssetOrTimeSchedule | CronTriggerTimetable
@@ -45,7 +45,7 @@ def incremental_stream_dag(loaded: LoadedStream) -> DAG:
             task_id=RUN_TASK,
             command=RunIncrement(stream=declaration.stream, launched_by=LAUNCHED_BY),
             engine=declaration.engine,
-            priority_weight=_AHEAD_OF_UPKEEP,
+            priority_weight=_AHEAD_OF_MAINTENANCE,
             retries=_RETRIES,
             retry_delay=timedelta(seconds=30),
             retry_exponential_backoff=2,

@@ -72,7 +72,7 @@ def test_every_service_is_healthy(full_stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v2/dags", "/api/v2/pools", "/api/v2/connections", "/ui/config"])
-def test_nobody_sees_anything_without_logging_in(airflow: AirflowUi, path: str) -> None:
+def test_nothing_is_shown_without_a_login(airflow: AirflowUi, path: str) -> None:
     assert airflow.call(path)[0] == 401
 
 

@@ -114,7 +114,7 @@ def test_a_launch_that_breaks_off_after_the_submission_is_adopted(
     assert len(cluster.submissions) == 1
 
 
-def test_a_launch_that_breaks_off_before_the_submission_is_launched_anew_when_nothing_can_come_any_more(
+def test_a_launch_that_breaks_off_before_the_submission_is_launched_again_when_nothing_can_come_any_more(
     ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
@@ -162,7 +162,7 @@ def test_a_submission_that_failed_is_one_sentence(
         make_launcher().launch(ask(run))
 
 
-def test_a_submission_of_which_nobody_knows_is_unknown_and_is_not_repeated(
+def test_a_submission_that_is_not_known_is_unknown_and_is_not_repeated(
     ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher
 ) -> None:
     cluster.lost_answer = cluster.is_silent = True

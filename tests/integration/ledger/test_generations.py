@@ -68,7 +68,7 @@ def test_a_new_generation_has_a_checkpoint_and_a_query_of_its_own(stopped: Ledge
     assert record_query_id(stopped, "flights", 2, "query-2").query_id == "query-2"
 
 
-def test_batches_of_two_generations_are_told_apart_and_each_is_recorded_once(stopped: Ledger) -> None:
+def test_batches_of_two_generations_are_distinguished_and_each_is_recorded_once(stopped: Ledger) -> None:
     reset(stopped)
     assert newest_batch(stopped, "flights", generation=2) is None
     assert record_batch(stopped, a_batch(0, generation=2))

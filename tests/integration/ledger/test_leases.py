@@ -76,7 +76,7 @@ def test_an_ended_run_holds_nothing_and_does_not_get_it_back(ledger: Ledger) -> 
     assert lease_of(ledger).expires_at is None
 
 
-def test_a_heartbeat_renews_the_lease_even_after_it_ran_out_while_nobody_took_it(ledger: Ledger) -> None:
+def test_a_heartbeat_renews_the_lease_even_after_it_ran_out_while_it_was_not_taken(ledger: Ledger) -> None:
     run = admit(ledger)
     let_run_out(ledger)
     assert not lease_of(ledger).is_held(at=database_time(ledger))
@@ -86,7 +86,7 @@ def test_a_heartbeat_renews_the_lease_even_after_it_ran_out_while_nobody_took_it
     assert lease_of(ledger).token == run.token
 
 
-def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_is_told(ledger: Ledger) -> None:
+def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_is_notified(ledger: Ledger) -> None:
     silent = admit(ledger)
     let_run_out(ledger)
     lost = take_over(ledger, silent.run_id, reason="its driver fell silent")
@@ -119,7 +119,7 @@ def test_a_heartbeat_and_a_take_over_at_once_leave_one_of_both(ledger: Ledger, l
         assert find_run(ledger, run.run_id).is_live is beating.result().holds_lease
 
 
-def test_a_held_lease_refuses_a_run_even_when_nobody_counts_on_the_holder(ledger: Ledger) -> None:
+def test_a_held_lease_refuses_a_run_even_when_the_holder_is_not_counted_on(ledger: Ledger) -> None:
     """The lease protects by itself: here the holder's row in `runs` was tampered with."""
     admit(ledger)
     with ledger.transaction() as connection:

@@ -121,7 +121,7 @@ def test_a_heartbeat_makes_a_run_running_and_reads_the_desired_state(ledger: Led
     assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
 
 
-def test_the_driver_of_an_ended_run_is_told_to_go(ledger: Ledger) -> None:
+def test_the_driver_of_an_ended_run_is_asked_to_end(ledger: Ledger) -> None:
     run = admit(ledger)
     ended = end(ledger, run)
     assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED

@@ -97,7 +97,7 @@ def test_table_status(deployment: Deployment, capsys: pytest.CaptureFixture[str]
     assert "no maintenance has been recorded yet" in said
 
 
-def test_a_dry_run_tells_the_plan_and_changes_nothing(
+def test_a_dry_run_shows_the_plan_and_changes_nothing(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = answer(["table", "status", deployment.table], capsys)

@@ -70,7 +70,7 @@ def test_a_rollback_that_was_taken_back(bench: Workbench) -> None:
     assert bench.ids() == [0, 1, 2]
 
 
-def test_a_table_that_was_dropped_and_made_anew(bench: Workbench) -> None:
+def test_a_table_that_was_dropped_and_recreated(bench: Workbench) -> None:
     bench.stage(0, [0])
     bench.catalog.drop_table(bench.output.target)
     with pytest.raises(LakehouseError, match="does not exist"):
@@ -80,7 +80,7 @@ def test_a_table_that_was_dropped_and_made_anew(bench: Workbench) -> None:
         bench.begin()
 
 
-def test_a_table_made_anew_takes_the_old_staging_table_when_nothing_is_staged(bench: Workbench) -> None:
+def test_a_recreated_table_takes_the_old_staging_table_when_nothing_is_staged(bench: Workbench) -> None:
     bench.catalog.drop_table(bench.output.target)
     bench.declare()
     bench.begin()

@@ -56,7 +56,7 @@ def test_without_the_mark_a_batch_whose_snapshot_expired_is_published_again(benc
 
 
 @BOTH
-def test_a_mark_that_is_raised_as_a_bare_property_fences_nobody(bench: Workbench, guard: Guard) -> None:
+def test_a_mark_that_is_raised_as_a_bare_property_fences_no_one(bench: Workbench, guard: Guard) -> None:
     batch, new = bench.stage(0, [1]), bench.as_run(2)
 
     def take_the_stream_over() -> None:

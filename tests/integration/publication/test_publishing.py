@@ -27,7 +27,7 @@ def test_a_staged_batch_becomes_visible_once(bench: Workbench) -> None:
     assert (mark.generation, mark.batch, mark.token, mark.snapshot_id) == (1, 0, 1, first.snapshot_id)
 
 
-def test_the_snapshot_tells_of_its_batch(bench: Workbench) -> None:
+def test_the_snapshot_describes_its_batch(bench: Workbench) -> None:
     bench.publish(bench.stage(0, [1, 2, 3]))
     snapshot = bench.target().current_snapshot()
     assert snapshot is not None

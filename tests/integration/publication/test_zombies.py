@@ -176,7 +176,7 @@ def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(be
     assert bench.ids() == [1, 2]
 
 
-def test_a_driver_that_was_stopped_and_that_nobody_replaced_goes_on(bench: Workbench) -> None:
+def test_a_driver_that_was_stopped_and_that_was_not_replaced_goes_on(bench: Workbench) -> None:
     bench.stage(0, [1])
     with bench.process(0, signal_at_check=signal.SIGSTOP) as zombie:
         zombie.await_stop()

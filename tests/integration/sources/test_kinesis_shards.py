@@ -109,6 +109,6 @@ def test_a_position_that_kinesis_does_not_know_any_more_is_a_loud_loss(kinesis: 
         shards.advanced({gone: "1"}, most_records=None)
 
 
-def test_a_stream_that_does_not_exist_is_told_by_the_service(kinesis: Kinesis) -> None:
+def test_a_stream_that_does_not_exist_is_reported_by_the_service(kinesis: Kinesis) -> None:
     with pytest.raises(ClientError, match="ResourceNotFoundException"):
         KinesisShards(kinesis_client(kinesis.connection), "nowhere").beginning(TRIM_HORIZON)

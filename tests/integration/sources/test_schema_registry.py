@@ -40,7 +40,7 @@ def test_schemas_are_found_by_id_and_by_subject(registry: Registry) -> None:
     assert schema_of_subject(connection, subject, version=1).schema.text == AVRO
 
 
-def test_what_is_not_there_is_told(registry: Registry) -> None:
+def test_what_is_missing_is_reported(registry: Registry) -> None:
     assert schema_of_id(registry.connection, 2**31 - 1) is None
     with pytest.raises(RegistryError, match=r"The version latest of the subject nothing is not in the schema registry"):
         schema_of_subject(registry.connection, "nothing")
@@ -108,7 +108,7 @@ class _Refusing(BaseHTTPRequestHandler):
         """Nothing is logged."""
 
 
-def test_refusals_are_told_apart_and_tell_no_password() -> None:
+def test_refusals_are_distinguished_and_show_no_password() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"

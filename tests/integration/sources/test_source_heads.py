@@ -109,7 +109,7 @@ def test_a_pattern_meets_every_topic_that_fits(settings: Settings, topic: str) -
     assert SourceHeads(settings).observe_lag(stream, None) == LagObservation(rows=30)
 
 
-def test_a_missing_topic_is_told(settings: Settings) -> None:
+def test_a_missing_topic_is_reported(settings: Settings) -> None:
     stream = reader(kafka={"connection": "flights_kafka", "topics": ["nobody_made_it"]}).declaration
     lag = SourceHeads(settings).observe_lag(stream, None)
     assert lag == LagObservation(rows=None, problem="Kafka has no topic nobody_made_it")
@@ -148,7 +148,7 @@ def test_services_that_are_away_make_the_lag_unknown_and_not_the_look_fail(
     )
 
 
-def test_files_that_nobody_has_read(settings: Settings, tmp_path: Path) -> None:
+def test_files_that_were_not_read(settings: Settings, tmp_path: Path) -> None:
     here = FilesConnection(kind="files", root=(tmp_path / "in").as_uri())
     settings = settings.model_copy(
         update={"connections": {"here": here}, "checkpoints": (tmp_path / "checkpoints").as_uri()}

@@ -153,7 +153,7 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     assert "A restart has not helped before" in judged.judgement.explanation
 
 
-def test_a_stalled_stream_is_told_and_left_alone_when_nothing_else_is_declared(
+def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declared(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, topic: str
 ) -> None:
     wanted = reading(topic)

@@ -139,7 +139,7 @@ def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher
     assert len(launcher.requests) == 2
 
 
-def test_a_driver_that_vanished_from_a_paused_stream_is_closed(
+def test_a_driver_that_disappeared_from_a_paused_stream_is_closed(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     run = started(supervisor)

@@ -113,7 +113,7 @@ def test_a_reset_is_refused_where_another_checkpoint_lies(
     assert "flights/2, the folder of the new checkpoint, contains metadata already" in errors
 
 
-def test_a_reset_says_when_nobody_has_looked_where_the_new_checkpoint_is_to_be(
+def test_a_reset_says_when_the_folder_of_the_new_checkpoint_was_not_looked_at(
     sluice: Sluice, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivered(ledger)

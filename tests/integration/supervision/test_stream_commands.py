@@ -111,7 +111,7 @@ def test_the_status_of_wanted_streams_decides_the_exit_code(sluice: Sluice, ledg
     assert "killed by SIGKILL" in output
 
 
-def test_a_broken_declaration_is_told_and_is_not_healthy(sluice: Sluice, tmp_path: Path) -> None:
+def test_a_broken_declaration_is_reported_and_is_not_healthy(sluice: Sluice, tmp_path: Path) -> None:
     sluice("stream", "stop", "flights")
     (tmp_path / "pipelines" / "broken.stream.yaml").write_text("stream: broken\n")
     exit_code, output, errors = sluice("stream", "status")
@@ -151,7 +151,7 @@ def test_the_figures_of_a_stream(sluice: Sluice, ledger: Ledger) -> None:
     assert "1:7" in output
 
 
-def test_a_failure_is_told_by_its_class_its_reason_and_the_next_step(
+def test_a_failure_is_reported_by_its_class_its_reason_and_the_next_step(
     sluice: Sluice, ledger: Ledger, tmp_path: Path
 ) -> None:
     digest = load_declarations(tmp_path / "pipelines").stream("flights").digest
@@ -241,7 +241,7 @@ def test_a_driver_that_cannot_be_started_is_one_sentence(sluice: Sluice, monkeyp
     assert "planted-secret" not in errors
 
 
-def test_the_ledger_is_upgraded_and_told(
+def test_the_ledger_is_upgraded_and_reported(
     sluice: Sluice, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert document(sluice("ledger", "status", "--json"))["was_current"] is True

@@ -111,7 +111,7 @@ def test_a_failed_run_is_restarted_at_once_and_then_after_its_delay_until_the_bu
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
 
 
-def test_a_driver_that_vanished_is_closed_as_lost_and_restarted(
+def test_a_driver_that_disappeared_is_closed_as_lost_and_restarted(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     first = supervise(supervisor, WANTED)

@@ -111,7 +111,7 @@ def refused(guard: Guard, match: str) -> Iterator[None]:
 
 
 @BOTH
-def test_without_the_lease_a_second_driver_is_launched_beside_one_that_nobody_counts_on(
+def test_without_the_lease_a_second_driver_is_launched_beside_one_that_is_not_counted_on(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, guard: Guard
 ) -> None:
     first = started(supervisor)
@@ -185,7 +185,7 @@ def test_without_the_look_for_a_live_run_none_is_adopted(
 
 
 @BOTH
-def test_a_driver_that_is_taken_for_dead_because_nobody_can_tell_gets_a_second_beside_it(
+def test_a_driver_that_is_taken_for_dead_because_its_state_is_unknown_gets_a_second_beside_it(
     supervisor: Supervisor, ledger: Ledger, guard: Guard
 ) -> None:
     launcher = FakeLauncher(ledger) if guard == "guarded" else PresumptuousLauncher(ledger)

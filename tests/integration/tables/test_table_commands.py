@@ -90,7 +90,7 @@ def test_one_refused_table_does_not_stop_the_others(
     ]
 
 
-def test_a_broken_declaration_is_told_after_the_sound_ones_are_done(
+def test_a_broken_declaration_is_reported_after_the_valid_ones_are_done(
     pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (pipelines / "broken.table.yaml").write_text("table: broken\n")

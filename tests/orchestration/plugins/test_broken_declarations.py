@@ -18,7 +18,7 @@ def _broken(folder: Path) -> dict[str, DAG]:
     return {dag.dag_id: dag for dag in broken_declaration_dags(declarations.broken, folder=folder)}
 
 
-def test_page_and_task_tell_file_line_and_message(folder: Path) -> None:
+def test_page_and_task_show_file_line_and_message(folder: Path) -> None:
     file = write_continuous_stream(folder, "silver_flights")
     file.write_text(file.read_text() + "colour: green\n")
     (dag_id, dag), *others = _broken(folder).items()
@@ -47,5 +47,5 @@ def test_a_file_name_that_no_dag_may_have_is_spelt_otherwise(tmp_path: Path) -> 
     assert list(_broken(tmp_path)) == ["broken__bronze_flights__old_.table"]
 
 
-def test_a_missing_folder_is_told_too(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_too(tmp_path: Path) -> None:
     assert list(_broken(tmp_path / "absent")) == ["broken__absent"]

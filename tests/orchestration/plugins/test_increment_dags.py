@@ -58,6 +58,6 @@ def test_it_carries_owner_tags_and_assets(folder: Path) -> None:
     assert task.outlets == [table_asset("silver.flights")]
 
 
-def test_its_page_tells_when_it_runs(folder: Path) -> None:
+def test_its_page_shows_when_it_runs(folder: Path) -> None:
     document = str(_dag(folder, "{cron: '@hourly', tables: [bronze.flights]}").doc_md)
     assert "by the clock, `@hourly` (UTC), or when `bronze.flights` has new rows" in document

@@ -31,7 +31,7 @@ def test_what_asks_waits_for_a_person_between_the_plan_and_its_carrying_out(dag:
     }
 
 
-def test_what_nobody_answers_within_a_day_is_rejected(dag: DAG) -> None:
+def test_what_is_not_answered_within_a_day_is_rejected(dag: DAG) -> None:
     approve = dag.get_task("approve")
     assert isinstance(approve, ApprovalOperator)
     assert (approve.response_timeout, approve.defaults) == (timedelta(days=1), ["Reject"])

@@ -62,7 +62,7 @@ def test_every_use_of_a_tables_asset_names_the_same_watcher() -> None:
     assert asset != table_asset("bronze.weather")
 
 
-def test_its_page_tells_what_it_is_and_how_it_is_operated(folder: Path) -> None:
+def test_its_page_shows_what_it_is_and_how_it_is_operated(folder: Path) -> None:
     document = _dag(folder).doc_md
     assert document is not None
     for part in (

@@ -61,7 +61,7 @@ def test_a_driver_at_full_speed_is_healthy() -> None:
     assert problems(BusyCheckpointFiles()) == {}
 
 
-def test_two_uncommitted_batches_are_a_problem_when_nobody_is_quick() -> None:
+def test_two_uncommitted_batches_are_a_problem_when_no_one_is_quick() -> None:
     assert set(problems(FakeCheckpointFiles(files(planned=5, committed=3)))) == {"commits_follow_offsets"}
 
 
@@ -74,7 +74,7 @@ def test_only_the_few_files_that_are_judged_are_read() -> None:
     )
 
 
-def test_a_file_that_vanishes_after_it_was_listed_is_not_judged() -> None:
+def test_a_file_that_disappears_after_it_was_listed_is_not_judged() -> None:
     class PurgedCheckpointFiles(BusyCheckpointFiles):
         def read_text(self, path: str) -> str | None:
             """The text of one file, of which the newest offsets are gone."""

@@ -68,7 +68,7 @@ def check(seen: CheckpointContents, expected: CheckpointExpectation = KNOWN) -> 
     return judge_checkpoint(expected=expected, seen=seen, now=NOW)
 
 
-def test_a_sound_checkpoint_has_no_problem() -> None:
+def test_a_valid_checkpoint_has_no_problem() -> None:
     seen = check(contents(sound()))
 
     assert seen.problems == ()

@@ -66,7 +66,7 @@ class Folder:
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         return file
 
-    def write_sound(self) -> None:
+    def write_valid(self) -> None:
         """Put one stream, its three tables and its transformation into the folder."""
         self.write("silver_flights.stream.yaml", STREAM)
         self.write("transformations.py", TRANSFORMATIONS)
@@ -91,5 +91,5 @@ def folder(tmp_path: Path) -> Folder:
 @pytest.fixture
 def valid(folder: Folder) -> Folder:
     """A folder with one valid stream and its tables."""
-    folder.write_sound()
+    folder.write_valid()
     return folder

@@ -45,7 +45,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """A valid folder; each example changes one file of it."""
     folder = Folder(tmp_path_factory.mktemp("any"))
-    folder.write_sound()
+    folder.write_valid()
     return folder
 
 

@@ -111,7 +111,7 @@ def test_the_watermark_of_silver_decides_what_is_late() -> None:
     assert not has_passed([_row(BRONZE)], WATERMARK.replace(day=4))
 
 
-def test_a_line_tells_each_stream_and_what_it_has_left() -> None:
+def test_a_line_shows_each_stream_and_what_it_has_left() -> None:
     line = stream_line("Flights flow", [_row(BRONZE, lag_rows=1_500), _row(SILVER)])
     assert line.split(" · ") == [
         "Flights flow",

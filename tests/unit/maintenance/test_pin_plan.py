@@ -101,7 +101,7 @@ def test_clocks_that_disagree_do_not_cost_a_reader_its_snapshots() -> None:
     assert planned.keep_since == NOON + 1 * MINUTE
 
 
-def test_nobody_reads_so_nothing_is_kept() -> None:
+def test_without_readers_nothing_is_kept() -> None:
     planned = plan(table())
 
     assert (planned.keep_since, planned.pins, planned.holds, planned.is_current) == (None, (), (), True)
@@ -141,7 +141,7 @@ def test_tags_are_set_moved_and_removed(tags: dict[str, int], is_set: bool, remo
     ],
     ids=["not started", "at the beginning", "unknown", "position expired", "rolled back"],
 )
-def test_what_cannot_be_told_holds_expiry(
+def test_an_unknown_position_holds_expiry(
     seen: TableObservation, who: ReaderObservation, reason: HoldReason, told: str
 ) -> None:
     planned = plan(seen, who)
@@ -150,7 +150,7 @@ def test_what_cannot_be_told_holds_expiry(
     assert told in planned.holds[0].explanation
 
 
-def test_the_tag_of_a_reader_that_cannot_be_told_stays() -> None:
+def test_the_tag_of_a_reader_at_an_unknown_position_stays() -> None:
     planned = plan(table(tags={POSITION_TAG: 2}), reader(None, knowledge=Knowledge.UNKNOWN))
 
     assert planned.to_remove == ()

@@ -82,7 +82,7 @@ def test_every_kind_of_field_has_its_column() -> None:
     assert {column.name: column.type for column in message_columns(message_of(compiled(EVERYTHING), None))} == TYPES
 
 
-def test_what_was_not_sent_is_null_where_that_can_be_told_and_the_default_elsewhere() -> None:
+def test_what_was_not_sent_is_null_where_that_is_known_and_the_default_elsewhere() -> None:
     assert fields_of(b"", decoder(EVERYTHING)) == UNSET
 
 
@@ -171,7 +171,7 @@ def test_a_schema_with_another_kind_under_a_number_is_refused(field: str, told: 
         ('syntax = "proto3"; import "b.proto"; message A {}', None, "protoc refuses it: b.proto: File not found"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_told(text: str, message: str | None, problem: str) -> None:
+def test_a_schema_that_cannot_be_used_is_reported(text: str, message: str | None, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         message_columns(message_of(compiled(text, name="a.proto"), message))
 

@@ -43,7 +43,7 @@ def test_what_the_next_start_reads(source: dict[str, Any], described: str) -> No
     assert list(describe_inputs(declared)) == [f"The next start reads from input rows: {described}."]
 
 
-def test_a_static_input_is_not_told_of() -> None:
+def test_a_static_input_is_not_mentioned() -> None:
     inputs = {
         "rows": {"stream": {"kafka": KAFKA}},
         "names": {"static": {"iceberg": {"table": "bronze.names"}}},

@@ -193,7 +193,7 @@ def test_a_property_that_someone_changed_is_set_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "5", '{"a": 1}', "null"])
-def test_nothing_is_taken_back_when_nobody_remembers_what_was_declared(text: str) -> None:
+def test_nothing_is_taken_back_when_the_earlier_declaration_is_unknown(text: str) -> None:
     assert declared_before({DECLARED_PROPERTIES: text}) == ()
     assert declared_before({}) == ()
 

@@ -36,7 +36,7 @@ def with_columns_of_files(
             columns = _columns(folder / file, declared)
             digest((folder / file).read_bytes())
         except (OSError, ValueError) as error:
-            sentence = f"`{key_text(path)}`: {file} cannot be used: {_told(error)}."
+            sentence = f"`{key_text(path)}`: {file} cannot be used: {_reason(error)}."
             errors.append(DeclarationError(sentence, location=document.location(path)))
         else:
             inputs[name] = _with_columns(declared, columns)
@@ -77,7 +77,7 @@ def _with_columns(declared: InputDeclaration, columns: tuple[Column, ...]) -> In
     return declared.model_copy(update={way: source.model_copy(update=update)})
 
 
-def _told(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"it cannot be read: {error.strerror}"
     if isinstance(error, ValidationError):
