@@ -55,7 +55,7 @@ def _columns(file: Path, declared: InputDeclaration) -> tuple[Column, ...]:
     """The columns of a schema file, once it is one by which the input's values can be read."""
     value = declared.declared_source.value
     if value is not None and value.format == "avro" and (value.registry is None or file.suffix == ".avsc"):
-        from sluice.declarations.schemas.avro_schemas import avro_columns
+        from sluice.declarations.schemas.avro_schemas import avro_columns  # few need fastavro
 
         columns = avro_columns(read_schema(file))
     else:
