@@ -106,7 +106,7 @@ def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying
     copying.append("target", [{"id": 99, "word": "another writer"}])
     copying.table("target").maintenance.expire_snapshots().by_id(written.snapshot_id).commit()
 
-    with pytest.raises(DivergedError, match="nobody knows whether the batch is in the table"):
+    with pytest.raises(DivergedError, match="it is unknown whether the batch is in the table"):
         copying.run(stream_name, stop_after_batches=1)
 
     assert len(copying.rows("target")) == 2

@@ -76,7 +76,7 @@ def test_a_batch_that_waited_staged_is_abandoned_and_the_visible_one_before_it_i
     _crash(workshop, name, at=CrashPoint.PUBLISHED)
     assert recent_batches(workshop.ledger, name, limit=9) == (), "it is visible, and nobody has recorded it"
     steps = leave_behind(workshop, name)
-    assert "No batch waits staged." in steps
+    assert "No batch is staged." in steps
     workshop.append("source", [{"id": 9, "word": "new"}])
     _crash(workshop, name, at=CrashPoint.STAGED)
     steps = leave_behind(workshop, name)

@@ -182,7 +182,7 @@ def test_a_checkpoint_that_cannot_be_reached_makes_its_reader_unknown(room: Room
         ([901, 902], Knowledge.UNKNOWN, None),
         ([BEGINNING, 901], Knowledge.UNKNOWN, None),
     ],
-    ids=["the second is ours", "the first is ours", "both empty", "ours is gone", "it cannot be told"],
+    ids=["the second is ours", "the first is ours", "both empty", "ours is gone", "it is unknown"],
 )
 def test_of_two_tables_the_one_that_lists_the_snapshot_is_meant(
     room: Room, offsets: Sequence[int], knowledge: Knowledge, position: int | None

@@ -163,7 +163,7 @@ def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declar
     done = reconcile(supervisor, wanted, is_paused=False)
     assert (done.supervised.decision.action, done.acted) == (SupervisionAction.ADOPT, False)
     assert done.alert.startswith("20 rows have waited for 30 min")
-    assert reconcile(supervisor, wanted, is_paused=False).alert == "", "told once"
+    assert reconcile(supervisor, wanted, is_paused=False).alert == "", "reported once"
     assert find_run(ledger, run.run_id).end_asked_at is None
     health = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health
     assert (health.state, health.is_healthy) == ("stalled", False)
