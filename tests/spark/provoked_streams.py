@@ -31,7 +31,7 @@ def file_vanished(place: Place) -> None:
 
 
 def malformed_record(place: Place) -> None:
-    """A record is no JSON, and the parser was told to fail."""
+    """A record is not JSON, and the parser was told to fail."""
     parsed = "from_json(word, 'a INT', map('mode', 'FAILFAST')).a"
     place.copying(sql=f"SELECT id, CAST({parsed} AS STRING) AS word FROM records")  # noqa: S608  # no value of a user
     place.run()

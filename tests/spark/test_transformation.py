@@ -67,7 +67,7 @@ def test_a_query_sees_the_inputs_as_views(workshop: Workshop) -> None:
             "{'main': numbers, 'quarantine': numbers}",
             "it returns quarantine, and declared are main; write `quarantine: true` to keep what it refuses",
         ),
-        ("{'main': 7}", "its output main is no DataFrame"),
+        ("{'main': 7}", "its output main is not a DataFrame"),
         ("[numbers]", "it returns list; a DataFrame or a mapping of them is wanted"),
     ],
 )
@@ -90,5 +90,5 @@ def test_a_file_that_cannot_be_loaded_is_named(workshop: Workshop) -> None:
 
 
 def test_a_query_that_is_none_is_refused(workshop: Workshop) -> None:
-    with pytest.raises(DeclarationError, match=r"numbers\.sql is no query: .*PARSE_SYNTAX_ERROR"):
+    with pytest.raises(DeclarationError, match=r"numbers\.sql is not a query: .*PARSE_SYNTAX_ERROR"):
         transformed(workshop, sql="SELEKT id FROM numbers")

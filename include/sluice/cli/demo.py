@@ -19,7 +19,7 @@ from sluice.demo.report import print_report
 app = typer.Typer(add_completion=False)
 
 _PLAIN_WIDTH = 140
-"""The width when the output is no terminal: wide enough for every line of the report."""
+"""The width when the output is not a terminal: wide enough for every line of the report."""
 
 
 @app.command()

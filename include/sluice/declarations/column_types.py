@@ -95,7 +95,7 @@ def parse_column_type(text: str) -> ColumnType:
 
     Raises
     ------
-    ValueError: when it is no Iceberg type of format version 2; the message names those that are.
+    ValueError: when it is not an Iceberg type of format version 2; the message names those that are.
     """
     reading = _Reading(text)
     parsed = reading.type(depth=1)
@@ -188,4 +188,4 @@ class _Reading:
         return match[1]
 
     def _refusal(self) -> ValueError:
-        return ValueError(f"this is no column type; {_ALLOWED}")
+        return ValueError(f"this is not a column type; {_ALLOWED}")

@@ -31,7 +31,7 @@ def _checked_regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"this is no regular expression: {error}") from error
+        raise ValueError(f"this is not a regular expression: {error}") from error
     return text
 
 

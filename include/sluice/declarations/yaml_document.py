@@ -72,7 +72,7 @@ def read_document(text: bytes, *, file: Path) -> Document:
 
     Raises
     ------
-    DeclarationError: when it is no YAML, or uses what a declaration has no use for; knows the line.
+    DeclarationError: when it is not YAML, or uses what a declaration has no use for; knows the line.
     """
     try:
         return _Reading(text, file=file).document()

@@ -232,7 +232,7 @@ def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
 def ask_to_end(ledger: Ledger, run_id: str, *, because: str) -> RunObservation:
     """Ask one live run to end between two batches. The desired state of its stream stays, so another run may follow.
 
-    Idempotent: the first reason stays. Nothing happens to a run that has ended. Its end is no failure.
+    Idempotent: the first reason stays. Nothing happens to a run that has ended. Its end is not a failure.
 
     Parameters
     ----------

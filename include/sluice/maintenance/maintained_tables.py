@@ -77,8 +77,8 @@ def plan_table_maintenance(
 def apply_pins(table: Table, plan: PinPlan) -> None:
     """Set and remove the tags of a plan in one commit. Nothing is committed when the tags are as planned.
 
-    A commit of another writer in between is no conflict: the catalog checks each tag by itself, and only Sluice changes
-    its own tags.
+    A commit of another writer in between is not a conflict: the catalog checks each tag by itself, and only Sluice
+    changes its own tags.
 
     Raises
     ------

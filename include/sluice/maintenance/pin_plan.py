@@ -184,7 +184,7 @@ def _holds(seen: TableObservation, readers: Sequence[ReaderObservation]) -> Iter
             explanation = f"{reader_is} continues from snapshot {reader.position}, which was expired or removed"
         elif reader.position not in main:
             reason = HoldReason.READER_OFF_MAIN
-            explanation = f"{reader_is} continues from snapshot {reader.position}, which is no ancestor of main"
+            explanation = f"{reader_is} continues from snapshot {reader.position}, which is not an ancestor of main"
         if reason is not None:
             yield Hold(stream=reader.stream, input=reader.input, reason=reason, explanation=explanation)
 

@@ -44,7 +44,7 @@ class AbandonReason(StrEnum):
     previous batch ends. LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream reset`).
     """
 
-    STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is no secret
+    STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is not a secret
     OTHER_GENERATION = "other_generation"
     STAGED_TWICE = "staged_twice"
     OUT_OF_CHAIN = "out_of_chain"

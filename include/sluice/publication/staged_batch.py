@@ -90,7 +90,7 @@ OUTPUT = "sluice.output"
 
 RUN_ID = "sluice.run-id"
 
-TOKEN = "sluice.token"  # noqa: S105  # the fencing token is no secret
+TOKEN = "sluice.token"  # noqa: S105  # the fencing token is not a secret
 
 START_OFFSETS = "sluice.start-offsets"
 

@@ -50,7 +50,7 @@ def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Dat
     try:
         return spark.sql(text)
     except ParseException as error:
-        raise _wrong(stream, f"{stream.transformation_file} is no query: {error.getMessage()}") from error
+        raise _wrong(stream, f"{stream.transformation_file} is not a query: {error.getMessage()}") from error
 
 
 def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:
@@ -71,7 +71,7 @@ def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]
         hint = "; write `quarantine: true` to keep what it refuses" if unknown == [QUARANTINE_OUTPUT] else ""
         raise _wrong(stream, f"it returns {_listed(unknown)}, and declared are {_listed(wanted)}{hint}")
     if other := [name for name in known if name in result and not isinstance(result[name], DataFrame)]:
-        raise _wrong(stream, f"its output {_listed(other)} is no DataFrame")
+        raise _wrong(stream, f"its output {_listed(other)} is not a DataFrame")
     return {name: result[name] for name in known if name in result}
 
 

@@ -95,7 +95,7 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("py4j", "pyspark"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # py4j logs every error of a callback with its traceback; a batch that is turned away is no error.
+    # py4j logs every error of a callback with its traceback; a batch that is turned away is not an error.
     logging.getLogger("py4j.clientserver").addFilter(_is_worth_logging)
 
 

@@ -85,7 +85,7 @@ def stream_control_dag(declarations: Declarations) -> DAG:
 def _plan_task() -> Any:
     @task.branch(task_id=PLAN_TASK, retries=0)
     def plan(params: Mapping[str, Any] | None = None) -> str:
-        """Show what the verb will do, and choose the next task: a reset that is no dry run needs approval."""
+        """Show what the verb will do, and choose the next task: a reset that is not a dry run needs approval."""
         from sluice_airflow.tasks.control_task import show_plan
 
         chosen = params or {}

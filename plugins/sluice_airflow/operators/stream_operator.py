@@ -24,9 +24,9 @@ POLL_SECONDS = 2.0
 class StreamOperator(BaseOperator):
     """Keep a continuous stream in its desired state.
 
-    The driver is no child of this task. Whichever task runs next (after a restart of Airflow, a retry, a cleared task,
-    in another DAG run) finds the run in the ledger and adopts it. While there is nothing to do the task is deferred:
-    the triggerer polls the ledger, and no worker slot is held.
+    The driver is not a child of this task. Whichever task runs next (after a restart of Airflow, a retry, a cleared
+    task, in another DAG run) finds the run in the ledger and adopts it. While there is nothing to do the task is
+    deferred: the triggerer polls the ledger, and no worker slot is held.
 
     Parameters
     ----------

@@ -193,5 +193,5 @@ def store_decision(context: Context, *, stream: str, decision: SupervisionDecisi
     fields: dict[str, JsonValue] = {**decision_fields(decision, stream=stream)}
     try:
         context["task_state_store"].set(DECISION_KEY, fields, retention=NEVER_EXPIRE)
-    except AirflowRuntimeError as error:  # a page that shows less is no reason to supervise less
+    except AirflowRuntimeError as error:  # a page that shows less is not a reason to supervise less
         _log.warning("stream=%s the decision could not be stored in the task's state: %s", stream, error)

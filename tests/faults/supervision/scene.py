@@ -39,7 +39,7 @@ TARGETS: Mapping[str, str] = {
 """The table that each stream publishes into; the quarantine of silver is published in the same turn."""
 
 RECOVERED_WITHIN_SECONDS = 900.0
-"""How long anything is waited for: far beyond every bound, so that a busy machine is no reason to call a fault lost."""
+"""How long anything is waited for: far beyond every bound, so that a fault is not called lost on a busy machine."""
 
 _POLL_SECONDS = 0.5
 

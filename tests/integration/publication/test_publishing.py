@@ -36,7 +36,7 @@ def test_the_snapshot_describes_its_batch(bench: Workbench) -> None:
     assert told[PUBLICATION_KEY] == f"{bench.output.stream}:1:0"
     assert told["sluice.output"] == "main"
     assert told["sluice.run-id"] == "run-1"
-    assert told["sluice.token"] == "1"  # a fencing token is no secret
+    assert told["sluice.token"] == "1"  # a fencing token is not a secret
     assert (told["sluice.start-offsets"], told["sluice.end-offsets"]) == (offsets(0), offsets(10))
     assert told["sluice.rows"] == told["added-records"] == "3"
 

@@ -166,7 +166,7 @@ def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
     assert launcher.kills == []
     launcher.end(process_of(run), exit_code=0)
     again = supervise(supervisor, changed)
-    assert words(again) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN), "its end is no failure"
+    assert words(again) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN), "its end is not a failure"
     assert again.run is not None
     assert (again.run.declaration_digest, again.run.token) == ("new", run.token + 1)
 

@@ -17,7 +17,7 @@ A_NAME = (
 )
 A_DURATION = "a duration is a whole number and a unit: milliseconds, seconds, minutes, hours or days"
 A_COLUMN_TYPE = (
-    "this is no column type; allowed are boolean, int, long, float, double, date, timestamp, timestamptz, string, "
+    "this is not a column type; allowed are boolean, int, long, float, double, date, timestamp, timestamptz, string, "
     "uuid, binary, decimal(precision, scale), fixed[length], list<type>, map<type, type> and struct<name: type, …>"
 )
 

@@ -114,9 +114,9 @@ def _record(type_: Any, name: str = "a") -> str:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "it is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("", "it is not JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[]", "it is neither an Avro record"),
-        ('{"type": "record"}', "`fields` is no list of fields"),
+        ('{"type": "record"}', "`fields` is not a list of fields"),
         (_record(["int", "string"]), "a is a union of 2 types; a column has one, which may be null"),
         (_record({"type": "array", "items": "null"}), "a[] has the type 'null', which no column can have"),
         (_record("int", name="a b"), "the column's name 'a b' is refused: "),

@@ -137,7 +137,7 @@ def test_tags_are_set_moved_and_removed(tags: dict[str, int], is_set: bool, remo
             "the disk is away",
         ),
         (table(snapshots=(4, 5)), reader(3), HoldReason.READER_SNAPSHOT_GONE, "snapshot 3, which was expired"),
-        (table(head=2), reader(3), HoldReason.READER_OFF_MAIN, "snapshot 3, which is no ancestor of main"),
+        (table(head=2), reader(3), HoldReason.READER_OFF_MAIN, "snapshot 3, which is not an ancestor of main"),
     ],
     ids=["not started", "at the beginning", "unknown", "position expired", "rolled back"],
 )

@@ -164,7 +164,7 @@ def test_a_writer_with_a_new_field_and_one_without_an_old_one_are_read() -> None
         (framed(99, GOOD), "schema 99: the registry has no such schema"),
         (framed(2, b"\x02a"), "schema 2: its schema does not resolve to the declared one: SchemaResolutionError"),
         (framed(1, b"\x02"), "schema 1: the value is not valid Avro of its schema: "),
-        (framed(3, b"\x02"), "schema 3: it is no Avro schema of a record"),
+        (framed(3, b"\x02"), "schema 3: it is not an Avro schema of a record"),
     ],
 )
 def test_a_value_of_a_registry_is_refused_with_its_schema(value: bytes, reason: str) -> None:

@@ -29,7 +29,7 @@ def parsed_avro(
 
     Raises
     ------
-    ValueError: when it is no Avro schema of a record.
+    ValueError: when it is not an Avro schema of a record.
     """
     names = {} if named is None else named
     try:
@@ -39,9 +39,9 @@ def parsed_avro(
     except UnknownType as error:
         raise ValueError(f"it knows no type {error.name}") from error
     except (SchemaParseException, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"it is no Avro schema: {type(error).__name__}: {error}") from error
+        raise ValueError(f"it is not an Avro schema: {type(error).__name__}: {error}") from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ValueError("it is no Avro schema of a record")
+        raise ValueError("it is not an Avro schema of a record")
     return schema
 
 
@@ -50,7 +50,7 @@ def avro_columns(text: str, imports: tuple[tuple[str, str], ...] = ()) -> tuple[
 
     Raises
     ------
-    ValueError: when it is no Avro schema of a record, or holds a type that no column can have.
+    ValueError: when it is not an Avro schema of a record, or holds a type that no column can have.
     """
     names: dict[str, Any] = {}
     parsed_avro(text, imports, names)

@@ -147,7 +147,7 @@ def _lay_out(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"it imports {name}, which is no path below its own folder")
+            raise ValueError(f"it imports {name}, which is not a path below its own folder")
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
 

@@ -52,7 +52,7 @@ def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...
     Raises
     ------
     OSError: when it cannot be read.
-    ValueError: when it is no schema of a known form, or holds a type that no column can have; the message says where.
+    ValueError: when it is not a schema of a known form, or holds a type that no column can have; says where.
     """
     text = read_schema(file)
     if file.suffix == ".proto":
@@ -91,7 +91,7 @@ def columns_of_json(text: str) -> tuple[Column, ...]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"it is not JSON: {error}") from error
     return _columns(schema)
 
 
@@ -207,7 +207,7 @@ def _struct(fields: list[Mapping[str, Any]], of: Callable[[Any, str], str], plac
 def _listed(schema: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     found = schema.get(key)
     if not isinstance(found, list) or not found or not all(isinstance(one, Mapping) for one in found):
-        raise ValueError(f"`{key}` is no list of fields")
+        raise ValueError(f"`{key}` is not a list of fields")
     return found
 
 
