@@ -147,6 +147,7 @@ def test_a_reset_is_carried_out_once_when_a_person_has_approved_its_plan(airflow
     assert opened.generation == 2
     assert opened.opened_by.startswith("airflow: stream_control, ")
     assert ", approved by " in opened.opened_by
+    airflow.await_run("stream_control", approved, "success")
     airflow.clear("stream_control", "carry_out_approved", approved)
     airflow.await_task("stream_control", "carry_out_approved", "failed", run_id=approved)
     assert _generation(airflow, "left_behind") == opened, "what was approved is done once"
