@@ -52,7 +52,7 @@ class PlannedAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
+class PlannedStart:
     """One step of a planned `up`."""
 
     name: str
@@ -93,7 +93,7 @@ def up(*, services: Collection[str] | None = None, display: Display) -> UpReport
     return UpReport(services=tuple(started), airflow_url=url, seconds=time.monotonic() - begun)
 
 
-def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStep, ...]:
+def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStart, ...]:
     """The steps of an `up` now, in its order, after the same checks. Nothing is written or started.
 
     Parameters
@@ -118,7 +118,7 @@ def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStep, ..
         record = records.get(step.name)
         return PlannedAction.CHECK if record is not None and record.is_alive(everything) else PlannedAction.START
 
-    return tuple(PlannedStep(name=step.name, title=step.title, action=action(step)) for step in steps.values())
+    return tuple(PlannedStart(name=step.name, title=step.title, action=action(step)) for step in steps.values())
 
 
 def _home() -> Path:

@@ -5,7 +5,6 @@ The command line and the DAG `stream_control` both call them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -16,7 +15,7 @@ from sluice.ledger.records.desired_state import DesiredStateObservation, Suspens
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, has_ended_within, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
 _LOOK_SECONDS = 0.5
@@ -122,7 +121,7 @@ def _await_driver(supervisor: Supervisor, wanted: LoadedStream, *, on_look: Call
         if result.decision.reason is SupervisionReason.DRIVER_UNKNOWN or result.run is None:
             raise UnhealthyError(result.decision.explanation)
         on_look(result.decision.explanation)
-        _has_ended_within(supervisor, result.run, result.decision.delay or timedelta(seconds=_LOOK_SECONDS))
+        _await_end(supervisor, result.run, result.decision.delay)
 
 
 def _await_end_of(
@@ -134,7 +133,12 @@ def _await_end_of(
         if result.decision.reason is SupervisionReason.DRIVER_UNKNOWN:
             raise UnhealthyError(result.decision.explanation)
         on_look(result.decision.explanation)
-        _has_ended_within(supervisor, run, result.decision.delay or timedelta(seconds=_LOOK_SECONDS))
+        _await_end(supervisor, run, result.decision.delay)
+
+
+def _await_end(supervisor: Supervisor, run: RunObservation, patience: timedelta | None) -> None:
+    """Wait for the end of a run until the next look at it is due."""
+    has_ended_within(supervisor.ledger, run.run_id, (patience or timedelta(seconds=_LOOK_SECONDS)).total_seconds())
 
 
 def _await_increment(supervisor: Supervisor, wanted: LoadedStream, *, on_look: Callable[[str], None]) -> None:
@@ -142,17 +146,8 @@ def _await_increment(supervisor: Supervisor, wanted: LoadedStream, *, on_look: C
     if run is None or not run.is_live:
         return
     on_look(f"Run {run.run_id} was asked to stop and finishes its batch.")
-    if not _has_ended_within(supervisor, run, STOPPED_WITHIN):
+    if not has_ended_within(supervisor.ledger, run.run_id, STOPPED_WITHIN.total_seconds()):
         raise UnhealthyError(
             f"Run {run.run_id} of {wanted.name} was asked to stop and has not ended; launched by {run.launched_by}.",
             next_step="See its task in Airflow.",
         )
-
-
-def _has_ended_within(supervisor: Supervisor, run: RunObservation, patience: timedelta) -> bool:
-    deadline = time.monotonic() + patience.total_seconds()
-    while find_run(supervisor.ledger, run.run_id).is_live:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True

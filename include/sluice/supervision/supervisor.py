@@ -16,9 +16,9 @@ meets them. Concurrent calls, from any host, are safe: the ledger admits one run
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, LedgerError, RunAlreadyLiveError, SettingsError, SluiceError
@@ -28,6 +28,7 @@ from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
+from sluice.processes.deadline import wait_until
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide_supervision
 from sluice.supervision.restart_history import RestartHistory, count_failures
@@ -191,7 +192,7 @@ def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
         )
         return
     is_gone = planned.decision.reason is SupervisionReason.DRIVER_GONE
-    if is_gone and _has_ended_within(supervisor.ledger, run.run_id, EXIT_RECORD_SECONDS):
+    if is_gone and has_ended_within(supervisor.ledger, run.run_id, EXIT_RECORD_SECONDS):
         return
     record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=planned.decision.explanation)
 
@@ -231,21 +232,22 @@ def _live_run(planned: SupervisionResult) -> RunObservation:
 
 def _is_heard_again(ledger: Ledger, run: RunObservation) -> bool:
     """Whether a silent driver reports, or ends, before it loses its place."""
-    deadline = time.monotonic() + HEARD_AGAIN_SECONDS
-    while (seen := find_run(ledger, run.run_id)).is_live and seen.heartbeat_at == run.heartbeat_at:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
+
+    def is_heard(seen: RunObservation) -> bool:
+        return not seen.is_live or seen.heartbeat_at != run.heartbeat_at
+
+    seen = wait_until(
+        partial(find_run, ledger, run.run_id), is_heard, seconds=HEARD_AGAIN_SECONDS, poll_seconds=_POLL_SECONDS
+    )
+    return is_heard(seen)
 
 
-def _has_ended_within(ledger: Ledger, run_id: str, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while find_run(ledger, run_id).is_live:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
+def has_ended_within(ledger: Ledger, run_id: str, seconds: float) -> bool:
+    """Wait for the end of a run, at most so long. Returns whether it has ended."""
+    seen = wait_until(
+        partial(find_run, ledger, run_id), lambda run: not run.is_live, seconds=seconds, poll_seconds=_POLL_SECONDS
+    )
+    return not seen.is_live
 
 
 def _reason(error: SluiceError) -> str:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError
@@ -31,6 +32,7 @@ from sluice.launching.launcher_port import Cluster, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
+from sluice.processes.deadline import wait_until
 from sluice.processes.driver_processes import RUN_ID_VARIABLE
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
@@ -199,12 +201,9 @@ class ClusterLauncher:
         return True
 
     def _is_gone_within(self, process: ProcessIdentity, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while self.observe(process) is not ProcessState.GONE:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOOK_SECONDS)
-        return True
+        look = partial(self.observe, process)
+        seen = wait_until(look, lambda state: state is ProcessState.GONE, seconds=seconds, poll_seconds=_LOOK_SECONDS)
+        return seen is ProcessState.GONE
 
     def _tag_of(self, process: ProcessIdentity) -> DriverTag | None:
         """The tag of a driver of this connection; none for a driver of another one."""
