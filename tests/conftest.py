@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.kinesis",
     "tests.fixtures.registry",
     "tests.fixtures.ledger",
+    "tests.fixtures.publication_catalogs",
     "tests.fixtures.readme",
     "tests.fixtures.stack",
     "tests.fixtures.stream_commands",

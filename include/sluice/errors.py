@@ -19,6 +19,7 @@ SluiceError
 ├── DeliveryError                   a batch cannot be made visible
 │   ├── UnpublishableError          nothing can be published into this table in this way, and why
 │   ├── StagingError                a staging table was changed by another writer
+│   │   └── StagedFilesMissingError files of a staged batch were deleted from the object store
 │   ├── MarkError                   the mark on the target is missing, unreadable, or of another generation
 │   ├── StaleTokenError             a newer run has taken the stream over; this one must end
 │   ├── DivergedError               the table holds another batch under this number, or a later one
@@ -220,9 +221,15 @@ class UnpublishableError(DeliveryError):
 
 
 class StagingError(DeliveryError):
-    """A staging table was changed by another writer, or the staged rows were removed."""
+    """A staging table was changed by another writer."""
 
     failure_reason = FailureReason.TABLE_DIVERGED
+
+
+class StagedFilesMissingError(StagingError):
+    """Files of a staged batch were deleted from the object store, so their rows cannot be published."""
+
+    failure_reason = FailureReason.STAGED_FILES_LOST
 
 
 class MarkError(DeliveryError):

@@ -166,6 +166,13 @@ class FailureReason(StrEnum):
         "Restore the file, or remove it from the source table and start the stream again.",
     )
 
+    STAGED_FILES_LOST = (
+        "staged_files_lost",
+        _L,
+        "files of a staged batch are gone, so its rows cannot be published",
+        "Restore the files, or give up the rows of the batch that the message names: `sluice batch reject`.",
+    )
+
     MALFORMED_RECORD = (
         "malformed_record",
         _P,

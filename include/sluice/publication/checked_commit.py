@@ -1,17 +1,23 @@
-"""Repeats check and commit until the commit has landed or is no longer needed."""
+"""Repeats load, check and commit until the commit has landed or is no longer needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from tenacity import Retrying, retry_always, stop_after_attempt, wait_random_exponential
 
 from sluice.errors import LakehouseError, StarvedError, UncertainError
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.iceberg_commit import Answer, PlannedCommit, build_attempt, discard, send
+from sluice.publication.table_committer import (
+    Answer,
+    Fate,
+    PreparedCommit,
+    TableChange,
+    TableCommitter,
+    decide_fate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +47,15 @@ DEFAULT_POLICY = RacePolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """A commit that is known to have landed: its snapshot, and how many commits were sent."""
+    """A commit that is known to have landed.
+
+    snapshot_id: its snapshot. attempts: how many commits were sent.
+    change: what it changed; other attempts may have planned something else.
+    """
 
     snapshot_id: int
     attempts: int
+    change: TableChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,59 +65,135 @@ class NothingToCommit:
     snapshot_id: int | None
 
 
-Check = Callable[[], tuple[Table, PlannedCommit] | NothingToCommit]
-"""Loads and checks the table, and plans the commit on exactly that metadata. Raises when there must be no commit."""
+PlanChange = Callable[[Table], TableChange | NothingToCommit]
+"""Checks a table that was just loaded, and plans the change on exactly that metadata. Raises when none is allowed."""
 
 
 def commit_checked(
-    catalog: Catalog, check: Check, *, what: str, reached: Reached = unnoticed, policy: RacePolicy = DEFAULT_POLICY
+    committer: TableCommitter,
+    identifier: str,
+    plan: PlanChange,
+    *,
+    what: str,
+    reached: Reached = unnoticed,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Landed | NothingToCommit:
-    """Check and commit, again from the check after each conflict, until the commit lands or is no longer needed.
+    """Load, check and commit, again from the load after each conflict, until the change lands or is no longer needed.
+
+    A commit that was refused or not answered may have landed all the same. The next load shows what became of it; its
+    manifests are deleted only when it has not landed and never will.
 
     Parameters
     ----------
+    identifier: `<namespace>.<table>` of the table to change.
+    plan: is called with the table after every load.
     what: what is published, for messages, to follow "publish", for example `batch s:1:7 into a.b`.
     reached: called with `CHECKED` before each commit is sent.
 
     Raises
     ------
     StarvedError: when every attempt met a conflict.
-    UncertainError: when an answer was lost and the catalog cannot be asked any more.
+    UncertainError: when a commit has no certain answer and the catalog cannot be asked any more.
     """
-    sent: list[int] = []
-    unanswered = 0
+    attempts = _Attempts(committer=committer, identifier=identifier, plan=plan, what=what)
     for _ in policy.turns():
-        checked = _check_again(check, what=what, unanswered=unanswered)
-        if isinstance(checked, NothingToCommit):
-            # After a lost answer an own commit that has landed is recognised by its snapshot.
-            if checked.snapshot_id in sent:
-                return Landed(snapshot_id=checked.snapshot_id or 0, attempts=len(sent))
-            return checked
-        attempt = build_attempt(*checked)
-        sent.append(attempt.snapshot_id)
+        outcome = attempts.load_and_check()
+        if not isinstance(outcome, _Sent):
+            return outcome
         reached(CrashPoint.CHECKED)
-        match send(catalog, attempt):
+        match outcome.commit.send():
             case Answer.LANDED:
-                return Landed(snapshot_id=attempt.snapshot_id, attempts=len(sent))
-            case Answer.REFUSED:
-                discard(attempt)
-            case Answer.UNKNOWN:  # its manifests stay: it may have landed
-                unanswered += 1
-    if unanswered:
+                return attempts.landed(outcome)
+            case Answer.UNKNOWN:
+                outcome.is_unanswered = True
+        attempts.pending.append(outcome)
+    last = attempts.settle(attempts.load())
+    if last is not None:
+        return last
+    if any(sent.is_unanswered for sent in attempts.pending):
         raise _uncertain(what)
     raise StarvedError(
-        f"Cannot publish {what}: other writers of the table won {len(sent)} races in a row.",
+        f"Cannot publish {what}: other writers of the table won {attempts.count} races in a row.",
         next_step="Try again. If it fails again, let the other writers commit less often, or publish less often.",
     )
 
 
-def _check_again(check: Check, *, what: str, unanswered: int) -> tuple[Table, PlannedCommit] | NothingToCommit:
-    try:
-        return check()
-    except LakehouseError as error:
-        if unanswered:
-            raise _uncertain(what) from error
-        raise
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    """A commit that is sent. parent_id: the snapshot on which it was prepared."""
+
+    commit: PreparedCommit
+    change: TableChange
+    parent_id: int | None
+    is_unanswered: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempts:
+    """The commits of one call. pending: those whose fate is open."""
+
+    committer: TableCommitter
+    identifier: str
+    plan: PlanChange
+    what: str
+    count: int = 0
+    pending: list[_Sent] = field(default_factory=list)
+
+    def load_and_check(self) -> Landed | NothingToCommit | _Sent:
+        """The next commit to send; or what makes it unnecessary."""
+        table = self.load()
+        settled = self.settle(table)
+        if settled is not None:
+            return settled
+        change = self._plan(table)
+        if isinstance(change, NothingToCommit):
+            # The mark still names the snapshot of a commit that has landed when its history has expired.
+            own = next((sent for sent in self.pending if sent.commit.snapshot_id == change.snapshot_id), None)
+            return self.landed(own) if own is not None else change
+        self.count += 1
+        commit = self.committer.prepare(table, change)
+        return _Sent(commit=commit, change=change, parent_id=table.metadata.current_snapshot_id)
+
+    def load(self) -> Table:
+        """The table as it is now."""
+        try:
+            return self.committer.load(self.identifier)
+        except LakehouseError as error:
+            if self.pending:
+                raise _uncertain(self.what) from error
+            raise
+
+    def settle(self, table: Table) -> Landed | None:
+        """Look for the pending commits in a table that was loaded after their answers; one of them may have landed."""
+        still_open = []
+        for sent in self.pending:
+            fate = decide_fate(
+                snapshot_id=sent.commit.snapshot_id,
+                sequence_number=sent.commit.sequence_number,
+                parent_id=sent.parent_id,
+                now=table.metadata,
+            )
+            match fate:
+                case Fate.LANDED:
+                    return self.landed(sent)
+                case Fate.NEVER:
+                    sent.commit.discard()
+                case Fate.OPEN:
+                    still_open.append(sent)
+        self.pending = still_open
+        return None
+
+    def landed(self, sent: _Sent) -> Landed:
+        """The outcome when a commit has landed."""
+        return Landed(snapshot_id=sent.commit.snapshot_id, attempts=self.count, change=sent.change)
+
+    def _plan(self, table: Table) -> TableChange | NothingToCommit:
+        try:
+            return self.plan(table)
+        except LakehouseError as error:
+            if self.pending:
+                raise _uncertain(self.what) from error
+            raise
 
 
 def _uncertain(what: str) -> UncertainError:

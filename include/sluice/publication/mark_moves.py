@@ -14,6 +14,7 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from sluice.errors import MarkError
 from sluice.publication.chain import (
@@ -28,11 +29,13 @@ from sluice.publication.chain import (
     refuse_stale_token,
 )
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.iceberg_commit import PlannedCommit, appending
-from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs
+from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedBatch, StagedOutput
-from sluice.publication.staging_table import clear_staging, load_staging_table, staged_batches
+from sluice.publication.staging_table import load_staging_table, staged_batches
+from sluice.publication.table_committer import TableChange
 from sluice.tables.declared_tables import load_table, require_table
 
 _log = logging.getLogger(__name__)
@@ -209,8 +212,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     LakehouseError: when there is no staging table.
     """
 
-    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        staging = load_staging_table(catalog, output)
+    def plan(staging: Table) -> TableChange | NothingToCommit:
         tokens = [
             int(snapshot.summary.additional_properties.get(TOKEN, -1))
             for snapshot in staging.metadata.snapshots
@@ -219,9 +221,10 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
         if max(tokens, default=-1) >= token:
             return NothingToCommit(snapshot_id=None)
         summary = {TOKEN: str(token), MARK_MOVE: MarkMove.FENCED.value, STREAM: output.stream, OUTPUT: output.output}
-        return staging, PlannedCommit(producer_of=appending(()), summary=summary)
+        return TableChange(operation=Operation.APPEND, summary=summary)
 
-    commit_checked(catalog, check, what=f"the token of {output} to {output.staging}", policy=policy)
+    what = f"the token of {output} to {output.staging}"
+    commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
 
 
 def _move(
@@ -234,15 +237,16 @@ def _move(
     reached: Reached = unnoticed,
     policy: RacePolicy,
 ) -> Mark:
-    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        state = load_target_state(catalog, output)
+    def plan(target: Table) -> TableChange | NothingToCommit:
+        state = read_target_state(target, output)
         position = wanted(state)
         if position is None:
             return NothingToCommit(snapshot_id=state.published_by)
         summary = {MARK_MOVE: why.value, STREAM: output.stream, OUTPUT: output.output, TOKEN: str(position.token)}
-        return state.table, PlannedCommit(producer_of=appending(()), summary=summary, output=output, mark=position)
+        return TableChange(operation=Operation.APPEND, summary=summary, output=output, mark=position)
 
-    commit_checked(catalog, check, what=f"the mark of {output} on {output.target}", reached=reached, policy=policy)
+    what = f"the mark of {output} on {output.target}"
+    commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, reached=reached, policy=policy)
     mark = load_target_state(catalog, output).mark
     if mark is None:
         raise MarkError(

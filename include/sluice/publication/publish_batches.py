@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from sluice.errors import UnpublishableError
@@ -20,17 +21,14 @@ from sluice.publication.file_preparation import (
     MergedFiles,
     fit_files,
     merge_small_files,
-    no_files_merged,
     refuse_unfit_schema,
 )
-from sluice.publication.iceberg_commit import PlannedCommit, ProducerOf, appending, overwriting
-from sluice.publication.marks import load_target_state
+from sluice.publication.marks import read_target_state
+from sluice.publication.missing_files import find_missing_files, old_batches, refuse_missing_files
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
-from sluice.publication.staging_table import (
-    load_staging_table,
-    refuse_missing_files,
-    staged_files,
-)
+from sluice.publication.staging_table import load_staging_table, staged_files
+from sluice.publication.table_committer import TableChange
 from sluice.tables.catalog import catalog_refusals
 
 
@@ -48,7 +46,7 @@ class Publication:
     snapshot_id: the target's snapshot that made the newest of the batches visible; none when it is no longer known.
     published: the batches that became visible by this call, in order; none when all were visible before.
     attempts: how many commits were sent; more than one means that other writers were faster.
-    superseded_files: staged files whose rows were published in larger files; `clear_staging` deletes them.
+    superseded_files: staged files whose rows are visible in larger files. `clear_staging` deletes them.
     """
 
     snapshot_id: int | None
@@ -91,16 +89,7 @@ def publish_append(
     """
     staging = _load_complete_staging(catalog, output, batches, staging)
     files = _AppendedFiles(staging=staging, merge_small=merge_small)
-    published = _publish(
-        catalog,
-        output,
-        batches,
-        token=token,
-        snapshot_for=lambda target, todo: appending(files.for_target(target, todo)),
-        reached=reached,
-        policy=policy,
-    )
-    return replace(published, superseded_files=files.merged.superseded) if published.published else published
+    return _publish(catalog, output, batches, token=token, files_for=files.for_target, reached=reached, policy=policy)
 
 
 def publish_replace(
@@ -127,20 +116,29 @@ def publish_replace(
     """
     loaded = _load_complete_staging(catalog, output, batches, staging)
 
-    def snapshot_for(target: Table, todo: Sequence[StagedBatch]) -> ProducerOf:
+    def files_for(target: Table, todo: Sequence[StagedBatch]) -> _ChangedFiles:
         refuse_unfit_schema(todo, staging=loaded, target=target)
-        removed, added = _exchange(target, _fitted(loaded, target, todo), replaced)
-        return overwriting(removed=removed, added=added)
+        return _exchange(target, _fitted(loaded, target, todo), replaced)
 
-    return _publish(catalog, output, batches, token=token, snapshot_for=snapshot_for, reached=reached, policy=policy)
+    return _publish(catalog, output, batches, token=token, files_for=files_for, reached=reached, policy=policy)
 
 
 def _load_complete_staging(
     catalog: Catalog, output: StagedOutput, batches: Sequence[StagedBatch], staging: Table | None
 ) -> Table:
     staging = load_staging_table(catalog, output) if staging is None else staging
-    refuse_missing_files(staging, batches, now=datetime.now(UTC))
+    refuse_missing_files(find_missing_files(staging, old_batches(batches, now=datetime.now(UTC))))
     return staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangedFiles:
+    """The files that a publication adds and removes. superseded: staged files whose rows are in larger ones."""
+
+    operation: Operation
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...] = ()
+    superseded: tuple[str, ...] = ()
 
 
 def _publish(
@@ -149,32 +147,50 @@ def _publish(
     batches: Sequence[StagedBatch],
     *,
     token: int,
-    snapshot_for: Callable[[Table, Sequence[StagedBatch]], ProducerOf],
+    files_for: Callable[[Table, Sequence[StagedBatch]], _ChangedFiles],
     reached: Reached,
     policy: RacePolicy,
 ) -> Publication:
     """Load the target, check its mark, and commit the snapshot of the batches that are not visible yet."""
-    sent: tuple[StagedBatch, ...] = ()
+    planned: list[_Planned] = []
 
-    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        nonlocal sent
-        state = load_target_state(catalog, output)
+    def plan(target: Table) -> TableChange | NothingToCommit:
+        state = read_target_state(target, output)
         todo = batches_to_publish(state.position(output), batches, token=token, target=output.target)
         if not todo:
             return NothingToCommit(snapshot_id=state.published_by)
-        sent = todo  # stays as it is when the next check finds that this commit has landed after all
-        planned = PlannedCommit(
-            producer_of=snapshot_for(state.table, todo),
+        files = files_for(target, todo)
+        change = TableChange(
+            operation=files.operation,
+            added=files.added,
+            removed=files.removed,
             summary=publication_summary([batch.summary for batch in todo]),
             output=output,
             mark=position_after(todo[-1].summary, token=token),
         )
-        return state.table, planned
+        planned.append(_Planned(change=change, batches=todo, superseded=files.superseded))
+        return change
 
-    landed = commit_checked(catalog, check, what=_described(output, batches), reached=reached, policy=policy)
+    what = _described(output, batches)
+    landed = commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, reached=reached, policy=policy)
     if isinstance(landed, NothingToCommit):
         return Publication(snapshot_id=landed.snapshot_id, published=(), attempts=0)
-    return Publication(snapshot_id=landed.snapshot_id, published=sent, attempts=landed.attempts)
+    visible = next(one for one in planned if one.change is landed.change)
+    return Publication(
+        snapshot_id=landed.snapshot_id,
+        published=visible.batches,
+        attempts=landed.attempts,
+        superseded_files=visible.superseded,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What one attempt would make visible."""
+
+    change: TableChange
+    batches: tuple[StagedBatch, ...]
+    superseded: tuple[str, ...]
 
 
 def _described(output: StagedOutput, batches: Sequence[StagedBatch]) -> str:
@@ -189,11 +205,10 @@ class _AppendedFiles:
 
     staging: Table
     merge_small: bool
-    merged: MergedFiles = no_files_merged
-    _merged_for: tuple[int, ...] = ()
+    _merged: dict[tuple[int, ...], MergedFiles] = field(default_factory=dict)
     _staged: Mapping[int, tuple[DataFile, ...]] | None = None
 
-    def for_target(self, target: Table, todo: Sequence[StagedBatch]) -> tuple[DataFile, ...]:
+    def for_target(self, target: Table, todo: Sequence[StagedBatch]) -> _ChangedFiles:
         # A batch without files cannot be shown wrongly, and an empty batch of a merge has one column more.
         with_files = [batch for batch in todo if batch.data_files > 0]
         refuse_unfit_schema(with_files, staging=self.staging, target=target)
@@ -202,11 +217,17 @@ class _AppendedFiles:
         files = [file for batch in todo for file in self._staged[batch.snapshot_id]]
         fitted = fit_files(files, staging=self.staging, target=target)
         if not self.merge_small:
-            return fitted
-        shape = (target.metadata.default_spec_id, target.metadata.current_schema_id, len(todo))
-        if self._merged_for != shape:
-            self.merged, self._merged_for = merge_small_files(target, fitted), shape
-        return self.merged.files
+            return _ChangedFiles(operation=Operation.APPEND, added=fitted)
+        merged = self._merged_for(target, todo, fitted)
+        return _ChangedFiles(operation=Operation.APPEND, added=merged.files, superseded=merged.superseded)
+
+    def _merged_for(self, target: Table, todo: Sequence[StagedBatch], fitted: Sequence[DataFile]) -> MergedFiles:
+        metadata = target.metadata
+        layout = (metadata.default_spec_id, metadata.current_schema_id, metadata.default_sort_order_id)
+        made_of = (*layout, *(batch.snapshot_id for batch in todo))
+        if made_of not in self._merged:
+            self._merged[made_of] = merge_small_files(target, fitted)
+        return self._merged[made_of]
 
 
 def _fitted(staging: Table, target: Table, batches: Sequence[StagedBatch]) -> list[tuple[DataFile, ...]]:
@@ -214,13 +235,10 @@ def _fitted(staging: Table, target: Table, batches: Sequence[StagedBatch]) -> li
     return [fit_files(staged[batch.snapshot_id], staging=staging, target=target) for batch in batches]
 
 
-def _exchange(
-    target: Table, brought: Sequence[Sequence[DataFile]], replaced: ReplacedRange
-) -> tuple[list[DataFile], list[DataFile]]:
-    """The files to remove and those to add."""
+def _exchange(target: Table, brought: Sequence[Sequence[DataFile]], replaced: ReplacedRange) -> _ChangedFiles:
     live = live_files(target)
     if replaced is ReplacedRange.TABLE:
-        return live, list(brought[-1])
+        return _ChangedFiles(operation=Operation.OVERWRITE, removed=tuple(live), added=tuple(brought[-1]))
     newest: dict[Record, list[DataFile]] = {}
     for files in brought:
         own: dict[Record, list[DataFile]] = {}
@@ -228,8 +246,11 @@ def _exchange(
             own.setdefault(file.partition, []).append(file)
         newest.update(own)
     _refuse_ranges_within_files(target, [*live, *(file for files in newest.values() for file in files)])
-    gone = [file for file in live if file.partition in newest]
-    return gone, [file for files in newest.values() for file in files]
+    return _ChangedFiles(
+        operation=Operation.OVERWRITE,
+        removed=tuple(file for file in live if file.partition in newest),
+        added=tuple(file for files in newest.values() for file in files),
+    )
 
 
 def live_files(target: Table) -> list[DataFile]:

@@ -1,26 +1,19 @@
-"""Reads the batches and files of a staging table, and clears the batches that are published or abandoned."""
+"""Reads the batches and files of a staging table."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate, TableUpdate
 
 from sluice.errors import LakehouseError, StagingError
-from sluice.publication.chain import AbandonedBatch, is_published
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
-from sluice.publication.iceberg_commit import PlannedCommit, removing
-from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import TOKEN, BatchSummary, StagedBatch, StagedOutput, read_summary
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
@@ -28,11 +21,6 @@ from sluice.tables.inspection import READERS
 
 CLEARED = "sluice.staging.cleared"
 """The property of a staging table that lists the snapshots of cleared batches that are not expired yet."""
-
-ORPHAN_AGE = timedelta(hours=12)
-"""A younger staged file is assumed to exist: orphan removals spare the files of a day, most of them of three days."""
-
-_log = logging.getLogger(__name__)
 
 
 def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
@@ -119,27 +107,6 @@ def _live_entries(staging: Table, manifests: Sequence[ManifestFile]) -> Iterator
             yield from entries
 
 
-def refuse_missing_files(staging: Table, batches: Sequence[StagedBatch], *, now: datetime) -> None:
-    """Refuse batches whose files were removed from the store.
-
-    Staged files lie in the target's folder and are not in the target yet, so an orphan removal on the target deletes
-    them once they are old enough. The store is asked for those files only, with one request for each.
-
-    Raises
-    ------
-    StagingError: with the name of the first file that is missing.
-    """
-    old = [batch for batch in batches if now - batch.staged_at > ORPHAN_AGE]
-    for batch, files in ((batch, staged_files(staging, [batch])[batch.snapshot_id]) for batch in old):
-        for file in files:
-            if not staging.io.new_input(file.file_path).exists():
-                raise StagingError(
-                    f"Batch {batch.summary.key} was staged {batch.staged_at:%Y-%m-%d %H:%M} and its file "
-                    f"{file.file_path} is gone: an orphan removal on the target took it.",
-                    next_step="Restore the file, or open a new generation at the newest published batch.",
-                )
-
-
 def _refuse_anothers(summary: BatchSummary, *, stream: str, output: str) -> None:
     if (summary.key.stream, summary.output) != (stream, output):
         raise StagingError(
@@ -167,108 +134,3 @@ def _staged(snapshot: Snapshot, summary: BatchSummary, *, is_overtaken: bool) ->
         data_files=int(entries.get("added-data-files", 0)),
         is_overtaken=is_overtaken,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clearance:
-    """The result of a clearing: the cleared batches, and how many metadata files and merged data files were deleted."""
-
-    batches: tuple[StagedBatch, ...]
-    deleted_files: int
-
-
-def clear_staging(
-    catalog: Catalog,
-    output: StagedOutput,
-    *,
-    token: int,
-    abandoned: Sequence[AbandonedBatch] = (),
-    unrecorded: Collection[int] = (),
-    superseded_files: Sequence[str] = (),
-    policy: RacePolicy = DEFAULT_POLICY,
-) -> Clearance:
-    """Remove the batches at or below the mark and the abandoned batches from the staging table.
-
-    Orphan removal on the target can work only after that. Data files of the target stay where they are. One commit
-    deletes the entries and expires the snapshots, so that a batch is never listed without its files. A snapshot remains
-    while the rows of the next batch are read from it on.
-
-    Parameters
-    ----------
-    abandoned: from `plan_publication`, after they were reported.
-    unrecorded: the numbers of published batches to keep, because the ledger does not have them yet.
-    superseded_files: from publications: staged files whose rows were published in larger files; they are deleted.
-
-    Raises
-    ------
-    DeliveryError, LakehouseError: as `publish_append` does. Calling it again is safe.
-    """
-    never = {batch.batch.snapshot_id for batch in abandoned}
-    gone: list[StagedBatch] = []
-    before: Table | None = None
-
-    def check() -> tuple[Table, PlannedCommit] | NothingToCommit:
-        nonlocal before
-        position = load_target_state(catalog, output).position(output)
-        before = load_staging_table(catalog, output)
-        staged = staged_batches(before, stream=output.stream, output=output.output)
-        done = [batch for batch in staged if is_published(batch, position)]
-        recorded = [batch for batch in done if batch.summary.key.batch not in unrecorded]
-        gone[:] = [*recorded, *(batch for batch in staged if batch.snapshot_id in never)]
-        if not gone:
-            return NothingToCommit(snapshot_id=None)
-        kept = [batch for batch in staged if batch not in gone]
-        files = [file for found in staged_files(before, gone).values() for file in found]
-        return before, PlannedCommit(
-            producer_of=removing(files), summary={TOKEN: str(token)}, also=_forgetting(before, gone, kept)
-        )
-
-    commit_checked(catalog, check, what=f"the clearing of {output.staging}", policy=policy)
-    deleted = _delete_unneeded(catalog, output, before, superseded_files) if gone and before is not None else 0
-    return Clearance(batches=tuple(gone), deleted_files=deleted)
-
-
-def _forgetting(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[StagedBatch]) -> tuple[TableUpdate, ...]:
-    """Expire unneeded snapshots. The previous head is kept once more: a writer may be about to append to it."""
-    head = staging.metadata.current_snapshot_id
-    needed = {batch.snapshot_id for batch in kept} | {batch.parent_id for batch in kept} | {head}
-    present = {snapshot.snapshot_id for snapshot in staging.metadata.snapshots}
-    forgotten = cleared_snapshots(staging) | {batch.snapshot_id for batch in gone}
-    updates: list[TableUpdate] = []
-    if present - needed:
-        updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present - needed)))
-    listed = json.dumps(sorted(forgotten & needed & present))
-    if listed != staging.properties.get(CLEARED, "[]"):
-        updates.append(SetPropertiesUpdate(updates={CLEARED: listed}))
-    return tuple(updates)
-
-
-def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, superseded_files: Collection[str]) -> int:
-    """Delete the metadata files of the expired snapshots, which nothing else deletes, and the superseded files.
-
-    The commit has landed. A file that cannot be deleted now stays, which costs nothing but space.
-    """
-    after = load_staging_table(catalog, output)
-    present = {snapshot.snapshot_id for snapshot in after.metadata.snapshots}
-    expired = [snapshot for snapshot in before.metadata.snapshots if snapshot.snapshot_id not in present]
-    try:
-        with catalog_refusals(f"read the manifests of {output.staging}"):
-            used = {path for snapshot in after.metadata.snapshots for path in _metadata_files(after, snapshot)}
-            unused = {path for snapshot in expired for path in _metadata_files(before, snapshot)} - used
-    except LakehouseError as error:
-        _log.warning("metadata files of %s were not deleted: %s", output.staging, error)
-        return 0
-    deleted = 0
-    for path in (*sorted(unused), *superseded_files):
-        try:
-            after.io.delete(path)
-            deleted += 1
-        except OSError as error:
-            _log.warning("a file of %s was not deleted: %s", output.staging, error)
-    return deleted
-
-
-def _metadata_files(table: Table, snapshot: Snapshot) -> Iterator[str]:
-    yield snapshot.manifest_list
-    for manifest in snapshot.manifests(table.io):
-        yield manifest.manifest_path

@@ -12,11 +12,11 @@ from pyiceberg.table import Table
 from sluice.errors import DivergedError
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import MarkPosition
+from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, offsets_digest, read_summary
-from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -116,14 +116,14 @@ class Publisher:
             ledger gets them from the staging tables.
         """
         for target in self.targets:
-            superseded = self._superseded.pop(target.output, [])
-            clear_staging(
+            cleared = clear_staging(
                 self.catalog,
                 target.names,
                 token=self.token,
                 unrecorded=unrecorded,
-                superseded_files=superseded,
+                superseded_files=self._superseded.get(target.output, ()),
             )
+            self._superseded[target.output] = list(cleared.superseded_left)
         self.reached(CrashPoint.CLEARED)
 
     def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:

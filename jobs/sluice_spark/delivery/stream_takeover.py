@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection, Sequence
 
 from pyiceberg.catalog import Catalog
 
@@ -12,7 +13,10 @@ from sluice.errors import UnpublishableError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.chain import whole_batches
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
+from sluice.publication.missing_files import find_missing_files, refuse_missing_files
+from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_layout import ensure_staging_table
+from sluice.publication.staging_table import load_staging_table
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -59,6 +63,7 @@ def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
 
     Raises
     ------
+    StagedFilesMissingError: when a file of a staged batch is gone. The batches before it are published.
     DeliveryError, LakehouseError: when a staged batch cannot be published.
     """
     plans = [plan_output(publisher.catalog, target.names) for target in publisher.targets]
@@ -70,8 +75,27 @@ def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
     waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
     if waiting:
         _log.info("publishing %d batches that an earlier run has staged", len(waiting))
-        publisher.publish(waiting)
+        _publish_what_exists(publisher, waiting, ready)
     return whole
+
+
+def _publish_what_exists(
+    publisher: Publisher, waiting: Sequence[StagedByOutput], ready: Collection[StagedBatch]
+) -> None:
+    """Publish the batches up to the first one with a missing file, which a person may reject only when it is next."""
+    missing = [
+        found
+        for target in publisher.targets
+        for found in find_missing_files(
+            load_staging_table(publisher.catalog, target.names),
+            [batch[target.output] for batch in waiting if batch.get(target.output) in ready],
+        )
+    ]
+    end = min((one.batch.position for one in missing), default=None)
+    whole = [batch for batch in waiting if end is None or next(iter(batch.values())).position < end]
+    if whole:
+        publisher.publish(whole)
+    refuse_missing_files(sorted(missing, key=lambda one: one.batch.position))
 
 
 def recovered_observation(batch: StagedByOutput) -> BatchObservation:

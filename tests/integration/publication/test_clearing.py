@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from pyarrow.fs import FileSelector
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.fixtures.publication import Workbench
+from tests.fixtures.tampering import Requirements, Updates, tampered
 
+from sluice.errors import StaleTokenError
 from sluice.publication.staging_table import load_staging_table
 
 
@@ -61,6 +66,43 @@ def test_files_that_went_in_as_part_of_larger_ones_are_deleted(bench: Workbench)
     bench.clear(superseded_files=published.superseded_files)
     assert not any(io.new_input(path).exists() for path in published.superseded_files)
     assert bench.ids() == [0, 1, 2, 3]
+
+
+def test_files_that_the_staging_table_still_lists_are_kept(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(4)]
+    published = bench.publish(*batches, merge_small=True)
+    io = bench.target().io
+    cleared = bench.clear(unrecorded={2, 3}, superseded_files=published.superseded_files)
+    assert live_rows(bench) == 2, "the rows of the batches that are still staged can be read"
+    assert len(cleared.superseded_left) == 2
+    assert all(io.new_input(path).exists() for path in cleared.superseded_left)
+    assert bench.clear(superseded_files=cleared.superseded_left).superseded_left == ()
+    assert not any(io.new_input(path).exists() for path in published.superseded_files)
+    assert bench.ids() == [0, 1, 2, 3]
+
+
+def test_a_run_that_was_replaced_clears_nothing(bench: Workbench) -> None:
+    batch = bench.stage(0, [0])
+    bench.publish(batch)
+    bench.as_run(2).begin()
+    with pytest.raises(StaleTokenError):
+        bench.clear()
+    assert bench.staged() == (batch,), "the ledger may not have it, and then the newer run records it from here"
+
+
+def test_a_run_that_is_replaced_while_it_clears_clears_nothing(bench: Workbench) -> None:
+    batch = bench.stage(0, [0])
+    bench.publish(batch)
+    newer = [bench.as_run(2)]
+
+    def begin(requirements: Requirements, updates: Updates) -> tuple[Requirements, Updates]:
+        if newer:
+            newer.pop().begin()
+        return requirements, updates
+
+    with pytest.raises(StaleTokenError):
+        replace(bench, catalog=tampered(bench.catalog, change=begin)).clear()
+    assert bench.staged() == (batch,)
 
 
 def test_empty_batches_are_cleared(bench: Workbench) -> None:

@@ -8,9 +8,17 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.publication import Workbench
 
-from sluice.errors import LakehouseError, RolledBackError, StagingError, UnpublishableError
+from sluice.errors import (
+    LakehouseError,
+    RolledBackError,
+    StagedFilesMissingError,
+    StagingError,
+    UnpublishableError,
+)
+from sluice.publication.mark_moves import reject_batch
+from sluice.publication.missing_files import find_missing_files, old_batches, refuse_missing_files
 from sluice.publication.staging_layout import ensure_staging_table
-from sluice.publication.staging_table import load_staging_table, refuse_missing_files, staged_files
+from sluice.publication.staging_table import load_staging_table, staged_files
 
 
 def test_a_replay_after_the_history_was_expired(bench: Workbench) -> None:
@@ -92,13 +100,31 @@ def test_a_staged_file_that_an_orphan_removal_took(bench: Workbench) -> None:
     bench.stage(0, [0])
     batches = bench.staged()
     staging = load_staging_table(bench.catalog, bench.output)
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    refuse_missing_files(staging, batches, now=tomorrow)
+    assert find_missing_files(staging, batches) == ()
     for file in staged_files(staging, batches)[batches[0].snapshot_id]:
         staging.io.delete(file.file_path)
-    refuse_missing_files(staging, batches, now=datetime.now(UTC))
-    with pytest.raises(StagingError, match="an orphan removal on the target took it"):
-        refuse_missing_files(staging, batches, now=tomorrow)
+    now = datetime.now(UTC)
+    assert old_batches(batches, now=now) == ()
+    assert old_batches(batches, now=now + timedelta(days=1)) == batches
+    with pytest.raises(StagedFilesMissingError, match="1 staged rows cannot be published: 1 files of the batches"):
+        refuse_missing_files(find_missing_files(staging, batches))
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_restart_publishes_no_batch_whose_files_are_gone(bench: Workbench, lost: int) -> None:
+    batches = [bench.stage(number, [10 * number, 10 * number + 1]) for number in range(3)]
+    staging = load_staging_table(bench.catalog, bench.output)
+    for file in staged_files(staging, batches)[batches[lost].snapshot_id]:
+        staging.io.delete(file.file_path)
+    new = bench.as_run(2)
+    new.begin()
+    with pytest.raises(StagedFilesMissingError, match=f"2 staged rows .* {batches[lost].summary.key} ") as refusal:
+        new.recover()
+    assert f"sluice batch reject {bench.output.stream} {lost}" in refusal.value.next_step
+    assert bench.ids() == [id for number in range(lost) for id in (10 * number, 10 * number + 1)]
+    reject_batch(new.catalog, new.output, batches[lost], token=2)
+    new.recover()
+    assert bench.ids() == [id for number in range(3) if number != lost for id in (10 * number, 10 * number + 1)]
 
 
 def test_a_staging_table_that_somebody_emptied(bench: Workbench) -> None:

@@ -1,4 +1,4 @@
-"""Builds one Iceberg commit on the metadata that was checked, and sends it once. Uses pyiceberg's private producers.
+"""Changes tables through pyiceberg: the one place that uses pyiceberg's private snapshot producers.
 
 pyiceberg's own `commit_transaction` is not used: it retries a conflict by itself and applies the change to the newest
 metadata without our check. In a race of two publishers that published a batch twice.
@@ -10,9 +10,8 @@ under; a file of another spec ended in an IndexError. The producers of this modu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -32,6 +31,7 @@ from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summa
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertTableUUID,
+    RemoveSnapshotsUpdate,
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
@@ -41,110 +41,98 @@ from pyiceberg.typedef import EMPTY_DICT
 from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
-from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import Mark
-from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.table_committer import Answer, TableChange
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import require_table
 
 _log = logging.getLogger(__name__)
 
 Producer = _SnapshotProducer[Any]
 """Writes the manifests of one new snapshot. pyiceberg has no public name for it; its version is pinned."""
 
-ProducerOf = Callable[[UpdateSnapshot], Producer]
-"""Makes the producer of a snapshot with its files: `appending`, `overwriting` or `removing`."""
-
 _OUTCOME_UNKNOWN = (CommitStateUnknownException, ServerError, ServiceUnavailableError, RequestException, DBAPIError)
 
 _HANDLED = (CommitFailedException, BadRequestError, *_OUTCOME_UNKNOWN)
 
 
-class Answer(StrEnum):
-    """The outcome of a commit that was sent. UNKNOWN: its answer was lost; it may have landed, or land later."""
+@dataclass(frozen=True, slots=True)
+class PyIcebergCommitter:
+    """Changes the tables of a catalog of pyiceberg. A `TableCommitter`."""
 
-    LANDED = "landed"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
+    catalog: Catalog
+
+    def load(self, identifier: str) -> Table:
+        """Load a table freshly."""
+        return require_table(self.catalog, identifier)
+
+    def prepare(self, table: Table, change: TableChange) -> PyIcebergCommit:
+        """Write the manifests of a change on exactly this metadata."""
+        update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(change.summary))
+        producer = _producer_of(update, change)
+        updates, requirements = producer._commit()  # the public `commit` would send it, and retry
+        snapshot = next(update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
+        number = snapshot.sequence_number or table.metadata.next_sequence_number()
+        return PyIcebergCommit(
+            catalog=self.catalog,
+            table=table,
+            updates=(*updates, *_beside(change, snapshot_id=snapshot.snapshot_id, sequence_number=number)),
+            requirements=(AssertTableUUID(uuid=table.metadata.table_uuid), *requirements),
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=number,
+            producer=producer,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCommit:
-    """What one commit changes in a table; every attempt is built from it.
+class PyIcebergCommit:
+    """One commit, ready to be sent once. A `PreparedCommit`."""
 
-    producer_of: makes the new snapshot.
-    summary: the entries of its summary.
-    output, mark: the position to which the commit moves the mark of the output; none for commits on staging tables.
-    also: further updates of the same commit.
-    """
-
-    producer_of: ProducerOf
-    summary: Mapping[str, str]
-    output: StagedOutput | None = None
-    mark: MarkPosition | None = None
-    also: tuple[TableUpdate, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitAttempt:
-    """One commit, ready to be sent. Its manifests are written; no metadata refers to them before it lands."""
-
+    catalog: Catalog
     table: Table
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     snapshot_id: int
+    sequence_number: int
     producer: Producer
 
+    def send(self) -> Answer:
+        """Send the commit once. After an error of the network or inside the catalog the answer is UNKNOWN."""
+        name = ".".join(self.table.name())
+        try:
+            with catalog_refusals(f"commit to {name}", but_not=_HANDLED):
+                self.catalog.commit_table(self.table, self.requirements, self.updates)
+        except CommitFailedException as refusal:
+            _log.debug("%s: the commit was refused: %s", name, refusal)
+            return Answer.REFUSED
+        except (BadRequestError, ValueError) as refusal:
+            # A commit on another branch raised the table's sequence number while main stayed. SeaweedFS answers 400 to
+            # that and pyiceberg's own catalogs raise ValueError; it is a conflict like any other.
+            if "sequence number" not in str(refusal).lower():
+                raise
+            return Answer.REFUSED
+        except _OUTCOME_UNKNOWN as error:
+            _log.warning("%s: the answer to a commit was lost: %s", name, type(error).__name__)
+            return Answer.UNKNOWN
+        return Answer.LANDED
 
-def build_attempt(table: Table, planned: PlannedCommit) -> CommitAttempt:
-    """Write the manifests of a commit on exactly this metadata, and set the requirements that the catalog checks.
-
-    The requirements: the table has the same UUID, and main is at the same snapshot.
-    """
-    update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(planned.summary))
-    producer = planned.producer_of(update)
-    updates, requirements = producer._commit()  # the public `commit` would send it, and retry
-    snapshot = next(update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
-    if planned.mark is not None and planned.output is not None:
-        number = snapshot.sequence_number or table.metadata.next_sequence_number()
-        mark = Mark.set_to(planned.mark, snapshot_id=snapshot.snapshot_id, sequence_number=number)
-        updates = (*updates, SetPropertiesUpdate(updates={planned.output.mark_property: mark.text()}))
-    return CommitAttempt(
-        table=table,
-        updates=(*updates, *planned.also),
-        requirements=(AssertTableUUID(uuid=table.metadata.table_uuid), *requirements),
-        snapshot_id=snapshot.snapshot_id,
-        producer=producer,
-    )
-
-
-def send(catalog: Catalog, attempt: CommitAttempt) -> Answer:
-    """Send a commit once.
-
-    A refusal is certain: the catalog checked the requirements and changed nothing. After an error of the network or
-    inside the catalog the outcome is unknown.
-    """
-    name = ".".join(attempt.table.name())
-    try:
-        with catalog_refusals(f"commit to {name}", but_not=_HANDLED):
-            catalog.commit_table(attempt.table, attempt.requirements, attempt.updates)
-    except CommitFailedException as refusal:
-        _log.debug("%s: the commit was refused: %s", name, refusal)
-        return Answer.REFUSED
-    except (BadRequestError, ValueError) as refusal:
-        # A commit on another branch raised the table's sequence number while main stayed. SeaweedFS answers 400 to that
-        # and pyiceberg's own catalogs raise ValueError; it is a conflict like any other.
-        if "sequence number" not in str(refusal).lower():
-            raise
-        return Answer.REFUSED
-    except _OUTCOME_UNKNOWN as error:
-        _log.warning("%s: the answer to a commit was lost: %s", name, type(error).__name__)
-        return Answer.UNKNOWN
-    return Answer.LANDED
+    def discard(self) -> None:
+        """Delete the manifests of a commit that has not landed and never will."""
+        self.producer._clean_all_uncommitted()
 
 
-def discard(attempt: CommitAttempt) -> None:
-    """Delete the manifests of a commit that was certainly refused."""
-    attempt.producer._clean_all_uncommitted()
+def _beside(change: TableChange, *, snapshot_id: int, sequence_number: int) -> tuple[TableUpdate, ...]:
+    """What the commit changes beside the new snapshot."""
+    properties = dict(change.properties)
+    if change.mark is not None and change.output is not None:
+        mark = Mark.set_to(change.mark, snapshot_id=snapshot_id, sequence_number=sequence_number)
+        properties[change.output.mark_property] = mark.text()
+    updates: list[TableUpdate] = []
+    if change.expired:
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(change.expired)))
+    if properties:
+        updates.append(SetPropertiesUpdate(updates=properties))
+    return tuple(updates)
 
 
 class _SettledTransaction(Transaction):
@@ -155,44 +143,16 @@ class _SettledTransaction(Transaction):
         return self._table.metadata
 
 
-def appending(files: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that adds files; none for an empty batch. Each file's `spec_id` is the target's."""
-    added = tuple(files)
-
-    def producer_of(update: UpdateSnapshot) -> Producer:
-        return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), added)
-
-    return producer_of
-
-
-def overwriting(*, removed: Iterable[DataFile], added: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that removes files and adds others. The removed ones must be live in the table."""
-    out, put = tuple(removed), tuple(added)
-
-    def producer_of(update: UpdateSnapshot) -> Producer:
-        producer = _OverwriteUnderAnySpec(**_arguments_of(update.overwrite()))
-        # pyiceberg searches the removed files only in manifests whose partitions the predicate may match; without this
-        # one it would search no manifest of an unpartitioned table.
-        producer.delete_by_predicate(AlwaysTrue())
-        for file in out:
-            producer.delete_data_file(file)
-        return _adding(producer, put)
-
-    return producer_of
-
-
-def removing(files: Iterable[DataFile]) -> ProducerOf:
-    """A snapshot that removes files; it is committed even when there are none."""
-    out = tuple(files)
-
-    def producer_of(update: UpdateSnapshot) -> Producer:
-        producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": Operation.DELETE})
-        producer.delete_by_predicate(AlwaysTrue())
-        for file in out:
-            producer.delete_data_file(file)
-        return producer
-
-    return producer_of
+def _producer_of(update: UpdateSnapshot, change: TableChange) -> Producer:
+    if change.operation == Operation.APPEND:
+        return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), change.added)
+    producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": change.operation})
+    # pyiceberg searches the removed files only in manifests whose partitions the predicate may match; without this one
+    # it would search no manifest of an unpartitioned table.
+    producer.delete_by_predicate(AlwaysTrue())
+    for file in change.removed:
+        producer.delete_data_file(file)
+    return _adding(producer, change.added)
 
 
 def _arguments_of(made: _SnapshotProducer[Any]) -> dict[str, Any]:
