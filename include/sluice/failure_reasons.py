@@ -339,4 +339,4 @@ def next_step(reason: FailureReason, *, stream: str) -> str:
 def given_up_steps(failure: Failure, *, stream: str) -> str:
     """Return what a person does about a stream that Sluice no longer restarts."""
     step = next_step(failure.reason, stream=stream)
-    return f"{step} Then start the stream again: unpause its DAG, or without Airflow `sluice stream start {stream}`."
+    return f"{step} Then start the stream again: unpause its DAG, or `sluice stream start {stream}`."

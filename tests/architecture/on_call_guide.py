@@ -20,7 +20,7 @@ task with `task.task_type == "StreamOperator"` set `task.on_failure_callback`. T
 `context["exception"]`: `stream`, `reason`, `failure_class`, `failure_reason` and `next_step`; its `str()` is the whole
 message.
 
-After the repair, unpause the stream's DAG, or without Airflow: `sluice stream start STREAM`. Both reset
+After the repair, unpause the stream's DAG, or run `sluice stream start STREAM`. Both reset
 the failure count and close the breaker. What Sluice does by itself until then:
 
 | class | what Sluice does |

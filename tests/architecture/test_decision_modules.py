@@ -18,6 +18,7 @@ DECISION_MODULES = (
     "sluice.maintenance.pin_plan",
     "sluice.publication.chain",
     "sluice.publication.staged_batch",
+    "sluice.supervision.decide_about_pause",
     "sluice.supervision.decide_live_run",
     "sluice.supervision.decide_supervision",
     "sluice.supervision.progress_decision",

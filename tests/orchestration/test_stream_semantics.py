@@ -61,7 +61,8 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     assert (ended.run_id, ended.state, ended.reason) == (run.run_id, RunState.FINISHED, "stopped as requested")
     airflow.wait(lambda: airflow.is_paused("marked"), within_seconds=DEADLINE_SECONDS)
     _reconciled(airflow)
-    assert find_desired_state(airflow.ledger, "marked").suspension is SuspensionCause.PAUSED
+    suspension = find_desired_state(airflow.ledger, "marked").suspension
+    assert suspension is SuspensionCause.MARKED, "Airflow paused the DAG, no person"
     airflow.unpause("marked")
     assert await_running(airflow, "marked", after=run).token == run.token + 1
 

@@ -63,7 +63,11 @@ FAMILIES = (
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
     Family(name="checkpoint", module="checkpoint_verbs", help="The checkpoints of streams."),
     Family(name="quality", module="quality_verbs", help="The results of table checks."),
-    Family(name="ledger", module="ledger_verbs", help="The schema and the retention of the ledger database."),
+    Family(
+        name="ledger",
+        module="ledger_verbs",
+        help="The ledger database: its schema, its retention, and the Airflow it belongs to.",
+    ),
 )
 """In the order of `sluice --help`."""
 

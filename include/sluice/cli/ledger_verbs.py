@@ -1,18 +1,24 @@
-"""`sluice ledger status | upgrade | tidy`: the schema and the retention of the ledger database."""
+"""`sluice ledger status | upgrade | tidy | airflow`: the ledger database, its schema, retention and owner."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from sluice.cli.cli_context import person
 from sluice.cli.command_options import AsJson, DryRun
 from sluice.cli.terminal import print_dry_run_note, print_json
-from sluice.ledger import migrations, retention
+from sluice.launching.job_output import json_value
+from sluice.ledger import airflow_owner, migrations, retention
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.migrations import LedgerVersion
 from sluice.settings import load_settings
 
 app = typer.Typer(
-    help="The schema and the retention of the ledger database.", no_args_is_help=True, add_completion=False
+    help="The ledger database: its schema, its retention, and the Airflow it belongs to.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 OUTDATED_EXIT_CODE = 1
@@ -58,6 +64,30 @@ def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     else:
         would = "would be " if dry_run else ""
         typer.echo(f"{done.batches} batches {would}deleted, {done.runs} runs {would}archived.")
+
+
+@app.command()
+def airflow(
+    give_to: Annotated[
+        str | None, typer.Option("--give-to", metavar="ID", help="The Airflow that is to have the ledger from now on.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which Airflow the ledger belongs to, or give it to another one. No stream is touched."""
+    with open_ledger(_ledger_url()) as ledger:
+        found = airflow_owner.find_owner(ledger)
+        gives = give_to is not None and not dry_run
+        owner = airflow_owner.give_to_airflow(ledger, give_to, given_by=person()) if give_to and gives else found
+    if as_json:
+        print_json({"dry_run": dry_run, "owner": None if owner is None else json_value(owner)})
+    elif owner is None:
+        typer.echo("The ledger belongs to no Airflow yet; the first one that runs a task of Sluice gets it.")
+    else:
+        typer.echo(f"The ledger belongs to Airflow {owner.airflow} since {owner.claimed_at:%Y-%m-%d %H:%M:%S %Z}.")
+    if dry_run and give_to is not None and not as_json:
+        typer.echo(f"It would be given to Airflow {give_to}.")
+        print_dry_run_note()
 
 
 def _ledger_url() -> str:

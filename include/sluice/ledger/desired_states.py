@@ -40,17 +40,17 @@ _STREAM = [StreamDesiredState.stream]
 
 
 def set_desired_state(
-    ledger: Ledger, stream: str, desired_state: DesiredState, *, requested_by: str = ""
+    ledger: Ledger, stream: str, desired_state: DesiredState, *, requested_by: str = "", keeps_suspension: bool = False
 ) -> DesiredStateObservation:
     """Request that a stream runs or stops. Its live run reads the request with its next heartbeat.
 
     A repeated request also resets the failure count: failures before it no longer count against the restart budget.
-    A request to run also ends the suspension by a marked task; the one by a paused DAG ends only when the DAG is
-    unpaused.
+    A request to run also ends every suspension: the newest request of a person counts.
 
     Parameters
     ----------
     requested_by: the person or program that asks.
+    keeps_suspension: whether a suspended stream stays suspended all the same.
 
     Raises
     ------
@@ -58,9 +58,8 @@ def set_desired_state(
     """
     request: dict[str, Any] = {"desired_state": str(desired_state), "requested_by": requested_by}
     change = {**request, "requested_at": func.now()}
-    if desired_state is DesiredState.RUNNING:
-        is_paused = StreamDesiredState.suspension == str(SuspensionCause.PAUSED)
-        change["suspension"] = case((is_paused, StreamDesiredState.suspension))
+    if desired_state is DesiredState.RUNNING and not keeps_suspension:
+        change["suspension"] = None
     with ledger.transaction() as connection:
         row = connection.execute(
             insert(StreamDesiredState)

@@ -133,6 +133,28 @@ class StreamDesiredState(LedgerTable):
     suspended_at: Mapped[datetime | None] = mapped_column("held_at", key="suspended_at")
 
 
+class LedgerOwner(LedgerTable):
+    """The Airflow that the ledger belongs to: at most one row."""
+
+    __tablename__ = "ledger_owner"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    airflow: Mapped[str]
+    claimed_by: Mapped[str]
+    claimed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class DagPauseSeen(LedgerTable):
+    """Whether the DAG of a stream was paused when its Airflow was last asked, and since when."""
+
+    __tablename__ = "dag_pauses"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    airflow: Mapped[str]
+    is_paused: Mapped[bool]
+    observed_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class Generation(LedgerTable):
     """A checkpoint lineage of a stream."""
 

@@ -153,7 +153,10 @@ def _refusal(stream: str, refused: tuple[str, ...]) -> str:
 
 def _stopped_text(seen: StreamObservation) -> str:
     if seen.desired.suspension is SuspensionCause.PAUSED:
-        return f"Stream {seen.stream} is stopped{seen.desired.why_stopped}. Unpausing the DAG starts it again."
+        return (
+            f"Stream {seen.stream} is stopped{seen.desired.why_stopped}. Unpausing the DAG, or "
+            f"`sluice stream start {seen.stream}`, starts it again."
+        )
     return (
         f"Stream {seen.stream} is stopped, as requested{seen.desired.why_stopped}. "
         f"`sluice stream start {seen.stream}` starts it again."

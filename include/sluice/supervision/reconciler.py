@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
+from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
@@ -36,62 +39,82 @@ class Reconciliation:
     alert: str = ""
 
 
-def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool | None) -> Reconciliation:
+def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, dag: DagObservation | None) -> Reconciliation:
     """Reconcile one continuous stream.
 
     Parameters
     ----------
-    is_paused: whether its DAG is paused; unset when Airflow does not know the DAG yet.
+    dag: its DAG; unset when Airflow does not know it yet.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
-    changed = _note_pause(supervisor, wanted, is_paused=is_paused)
+    changed = () if dag is None else tuple(filter(None, [note_pause(supervisor, wanted, dag)]))
     watched = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted)
     alert = watched.judgement.explanation if watched is not None and watched.is_new_trouble else ""
     planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-    is_due = _is_due(planned, is_paused=is_paused)
+    is_due = _is_due(planned, is_known=dag is not None)
     supervised = supervise(supervisor, wanted) if is_due else planned
     return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, changed=changed, alert=alert)
 
 
-def note_pause(supervisor: Supervisor, stream: str, *, is_paused: bool) -> str | None:
-    """Suspend or resume a stream as its DAG is paused or not.
+def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation) -> str:
+    """Suspend or resume a stream when a person has paused or unpaused its DAG (`decide_about_pause`).
 
     Returns
     -------
-    What that changed, for a person; none when nothing changed.
+    What that changed, for a person; empty when nothing changed.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    is_suspended = find_desired_state(supervisor.ledger, stream).suspension is SuspensionCause.PAUSED
-    if is_paused and not is_suspended:
-        suspend(supervisor.ledger, stream, SuspensionCause.PAUSED)
-        return "its DAG was paused: the stream is to stop"
-    if is_suspended and not is_paused:
-        resume(supervisor.ledger, stream)
-        return "its DAG was unpaused: the stream is to run again"
-    return None
+    ledger = supervisor.ledger
+    known = find_dag_pause(ledger, wanted.name)
+    effect = decide_about_pause(
+        dag,
+        known=known,
+        is_suspended=find_desired_state(ledger, wanted.name).suspension is SuspensionCause.PAUSED,
+        is_given_up=dag.is_paused and is_news(dag, known) and _is_given_up(supervisor, wanted),
+    )
+    # Recorded last: a change whose effect was lost in between is noticed again.
+    if effect is PauseEffect.SUSPEND:
+        suspend(ledger, wanted.name, SuspensionCause.PAUSED)
+    elif effect is PauseEffect.RESUME:
+        resume(ledger, wanted.name)
+    if is_news(dag, known):
+        record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
+    return _EFFECTS[effect]
 
 
-def _note_pause(supervisor: Supervisor, wanted: LoadedStream, *, is_paused: bool | None) -> tuple[str, ...]:
-    if is_paused is None:
-        return ()
-    change = note_pause(supervisor, wanted.name, is_paused=is_paused)
-    return () if change is None else (change,)
+_EFFECTS = {
+    PauseEffect.SUSPEND: "its DAG was paused: the stream is to stop",
+    PauseEffect.RESUME: "its DAG was unpaused: the stream is to run again",
+    PauseEffect.NOTHING: "",
+}
 
 
-def _is_due(planned: SupervisionResult, *, is_paused: bool | None) -> bool:
-    """Whether an action is due that the stream's own task has not taken in its time."""
+def _is_given_up(supervisor: Supervisor, wanted: LoadedStream) -> bool:
+    planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
+    return planned.decision.action is SupervisionAction.GIVE_UP
+
+
+def _is_due(planned: SupervisionResult, *, is_known: bool) -> bool:
+    """Whether an action is due that the stream's own task has not taken in its time.
+
+    A paused DAG has no task that takes it. When a person paused it, the stream is suspended and no start is decided.
+
+    Parameters
+    ----------
+    is_known: whether Airflow knows the DAG of the stream.
+    """
     decision, seen = planned.decision, planned.seen
     if decision.action in _DUE_AT_ONCE:
         return True
     is_start = decision.action is SupervisionAction.LAUNCH and decision.reason is not SupervisionReason.NEVER_STARTED
-    if not is_start or is_paused is not False:
+    if not is_start or not is_known:
         return False
     ended_at = None if seen.newest_run is None else seen.newest_run.ended_at
     waiting_since = max((at for at in (ended_at, seen.desired.changed_at) if at is not None), default=None)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
+from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
@@ -24,20 +24,18 @@ _LOOK_SECONDS = 0.5
 def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> SupervisionResult | None:
     """Request that a stream runs, and start a continuous one when it has no driver.
 
+    A paused DAG stays paused: the stream runs all the same, restarted by the reconciler, until the DAG is unpaused and
+    paused again.
+
     Returns
     -------
     The result of its supervision; none for an incremental one, which its DAG runs.
 
     Raises
     ------
-    UnhealthyError: when no driver could be started, or the stream's DAG is paused: that stops it again at once.
+    UnhealthyError: when no driver could be started.
     LedgerError: when the ledger cannot be reached.
     """
-    if find_desired_state(supervisor.ledger, wanted.name).suspension is SuspensionCause.PAUSED:
-        raise UnhealthyError(
-            f"Stream {wanted.name} is stopped because its DAG is paused in Airflow.",
-            next_step=f"Unpause the DAG {wanted.name}: that starts the stream.",
-        )
     set_desired_state(supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by)
     if wanted.declaration.mode == "incremental":
         return None
@@ -75,14 +73,16 @@ def restart_stream(
 
 
 def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
-    """Reset the failure count of a stream. Its desired state stays.
+    """Reset the failure count of a stream. Its desired state and its suspension stay.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
     desired = find_desired_state(supervisor.ledger, wanted.name)
-    return set_desired_state(supervisor.ledger, wanted.name, desired.desired_state, requested_by=requested_by)
+    return set_desired_state(
+        supervisor.ledger, wanted.name, desired.desired_state, requested_by=requested_by, keeps_suspension=True
+    )
 
 
 def stop_stream(

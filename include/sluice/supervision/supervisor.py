@@ -126,7 +126,9 @@ def plan_supervision(
     """
     seen = observe_stream(ledger, launcher, wanted.name)
     if requested is not None:
-        seen = replace(seen, desired=replace(seen.desired, desired_state=requested, requested_at=seen.observed_at))
+        suspension = None if requested is DesiredState.RUNNING else seen.desired.suspension
+        foreseen = replace(seen.desired, desired_state=requested, requested_at=seen.observed_at, suspension=suspension)
+        seen = replace(seen, desired=foreseen)
     decision = decide_supervision(
         wanted=wanted.declaration,
         digest=wanted.digest,

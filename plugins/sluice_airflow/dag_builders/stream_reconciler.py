@@ -16,7 +16,8 @@ _DOCUMENT = """\
 # stream_reconciler
 Reconciles every continuous stream with its desired state, each minute, whatever its own DAG does.
 
-- A stream whose DAG is **paused** stops after its batch, and goes on when the DAG is unpaused.
+- A stream whose DAG a person has **paused** stops after its batch, and goes on when the DAG is unpaused. A DAG that
+  Airflow paused itself, because its run failed or it is new, stops nothing.
 - A stream whose **declaration was edited** is restarted between two batches with the new one. When its checkpoint
   cannot follow, the old driver goes on; the log of this task and `sluice stream status` show the reason.
 - A stream that becomes **stalled** (its sources have input and no batch is recorded) or **late** (beyond its `max_lag`)
@@ -26,7 +27,8 @@ Reconciles every continuous stream with its desired state, each minute, whatever
 
 ## What to do when it is red
 The end of the task's log names each stream that could not be reconciled, or is stalled or late, and why. The others
-were reconciled. Clearing is always safe. While this DAG is paused, pausing the DAG of a stream stops nothing.
+were reconciled. When the ledger belongs to another Airflow, nothing is done; the log shows the command that gives it to
+this one. Clearing is always safe. While this DAG is paused, pausing the DAG of a stream stops nothing.
 """
 
 

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError, SettingsError, UsageError
 from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
@@ -19,7 +20,8 @@ from sluice.ledger.records.run import DesiredState
 from sluice.supervision.reconciler import note_pause
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
-from sluice_airflow.adapters.paused_dags import paused_state
+from sluice_airflow.adapters.airflow_id import owning_airflow
+from sluice_airflow.adapters.observed_dags import observe_dag
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.tasks.user_requests import is_by_person, is_first_try
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
@@ -110,18 +112,19 @@ class StreamTask:
             wanted = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
             with deployment.open_ledger() as ledger:
                 supervisor = deployment.supervisor(ledger, launched_by=supervising_task(self.context))
-                self._update_suspension(supervisor, is_requested=is_requested)
+                self._update_suspension(supervisor, wanted, is_requested=is_requested)
                 return supervise(supervisor, wanted)
         except (DeclarationError, SettingsError, UsageError) as error:
             _log.error("%s", error)
             raise AirflowFailException(str(error)) from error
 
-    def _update_suspension(self, supervisor: Supervisor, *, is_requested: bool) -> None:
+    def _update_suspension(self, supervisor: Supervisor, wanted: LoadedStream, *, is_requested: bool) -> None:
         """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
+        airflow = owning_airflow(supervisor.ledger)
         if is_requested:
             resume(supervisor.ledger, self.stream)
-        is_paused = paused_state(self.context["ti"])(self.context["dag"].dag_id)
-        if is_paused is not None and (change := note_pause(supervisor, self.stream, is_paused=is_paused)):
+        dag = observe_dag(self.context["dag"].dag_id, airflow=airflow)
+        if dag is not None and (change := note_pause(supervisor, wanted, dag)):
             _log.info("Stream %s: %s", self.stream, change)
 
     def _request_start(self) -> None:

@@ -58,13 +58,16 @@ def test_resuming_leaves_a_person_s_request_as_it_was(ledger: Ledger) -> None:
     assert find_desired_state(ledger, "flights").requested_by == "ann"
 
 
-def test_a_paused_dag_outweighs_a_marked_task_and_a_request_ends_only_the_latter(ledger: Ledger) -> None:
+def test_a_paused_dag_outweighs_a_marked_task_and_a_request_to_run_ends_both(ledger: Ledger) -> None:
     suspend(ledger, "flights", SuspensionCause.MARKED)
     assert set_desired_state(ledger, "flights", DesiredState.RUNNING).suspension is None
     suspend(ledger, "flights", SuspensionCause.MARKED)
     assert suspend(ledger, "flights", SuspensionCause.PAUSED).suspension is SuspensionCause.PAUSED
     assert suspend(ledger, "flights", SuspensionCause.MARKED).suspension is SuspensionCause.PAUSED
-    assert set_desired_state(ledger, "flights", DesiredState.RUNNING).effective_state is DesiredState.STOPPED
+    kept = set_desired_state(ledger, "flights", DesiredState.RUNNING, keeps_suspension=True)
+    assert kept.effective_state is DesiredState.STOPPED, "a reset of the failure count starts nothing"
+    assert set_desired_state(ledger, "flights", DesiredState.STOPPED).suspension is SuspensionCause.PAUSED
+    assert set_desired_state(ledger, "flights", DesiredState.RUNNING).effective_state is DesiredState.RUNNING
 
 
 def test_a_mark_that_is_heard_late_does_not_stop_what_was_asked_for_since(ledger: Ledger) -> None:

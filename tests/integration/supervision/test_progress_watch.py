@@ -22,6 +22,7 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import recent_progress_samples
+from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run
@@ -36,6 +37,7 @@ from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
 STALLED_FOR = timedelta(minutes=30)
+UNPAUSED = DagObservation(airflow="ours", is_paused=False)
 
 
 @pytest.fixture
@@ -125,27 +127,27 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
 ) -> None:
     wanted = reading(topic, on_stall="restart")
     run = started(supervisor, wanted, topic)
-    first = reconcile(supervisor, wanted, is_paused=False)
+    first = reconcile(supervisor, wanted, dag=UNPAUSED)
     assert (first.supervised.decision.reason, first.acted) == (SupervisionReason.HEARTBEAT_FRESH, False)
     (sample,) = recent_progress_samples(ledger, "flights")
     assert (sample.generation, sample.batch, sample.read_rows, sample.unread_rows) == (1, 0, 10, 20)
 
     let_time_pass(ledger, STALLED_FOR)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     asked = find_run(ledger, run.run_id)
     assert asked.end_asked_because == BECAUSE_STALLED
     assert observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health.state == "stopping"
 
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.runs SET end_asked_at = end_asked_at - :by"), {"by": STOPPED_WITHIN})
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     assert len(launcher.kills) == 1
     again = supervise(supervisor, wanted)
     assert again.run is not None
     assert again.run.run_id != run.run_id
 
     beat(ledger, again.run.run_id)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, STALLED_FOR)
     judged = watch_progress(ledger, supervisor.heads, wanted) if supervisor.heads is not None else None
     assert judged is not None
@@ -158,19 +160,19 @@ def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declar
 ) -> None:
     wanted = reading(topic)
     run = started(supervisor, wanted, topic)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, STALLED_FOR)
-    done = reconcile(supervisor, wanted, is_paused=False)
+    done = reconcile(supervisor, wanted, dag=UNPAUSED)
     assert (done.supervised.decision.action, done.acted) == (SupervisionAction.ADOPT, False)
     assert done.alert.startswith("20 rows have waited for 30 min")
-    assert reconcile(supervisor, wanted, is_paused=False).alert == "", "reported once"
+    assert reconcile(supervisor, wanted, dag=UNPAUSED).alert == "", "reported once"
     assert find_run(ledger, run.run_id).end_asked_at is None
     health = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health
     assert (health.state, health.is_healthy) == ("stalled", False)
     assert "20 rows have waited for 30 min" in health.explanation
 
     bring_batch(ledger, run, topic, number=1, up_to=30)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     health = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health
     assert (health.state, health.is_healthy) == ("idle", True)
 
@@ -178,9 +180,9 @@ def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declar
 def test_looks_older_than_a_day_are_forgotten(supervisor: Supervisor, ledger: Ledger, topic: str) -> None:
     wanted = reading(topic)
     started(supervisor, wanted, topic)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, timedelta(days=2))
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     assert len(recent_progress_samples(ledger, "flights")) == 1
 
 
@@ -199,13 +201,13 @@ def test_a_late_stream_defers_the_maintenance_of_its_table_when_it_is_declared_s
     )
     run = started(supervisor, wanted, topic)
     assert writers_that_defer(ledger, declared, "bronze.flights") == (), "nobody has looked yet"
-    done = reconcile(supervisor, wanted, is_paused=False)
+    done = reconcile(supervisor, wanted, dag=UNPAUSED)
     assert done.alert == "It is late: 20 rows are unread, 19 are allowed."
     expected = ("flights",) if action == "defer_maintenance" else ()
     assert writers_that_defer(ledger, declared, "bronze.flights") == expected
     assert writers_that_defer(ledger, declared, "bronze.weather") == ()
     bring_batch(ledger, run, topic, number=1, up_to=11)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     assert writers_that_defer(ledger, declared, "bronze.flights") == ()
 
 
@@ -215,12 +217,12 @@ def test_a_late_run_is_replaced_when_it_is_declared_so_and_the_next_one_is_given
     launcher.ignores_requests = False
     wanted = reading(topic, max_lag={"rows": 10, "action": "restart"}, restart={"stable_after": "10 minutes"})
     run = started(supervisor, wanted, topic)
-    assert reconcile(supervisor, wanted, is_paused=False).alert == "It is late: 20 rows are unread, 10 are allowed."
+    assert reconcile(supervisor, wanted, dag=UNPAUSED).alert == "It is late: 20 rows are unread, 10 are allowed."
     assert find_run(ledger, run.run_id).end_asked_at is None, "it has not been up for `stable_after`"
 
     let_time_pass(ledger, timedelta(minutes=11))
     bring_batch(ledger, run, topic, number=1, up_to=12)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     assert find_run(ledger, run.run_id).end_asked_because == "it is late"
     assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED, (
         "the driver is told, and ends after its batch"
@@ -238,6 +240,6 @@ def test_a_late_run_is_replaced_when_it_is_declared_so_and_the_next_one_is_given
     assert again.run is not None
     assert again.run.token == run.token + 1
     bring_batch(ledger, again.run, topic, number=2, up_to=13)
-    reconcile(supervisor, wanted, is_paused=False)
+    reconcile(supervisor, wanted, dag=UNPAUSED)
     assert find_run(ledger, again.run.run_id).end_asked_at is None, "a young run is not replaced for being late"
     assert len(launcher.requests) == 2

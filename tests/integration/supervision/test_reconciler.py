@@ -18,25 +18,35 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import SettingsError
+from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
+from sluice.ledger.airflow_owner import give_to_airflow, require_ownership
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, suspend
 from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.runs import beat, find_run, recent_runs
+from sluice.ledger.runs import beat, find_run, recent_runs, record_end
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.reconciler import reconcile
+from sluice.supervision.stream_commands import start_stream
+from sluice.supervision.stream_health import health_of_continuous
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
+UNPAUSED = DagObservation(airflow="ours", is_paused=False)
+PAUSED = DagObservation(airflow="ours", is_paused=True)
+PAUSED_BY_AIRFLOW = DagObservation(airflow="ours", is_paused=True, has_failed=True)
+PAUSED = DagObservation(airflow="ours", is_paused=True)
 
 
 @pytest.fixture
@@ -107,34 +117,118 @@ def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     run = started(supervisor)
-    assert reconcile(supervisor, WANTED, is_paused=False).acted is False
-    paused = reconcile(supervisor, WANTED, is_paused=True)
+    assert reconcile(supervisor, WANTED, dag=UNPAUSED).acted is False
+    paused = reconcile(supervisor, WANTED, dag=PAUSED)
     assert paused.changed == ("its DAG was paused: the stream is to stop",)
     assert words(paused.supervised) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
     assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
     launcher.end(process_of(run), exit_code=0)
-    again = reconcile(supervisor, WANTED, is_paused=True)
+    again = reconcile(supervisor, WANTED, dag=PAUSED)
     assert (again.acted, again.changed) == (False, ())
     assert words(again.supervised) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
     assert "while its DAG is paused" in again.supervised.decision.explanation
-    unpaused = reconcile(supervisor, WANTED, is_paused=False)
+    unpaused = reconcile(supervisor, WANTED, dag=UNPAUSED)
     assert unpaused.acted is False, "its own task starts it"
     assert words(unpaused.supervised) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
 
 
 def test_a_dag_that_airflow_does_not_know_changes_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
     suspend(ledger, "flights", SuspensionCause.PAUSED)
-    assert reconcile(supervisor, WANTED, is_paused=None).changed == ()
+    assert reconcile(supervisor, WANTED, dag=None).changed == ()
     assert find_desired_state(ledger, "flights").suspension is SuspensionCause.PAUSED
 
 
-def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
-    assert reconcile(supervisor, WANTED, is_paused=False).acted is False, "a first start is left to the stream's DAG"
-    launcher.end(process_of(started(supervisor)), exit_code=1)
-    assert reconcile(supervisor, WANTED, is_paused=False).acted is False
+def give_up(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> LoadedStream:
+    """Let the stream fail so that no restart would help; it is given up."""
+    run = started(supervisor)
+    record_end(
+        ledger,
+        run.run_id,
+        state=RunState.FAILED,
+        exit_code=1,
+        reason="a column is missing",
+        failure=Failure.of(FailureReason.SCHEMA_DIFFERS),
+    )
+    launcher.end(process_of(run), exit_code=1)
+    assert supervise(supervisor, WANTED).decision.action is SupervisionAction.GIVE_UP
+    return WANTED
+
+
+@pytest.mark.parametrize("paused", [PAUSED, PAUSED_BY_AIRFLOW], ids=["its runs are unknown", "its run failed"])
+def test_a_stream_that_was_given_up_stays_given_up_when_airflow_pauses_its_dag(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, paused: DagObservation
+) -> None:
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    give_up(supervisor, launcher, ledger)
+    for _ in range(3):
+        done = reconcile(supervisor, WANTED, dag=paused)
+        assert (done.changed, done.supervised.decision.action) == ((), SupervisionAction.GIVE_UP)
+        assert health_of_continuous(done.supervised.decision).is_healthy is False
+    begun = start_stream(supervisor, WANTED, requested_by="ann")
+    assert begun is not None
+    assert begun.run is not None, "a person starts it although its DAG is still paused"
+    beat(ledger, begun.run.run_id)
+    assert words(reconcile(supervisor, WANTED, dag=paused).supervised)[1] is SupervisionReason.HEARTBEAT_FRESH
+
+
+def test_a_red_task_stops_no_living_driver(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
+    """Settings or declaration were wrong, or the retries were spent; Airflow pauses the DAG without a click."""
+    run = started(supervisor)
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    assert reconcile(supervisor, WANTED, dag=PAUSED_BY_AIRFLOW).changed == ()
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
+    launcher.end(process_of(run), exit_code=1)
     end_earlier(ledger, LEFT_TO_ITS_TASK)
-    assert reconcile(supervisor, WANTED, is_paused=None).acted is False
-    done = reconcile(supervisor, WANTED, is_paused=False)
+    again = reconcile(supervisor, WANTED, dag=PAUSED_BY_AIRFLOW)
+    assert again.acted, "it is to run, and its paused DAG has no task that restarts it"
+
+
+def test_a_new_airflow_whose_dags_are_all_paused_stops_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
+    run = started(supervisor)
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    new = replace(PAUSED, airflow="a new one")
+    for _ in range(2):
+        assert reconcile(supervisor, WANTED, dag=new).changed == ()
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
+    reconcile(supervisor, WANTED, dag=replace(new, is_paused=False))
+    assert reconcile(supervisor, WANTED, dag=new).changed, "its own pause counts, once it was seen unpaused"
+
+
+def test_a_ledger_belongs_to_one_airflow_until_it_is_given_away(ledger: Ledger) -> None:
+    require_ownership(ledger, "first")
+    require_ownership(ledger, "first")
+    with pytest.raises(SettingsError, match="belongs to Airflow first since") as refused:
+        require_ownership(ledger, "second")
+    assert "`sluice ledger airflow --give-to second`" in str(refused.value)
+    assert give_to_airflow(ledger, "second", given_by="ann").claimed_by == "ann"
+    require_ownership(ledger, "second")
+    with pytest.raises(SettingsError, match="belongs to Airflow second"):
+        require_ownership(ledger, "first")
+
+
+def test_a_person_starts_a_stream_that_a_pause_has_stopped(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    reconcile(supervisor, WANTED, dag=PAUSED)
+    launcher.end(process_of(run), exit_code=0)
+    assert reconcile(supervisor, WANTED, dag=PAUSED).supervised.decision.action is SupervisionAction.FINISH
+    again = start_stream(supervisor, WANTED, requested_by="ann")
+    assert again is not None
+    assert again.run is not None
+    beat(ledger, again.run.run_id)
+    assert reconcile(supervisor, WANTED, dag=PAUSED).changed == (), "the pause is older than the start"
+    assert find_desired_state(ledger, "flights").effective_state is DesiredState.RUNNING
+
+
+def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
+    assert reconcile(supervisor, WANTED, dag=UNPAUSED).acted is False, "a first start is left to the stream's DAG"
+    launcher.end(process_of(started(supervisor)), exit_code=1)
+    assert reconcile(supervisor, WANTED, dag=UNPAUSED).acted is False
+    end_earlier(ledger, LEFT_TO_ITS_TASK)
+    assert reconcile(supervisor, WANTED, dag=None).acted is False
+    done = reconcile(supervisor, WANTED, dag=UNPAUSED)
     assert (done.acted, words(done.supervised)) == (True, (SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE))
     assert len(launcher.requests) == 2
 
@@ -143,9 +237,10 @@ def test_a_driver_that_disappeared_from_a_paused_stream_is_closed(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     run = started(supervisor)
-    reconcile(supervisor, WANTED, is_paused=True)
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    reconcile(supervisor, WANTED, dag=PAUSED)
     launcher.disappear(process_of(run))
-    reconcile(supervisor, WANTED, is_paused=True)
+    reconcile(supervisor, WANTED, dag=PAUSED)
     assert find_run(ledger, run.run_id).state is RunState.LOST
     assert len(launcher.requests) == 1
 
@@ -160,7 +255,7 @@ def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
         SupervisionAction.REPLACE,
         SupervisionReason.DECLARATION_CHANGED,
     )
-    done = reconcile(supervisor, changed, is_paused=False)
+    done = reconcile(supervisor, changed, dag=UNPAUSED)
     assert (done.acted, words(done.supervised)) == (True, (SupervisionAction.WAIT, SupervisionReason.STOPPING))
     assert find_run(ledger, run.run_id).end_asked_because == "its declaration has changed"
     assert launcher.kills == []
@@ -177,7 +272,7 @@ def test_a_change_that_the_checkpoint_cannot_follow_leaves_the_run_alone(
     run = started(supervisor)
     deliver_first_batch(ledger, run)
     changed = continuous_stream(digest="new", inputs={"records": {"stream": {"rate": {}}}})
-    done = reconcile(supervisor, changed, is_paused=False)
+    done = reconcile(supervisor, changed, dag=UNPAUSED)
     assert (done.acted, words(done.supervised)) == (False, (SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED))
     assert "input records was `kafka connection=flights_kafka topics=flights` and is now `rate`" in (
         done.supervised.decision.explanation

@@ -50,13 +50,24 @@ def test_a_restart_makes_a_new_run(sluice: Sluice, ledger: Ledger) -> None:
     assert str(first.end_asked_because).startswith("restarted by command line: ")
 
 
-def test_a_stream_whose_dag_is_paused_is_not_started_beside_it(sluice: Sluice, ledger: Ledger) -> None:
+def test_a_stream_that_a_paused_dag_stops_is_started_by_name(sluice: Sluice, ledger: Ledger) -> None:
     suspend(ledger, "flights", SuspensionCause.PAUSED)
-    exit_code, _, errors = sluice("stream", "start", "flights")
-    assert exit_code == 1
-    assert "its DAG is paused in Airflow.\nUnpause the DAG flights" in errors
-    assert newest_run(ledger, "flights") is None
     assert "is stopped while its DAG is paused" in sluice("stream", "show", "flights")[1]
+    assert "Launch: Stream flights has never run." in sluice("stream", "start", "flights", "--dry-run")[1]
+    assert find_desired_state(ledger, "flights").suspension is SuspensionCause.PAUSED
+    sluice("stream", "reset-breaker", "flights")
+    assert find_desired_state(ledger, "flights").suspension is SuspensionCause.PAUSED
+    assert sluice("stream", "start", "flights")[0] == 0
+    assert find_desired_state(ledger, "flights").effective_state is DesiredState.RUNNING
+    assert newest_run(ledger, "flights") is not None
+
+
+def test_the_ledger_shows_its_airflow_and_is_given_to_another(sluice: Sluice) -> None:
+    assert "belongs to no Airflow yet" in sluice("ledger", "airflow")[1]
+    assert "would be given to Airflow new" in sluice("ledger", "airflow", "--give-to", "new", "--dry-run")[1]
+    assert "belongs to no Airflow yet" in sluice("ledger", "airflow")[1]
+    assert "belongs to Airflow new since" in sluice("ledger", "airflow", "--give-to", "new")[1]
+    assert document(sluice("ledger", "airflow", "--json"))["owner"]["airflow"] == "new"
 
 
 def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_giving_up_names_the_reason_the_count_and_the_next_step() -> None:
     assert decision.explanation == (
         "Run run-1 ended: broker gone. That is unknown: unexplained (no rule matches the error), failure 4 in a row, "
         "and no restart is left for this class. See the end of `sluice stream logs flights`, and the error itself. "
-        "Then start the stream again: unpause its DAG, or without Airflow `sluice stream start flights`."
+        "Then start the stream again: unpause its DAG, or `sluice stream start flights`."
     )
     assert decision.failure == failures(4, ended=SECOND).newest_failure
 

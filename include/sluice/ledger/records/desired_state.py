@@ -12,8 +12,9 @@ from sluice.ledger.records.run import DesiredState
 class SuspensionCause(StrEnum):
     """What keeps a stream from running although it is to run.
 
-    PAUSED: its DAG is paused in Airflow; over when the DAG is unpaused. MARKED: a person marked its task as failed or
-    successful; over when a person clears the task, triggers or unpauses the DAG, or starts the stream.
+    PAUSED: a person paused its DAG in Airflow; over when the DAG is unpaused, or a person starts the stream. MARKED: a
+    person marked its task as failed or successful; over when a person clears the task, triggers or unpauses the DAG, or
+    starts the stream.
     """
 
     PAUSED = "paused"

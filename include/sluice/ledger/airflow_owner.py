@@ -1,0 +1,122 @@
+"""The one Airflow that a ledger belongs to, and what it last said about its DAGs.
+
+Two Airflows on one ledger would undo each other's pauses each minute, and a new one has every DAG paused. So the first
+that asks gets the ledger, every other one is refused, and only a person gives it to another.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.errors import SettingsError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.models import DagPauseSeen, LedgerOwner
+from sluice.ledger.records.dag_pause import AirflowOwner, DagPause
+
+_ONLY = "airflow"
+"""The key of the only row."""
+
+
+def claim_for_airflow(ledger: Ledger, airflow: str) -> AirflowOwner:
+    """Give the ledger to an Airflow if it belongs to none yet.
+
+    Parameters
+    ----------
+    airflow: the id that this Airflow keeps in its own database.
+
+    Returns
+    -------
+    The Airflow that the ledger belongs to now.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    claim = insert(LedgerOwner).values(kind=_ONLY, airflow=airflow, claimed_by="").on_conflict_do_nothing()
+    with ledger.transaction() as connection:
+        connection.execute(claim)
+    owner = find_owner(ledger)
+    if owner is None:
+        raise AssertionError("a claimed ledger has an owner")  # rows of this table are never deleted
+    return owner
+
+
+def require_ownership(ledger: Ledger, airflow: str) -> None:
+    """Refuse an Airflow that the ledger does not belong to.
+
+    Raises
+    ------
+    SettingsError: when it belongs to another one.
+    LedgerError: when the ledger cannot be reached.
+    """
+    owner = claim_for_airflow(ledger, airflow)
+    if owner.airflow != airflow:
+        raise SettingsError(
+            f"This ledger belongs to Airflow {owner.airflow} since {owner.claimed_at:%Y-%m-%d %H:%M:%S %Z}, and this "
+            f"is Airflow {airflow}: it changes nothing.",
+            next_step="If it replaces the other one, whose metadata database is gone: "
+            f"`sluice ledger airflow --give-to {airflow}`. If both exist, give each a ledger of its own "
+            "(SLUICE_LEDGER_URL).",
+        )
+
+
+def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOwner:
+    """Give the ledger to an Airflow, whoever it belongs to. No stream is touched.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    change = {"airflow": airflow, "claimed_by": given_by}
+    gift = (
+        insert(LedgerOwner)
+        .values(kind=_ONLY, **change)
+        .on_conflict_do_update(index_elements=[LedgerOwner.kind], set_={**change, "claimed_at": func.now()})
+        .returning(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
+    )
+    with ledger.transaction() as connection:
+        return AirflowOwner(**connection.execute(gift).one()._mapping)
+
+
+def find_owner(ledger: Ledger) -> AirflowOwner | None:
+    """The Airflow that the ledger belongs to; none before the first one asked.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
+    with ledger.transaction() as connection:
+        row = connection.execute(query.where(LedgerOwner.kind == _ONLY)).one_or_none()
+    return None if row is None else AirflowOwner(**row._mapping)
+
+
+def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
+    """Whether the DAG of a stream was paused when Airflow was last asked; none when it never was.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    query = select(*DagPauseSeen.__table__.columns).where(DagPauseSeen.stream == stream)
+    with ledger.transaction() as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else DagPause(**row._mapping)
+
+
+def record_dag_pause(ledger: Ledger, stream: str, *, airflow: str, is_paused: bool) -> None:
+    """Record whether the DAG of a stream is paused. Called when that has changed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    change = {"airflow": airflow, "is_paused": is_paused}
+    seen = (
+        insert(DagPauseSeen)
+        .values(stream=stream, **change)
+        .on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_={**change, "observed_at": func.now()})
+    )
+    with ledger.transaction() as connection:
+        connection.execute(seen)

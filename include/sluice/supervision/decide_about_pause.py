@@ -1,0 +1,50 @@
+"""Whether a paused DAG is a person's request to stop its stream. Pure.
+
+| the DAG  | it was          | and                                            | effect  | why                          |
+|----------|-----------------|------------------------------------------------|---------|------------------------------|
+| unpaused | whatever        | the stream is suspended by a paused DAG        | RESUME  | a person unpaused it         |
+| unpaused | whatever        | else                                           | NOTHING |                              |
+| paused   | unpaused        | its newest DAG run failed, or it was given up  | NOTHING | Airflow paused it, no person |
+| paused   | unpaused        | else                                           | SUSPEND | a person paused it           |
+| paused   | paused, unknown | whatever                                       | NOTHING | nothing has changed          |
+
+"unknown" is a DAG that this Airflow was never asked about: a new Airflow creates every DAG paused, and that is nobody's
+request. What another Airflow said does not count.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sluice.ledger.records.dag_pause import DagObservation, DagPause
+
+
+class PauseEffect(StrEnum):
+    """What follows for the stream."""
+
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    NOTHING = "nothing"
+
+
+def decide_about_pause(
+    dag: DagObservation, *, known: DagPause | None, is_suspended: bool, is_given_up: bool
+) -> PauseEffect:
+    """Decide what an observed DAG means for its stream; the table above is the whole rule.
+
+    Parameters
+    ----------
+    known: what was recorded when Airflow was last asked.
+    is_suspended: whether a paused DAG suspends the stream now.
+    is_given_up: whether the stream was given up: its red task makes Airflow pause the DAG.
+    """
+    if not dag.is_paused:
+        return PauseEffect.RESUME if is_suspended else PauseEffect.NOTHING
+    was_unpaused = known is not None and known.airflow == dag.airflow and not known.is_paused
+    is_by_person = was_unpaused and not dag.has_failed and not is_given_up
+    return PauseEffect.SUSPEND if is_by_person and not is_suspended else PauseEffect.NOTHING
+
+
+def is_news(dag: DagObservation, known: DagPause | None) -> bool:
+    """Whether an observation differs from what is recorded, and so is to be recorded."""
+    return known is None or (known.airflow, known.is_paused) != (dag.airflow, dag.is_paused)

@@ -1,0 +1,44 @@
+"""What Airflow says about the DAGs of streams, by its Execution API: tasks cannot read its database."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetPreviousDagRun, PreviousDagRunResult
+
+from sluice.ledger.records.dag_pause import DagObservation
+
+_log = logging.getLogger(__name__)
+
+_AHEAD = timedelta(days=1)
+"""The newest DAG run is the one before a moment that no run has reached, however the clocks differ."""
+
+
+def observe_dag(dag_id: str, *, airflow: str) -> DagObservation | None:
+    """Observe the DAG of a stream; none for one that Airflow does not know.
+
+    Only a paused DAG is asked for its newest runs. A run that was triggered without a logical date has no place in
+    their order; while it runs the DAG has not failed.
+
+    Parameters
+    ----------
+    airflow: the id of this Airflow.
+    """
+    try:
+        is_paused = bool(task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused)
+        return DagObservation(airflow=airflow, is_paused=is_paused, has_failed=is_paused and _has_failed(dag_id))
+    except AirflowRuntimeError as error:
+        _log.info("stream=%s Airflow does not know its DAG: %s", dag_id, error)
+        return None
+
+
+def _has_failed(dag_id: str) -> bool:
+    """Whether the newest run of a DAG failed and none runs."""
+    if task_runner.RuntimeTaskInstance.get_dr_count(dag_id, states=["running"]):
+        return False
+    query = GetPreviousDagRun(dag_id=dag_id, logical_date=datetime.now(UTC) + _AHEAD)
+    answer = task_runner.SUPERVISOR_COMMS.send(query)
+    return isinstance(answer, PreviousDagRunResult) and answer.dag_run is not None and answer.dag_run.state == "failed"

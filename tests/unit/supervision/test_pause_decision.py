@@ -1,0 +1,46 @@
+"""Whether a paused DAG is a person's request: every row of the table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sluice.ledger.records.dag_pause import DagObservation, DagPause
+from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause
+
+PAUSED = DagObservation(airflow="ours", is_paused=True)
+UNPAUSED = DagObservation(airflow="ours", is_paused=False)
+FAILED = DagObservation(airflow="ours", is_paused=True, has_failed=True)
+
+
+def known(*, is_paused: bool, airflow: str = "ours") -> DagPause:
+    """What was recorded."""
+    return DagPause(
+        stream="flights", airflow=airflow, is_paused=is_paused, observed_at=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+
+
+WAS_UNPAUSED, WAS_PAUSED = known(is_paused=False), known(is_paused=True)
+OTHERS = known(is_paused=False, airflow="another")
+
+
+@pytest.mark.parametrize(
+    ("dag", "before", "is_suspended", "is_given_up", "effect"),
+    [
+        (UNPAUSED, WAS_PAUSED, True, False, PauseEffect.RESUME),
+        (UNPAUSED, None, True, False, PauseEffect.RESUME),
+        (UNPAUSED, WAS_PAUSED, False, True, PauseEffect.NOTHING),
+        (PAUSED, WAS_UNPAUSED, False, False, PauseEffect.SUSPEND),
+        (PAUSED, WAS_UNPAUSED, True, False, PauseEffect.NOTHING),
+        (PAUSED, WAS_UNPAUSED, False, True, PauseEffect.NOTHING),
+        (FAILED, WAS_UNPAUSED, False, False, PauseEffect.NOTHING),
+        (PAUSED, WAS_PAUSED, False, False, PauseEffect.NOTHING),
+        (PAUSED, None, False, False, PauseEffect.NOTHING),
+        (PAUSED, OTHERS, False, False, PauseEffect.NOTHING),
+    ],
+)
+def test_a_pause_counts_when_a_person_made_it(
+    dag: DagObservation, before: DagPause | None, is_suspended: bool, is_given_up: bool, effect: PauseEffect
+) -> None:
+    assert decide_about_pause(dag, known=before, is_suspended=is_suspended, is_given_up=is_given_up) is effect
