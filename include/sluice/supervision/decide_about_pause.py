@@ -8,7 +8,7 @@
 | paused   | unpaused        | else                                           | SUSPEND | a person paused it           |
 | paused   | paused, unknown | whatever                                       | NOTHING | nothing has changed          |
 
-"unknown" is a DAG that this Airflow was never asked about: a new Airflow creates every DAG paused, and that is nobody's
+"unknown" is a DAG that this Airflow was never asked about: a new Airflow creates every DAG paused, and that is not a person's
 request. What another Airflow said does not count.
 """
 
