@@ -8,8 +8,8 @@
 | paused   | unpaused        | else                                           | SUSPEND | a person paused it           |
 | paused   | paused, unknown | whatever                                       | NOTHING | nothing has changed          |
 
-"unknown" is a DAG that this Airflow was never asked about: a new Airflow creates every DAG paused, and that is not a person's
-request. What another Airflow said does not count.
+"unknown" is a DAG that this Airflow was never asked about: a new Airflow creates every DAG paused, which no person has
+requested. What another Airflow said does not count.
 """
 
 from __future__ import annotations
