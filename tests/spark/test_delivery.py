@@ -15,7 +15,7 @@ from tests.fixtures.streams_of_tables import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import CheckpointError, DeliveryError, DivergedError, SchemaError
+from sluice.errors import CheckpointError, DeliveryError, SchemaError
 from sluice.ledger.batches import recent_batches, record_batch, totals
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import newest_run
@@ -113,26 +113,6 @@ def test_without_the_mark_it_would_be_written_twice(copying: Workshop, stream_na
         copying.run(stream_name)
 
     assert [row["id"] for row in copying.rows("target")] == [1, 1]
-
-
-def test_a_checkpoint_older_than_the_table_is_refused(copying: Workshop, stream_name: str) -> None:
-    for number in (1, 2):
-        copying.append("source", [{"id": number, "word": "x"}])
-        copying.run(stream_name)
-    copying.forget_last_commit(stream_name)
-    for file in (copying.checkpoint(stream_name) / "offsets").glob("*1*"):
-        file.unlink()
-    copying.append("source", [{"id": 3, "word": "x"}])
-
-    with pytest.raises(DivergedError, match=f"already holds another batch {stream_name}:1:1: its end offsets differ"):
-        copying.run(stream_name)
-
-    assert [row["id"] for row in copying.rows("target")] == [1, 2]
-    run = newest_run(copying.ledger, stream_name)
-    assert run is not None
-    assert (run.state, run.exit_code) == (RunState.FAILED, 1)
-    assert run.reason is not None
-    assert run.reason.startswith("DivergedError: ")
 
 
 TWO_OUTPUTS = """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sluice.errors import DivergedError, MarkError, StagingError, StaleTokenError
+from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.staged_batch import (
     BatchSummary,
     StagedBatch,
@@ -41,13 +42,16 @@ class AbandonReason(StrEnum):
 
     STALE_TOKEN: it was staged after a newer run had begun. OTHER_GENERATION: its generation is not the open one.
     STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not start at the offsets where the
-    previous batch ends. LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream reset`).
+    previous batch ends. NOT_PLANNED: the checkpoint has not planned it, or has planned other offsets under its
+    number; its input is read again. LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream
+    reset`).
     """
 
     STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is not a secret
     OTHER_GENERATION = "other_generation"
     STAGED_TWICE = "staged_twice"
     OUT_OF_CHAIN = "out_of_chain"
+    NOT_PLANNED = "not_planned"
     LEFT_BEHIND = "left_behind"
 
 
@@ -65,8 +69,8 @@ class PublicationPlan:
 
     position: how far the output is published.
     ready: the chain of batches to publish next, in order.
-    published: batches at or below the mark, which only have to be cleared.
-    abandoned: batches that are never published.
+    published: the batches at or below the mark that became visible; they only have to be cleared.
+    abandoned: batches that are never published; those at or below the mark are cleared with the others.
     """
 
     position: MarkPosition
@@ -80,22 +84,28 @@ class PublicationPlan:
         return (self.position.generation, self.position.batch)
 
 
-def plan_publication(position: MarkPosition, staged: Sequence[StagedBatch]) -> PublicationPlan:
+def plan_publication(
+    position: MarkPosition, staged: Sequence[StagedBatch], *, checkpoint: CheckpointPosition | None = None
+) -> PublicationPlan:
     """Decide for each staged batch whether it is published next, is published already, or is abandoned.
 
     Parameters
     ----------
     position: how far the output is published.
     staged: from `staged_batches`, in the order of staging.
+    checkpoint: the one that the stream continues from. A batch that it has not planned is not published, because its
+        input is read again; unset where the checkpoint is not known.
     """
-    published = tuple(batch for batch in staged if is_published(batch, position))
-    ahead = [batch for batch in staged if batch not in published]
-    stale = [batch for batch in ahead if batch.is_overtaken]
-    chain = _chain(position, [batch for batch in ahead if not batch.is_overtaken])
+    behind = [batch for batch in staged if is_behind(batch, position)]
+    ahead = [batch for batch in staged if batch not in behind]
+    published = _published(position, behind)
+    planned = [batch for batch in ahead if checkpoint is None or checkpoint.has_planned(batch.summary)]
+    chain = _chain(position, [batch for batch in planned if not batch.is_overtaken])
+    kept = {batch.snapshot_id for batch in (*published, *chain)}
     abandoned = tuple(
-        AbandonedBatch(batch=batch, reason=_reason(batch, position, chain, stale))
-        for batch in ahead
-        if batch not in chain
+        AbandonedBatch(batch=batch, reason=_reason(batch, position, kept=(*published, *chain), planned=planned))
+        for batch in staged
+        if batch.snapshot_id not in kept
     )
     return PublicationPlan(position=position, ready=tuple(chain), published=published, abandoned=abandoned)
 
@@ -117,14 +127,26 @@ def whole_batches(plans: Sequence[PublicationPlan]) -> tuple[Mapping[str, Staged
     return tuple(by_output for position, by_output in sorted(by_position.items()) if position <= end)
 
 
-def is_published(batch: StagedBatch, position: MarkPosition) -> bool:
-    """Whether a staged batch is visible already.
+def is_behind(batch: StagedBatch, position: MarkPosition) -> bool:
+    """Whether a staged batch lies at or below the mark: it is visible, or another one of its number is.
 
     No generation opens while batches of the previous one are staged. An overtaken batch of an older generation was
     staged after that and was never published.
     """
     is_left_over = batch.is_overtaken and batch.summary.key.generation < position.generation
     return batch.position <= (position.generation, position.batch) and not is_left_over
+
+
+def counting_twin(twins: Sequence[StagedBatch]) -> StagedBatch:
+    """Of several snapshots of one batch the one that is published, whoever asks: the newest run's, and of that run's,
+    after a lost answer, the first. A newer run computed its next batches after its own snapshot.
+
+    Parameters
+    ----------
+    twins: at least one, in the order of staging; none of them is overtaken.
+    """
+    best = max(twin.summary.token for twin in twins)
+    return next(twin for twin in twins if twin.summary.token == best)
 
 
 def batches_to_publish(
@@ -214,14 +236,33 @@ def _diverged(what: str) -> DivergedError:
     )
 
 
+def _published(position: MarkPosition, behind: Sequence[StagedBatch]) -> tuple[StagedBatch, ...]:
+    """The batches at or below the mark that became visible, one for each number, in order.
+
+    What was staged after a newer run had begun was never published. Of the others the offsets decide: the newest batch
+    ends where the mark says, and each one ends where the next one starts.
+    """
+    found: list[StagedBatch] = []
+    follower = (position.generation, position.batch + 1)
+    ends = position.end_offsets_digest
+    for place in sorted({batch.position for batch in behind}, reverse=True):
+        if place != (follower[0], follower[1] - 1):  # those in between are cleared
+            ends = None
+        twins = [batch for batch in behind if batch.position == place and not batch.is_overtaken]
+        fitting = [twin for twin in twins if ends in (None, offsets_digest(twin.summary.end_offsets))]
+        follower, ends = place, None
+        if fitting:
+            found.append(counting_twin(fitting))
+            ends = offsets_digest(found[-1].summary.start_offsets)
+    return tuple(reversed(found))
+
+
 def _chain(position: MarkPosition, ahead: Sequence[StagedBatch]) -> list[StagedBatch]:
     chain: list[StagedBatch] = []
     while following := [batch for batch in ahead if _follows(position, batch)]:
-        # Of two snapshots of one batch the newer run's counts: that run computed its next batches after it.
-        best = max(batch.summary.token for batch in following)
-        chosen = next(batch for batch in following if batch.summary.token == best)
+        chosen = counting_twin(following)
         chain.append(chosen)
-        position = position_after(chosen.summary, token=best)
+        position = position_after(chosen.summary, token=chosen.summary.token)
     return chain
 
 
@@ -231,12 +272,15 @@ def _follows(position: MarkPosition, batch: StagedBatch) -> bool:
 
 
 def _reason(
-    batch: StagedBatch, position: MarkPosition, chain: Sequence[StagedBatch], stale: Sequence[StagedBatch]
+    batch: StagedBatch, position: MarkPosition, *, kept: Sequence[StagedBatch], planned: Sequence[StagedBatch]
 ) -> AbandonReason:
-    if batch.summary.key.generation != position.generation:
+    has_twin = any(batch.position == one.position for one in kept)
+    if batch.summary.key.generation != position.generation and not has_twin:
         return AbandonReason.OTHER_GENERATION
-    if batch in stale:
+    if batch.is_overtaken:
         return AbandonReason.STALE_TOKEN
-    if any(batch.position == chosen.position for chosen in chain):
+    if has_twin:
         return AbandonReason.STAGED_TWICE
+    if batch not in planned and not is_behind(batch, position):
+        return AbandonReason.NOT_PLANNED
     return AbandonReason.OUT_OF_CHAIN

@@ -12,7 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.errors import LakehouseError
-from sluice.publication.chain import AbandonedBatch, is_published, refuse_stale_token
+from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.publication.chain import AbandonedBatch, is_behind, refuse_stale_token
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.marks import load_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -49,7 +50,7 @@ def clear_staging(
     *,
     token: int,
     abandoned: Sequence[AbandonedBatch] = (),
-    unrecorded: Collection[int] = (),
+    unrecorded: Collection[PublicationKey] = (),
     superseded_files: Sequence[str] = (),
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> Clearance:
@@ -63,7 +64,7 @@ def clear_staging(
     ----------
     token: the fencing token of the run that clears. The runs after it may not have recorded what it would clear.
     abandoned: from `plan_publication`, after they were reported.
-    unrecorded: the numbers of published batches to keep, because the ledger does not have them yet.
+    unrecorded: published batches to keep, because the ledger does not have them yet.
     superseded_files: from publications: staged files whose rows are visible in larger files. Those of the cleared
         batches are deleted, once the staging table no longer lists them.
 
@@ -81,8 +82,8 @@ def clear_staging(
         position = load_target_state(catalog, output).position(output)
         refuse_stale_token(position, token, target=output.target)
         staged = staged_batches(staging, stream=output.stream, output=output.output)
-        done = [batch for batch in staged if is_published(batch, position)]
-        recorded = [batch for batch in done if batch.summary.key.batch not in unrecorded]
+        done = [batch for batch in staged if is_behind(batch, position)]
+        recorded = [batch for batch in done if batch.summary.key not in unrecorded]
         gone = (*recorded, *(batch for batch in staged if batch.snapshot_id in never))
         if not gone:
             return NothingToCommit(snapshot_id=None)

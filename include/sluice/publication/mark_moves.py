@@ -29,6 +29,7 @@ from sluice.publication.chain import (
     refuse_stale_token,
 )
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
@@ -257,8 +258,14 @@ def _move(
     return mark
 
 
-def plan_output(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
+def plan_output(
+    catalog: Catalog, output: StagedOutput, *, checkpoint: CheckpointPosition | None = None
+) -> PublicationPlan:
     """Load target and staging table of an output and plan what to do with everything that is staged.
+
+    Parameters
+    ----------
+    checkpoint: the one that the stream continues from; unset where it is not known.
 
     Raises
     ------
@@ -268,7 +275,7 @@ def plan_output(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
     position = load_target_state(catalog, output).position(output)
     staging = load_staging_table(catalog, output)
     staged = staged_batches(staging, stream=output.stream, output=output.output)
-    return plan_publication(position, staged)
+    return plan_publication(position, staged, checkpoint=checkpoint)
 
 
 def leave_generations_before(
@@ -300,6 +307,6 @@ def leave_generations_before(
     abandoned = (*left, *plan.abandoned)
     for lost in abandoned:
         _log.warning("%s: staged batch %s is abandoned: %s", output, lost.batch.summary.key, lost.reason)
-    visible = [batch.summary.key.batch for batch in plan.published]
+    visible = [batch.summary.key for batch in plan.published]
     clear_staging(catalog, output, token=token, abandoned=abandoned, unrecorded=visible)
     return abandoned

@@ -18,7 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_e
 from sluice.errors import LedgerError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
 _log = logging.getLogger(__name__)
@@ -47,54 +47,58 @@ class Recording:
         self._awaits_publication = awaits_publication
         self._reached = reached
         self._changed = threading.Condition()
-        self._observed: dict[int, BatchObservation] = {}
-        self._published: dict[int, Mapping[str, int]] = {}
-        self._unrecorded: set[int] = set()
+        self._observed: dict[PublicationKey, BatchObservation] = {}
+        self._published: dict[PublicationKey, Mapping[str, int]] = {}
+        self._unrecorded: set[PublicationKey] = set()
 
     @property
-    def unrecorded(self) -> frozenset[int]:
+    def unrecorded(self) -> frozenset[PublicationKey]:
         """The batches that are visible and that the ledger does not have yet."""
         with self._changed:
             return frozenset(self._unrecorded)
 
     def observed(self, batch: BatchObservation) -> None:
         """Take what Spark reported of a batch."""
-        number = batch.key.batch
         with self._changed:
-            self._observed[number] = batch
+            self._observed[batch.key] = batch
             if not self._awaits_publication:
-                self._published[number] = batch.snapshot_ids
-        self._hand_over_if_whole(number)
+                self._published[batch.key] = batch.snapshot_ids
+        self._hand_over_if_whole(batch.key)
 
-    def published(self, number: int, snapshot_ids: Mapping[str, int]) -> None:
+    def published(self, key: PublicationKey, snapshot_ids: Mapping[str, int]) -> None:
         """Take note that a batch is visible. snapshot_ids: of the targets, by output."""
         with self._changed:
-            self._published[number] = snapshot_ids
-            self._unrecorded.add(number)
-        self._hand_over_if_whole(number)
+            self._published[key] = snapshot_ids
+            self._unrecorded.add(key)
+        self._hand_over_if_whole(key)
 
     def recovered(self, batch: BatchObservation) -> None:
         """Take a batch that an earlier driver staged and that this one knows from its snapshots alone."""
         with self._changed:
-            self._unrecorded.add(batch.key.batch)
-        self._hand_over(batch, lambda: self._recorded(batch.key.batch))
+            self._unrecorded.add(batch.key)
+        self._hand_over(batch, lambda: self._recorded(batch.key))
+
+    def awaits_repetition(self, key: PublicationKey) -> None:
+        """Take note of a visible batch that Spark runs again and then reports; until then it counts as unrecorded."""
+        with self._changed:
+            self._unrecorded.add(key)
 
     def await_settled(self, timeout_seconds: float) -> bool:
         """Wait until the ledger has every batch that is visible, at most so long. Returns whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._unrecorded, timeout_seconds)
 
-    def _hand_over_if_whole(self, number: int) -> None:
+    def _hand_over_if_whole(self, key: PublicationKey) -> None:
         with self._changed:
-            if number not in self._observed or number not in self._published:
+            if key not in self._observed or key not in self._published:
                 return
-            batch, snapshot_ids = self._observed.pop(number), self._published.pop(number)
-        self._hand_over(replace(batch, snapshot_ids=snapshot_ids), lambda: self._recorded(number))
+            batch, snapshot_ids = self._observed.pop(key), self._published.pop(key)
+        self._hand_over(replace(batch, snapshot_ids=snapshot_ids), lambda: self._recorded(key))
 
-    def _recorded(self, number: int) -> None:
+    def _recorded(self, key: PublicationKey) -> None:
         self._reached(CrashPoint.RECORDED)
         with self._changed:
-            self._unrecorded.discard(number)
+            self._unrecorded.discard(key)
             self._changed.notify_all()
 
 

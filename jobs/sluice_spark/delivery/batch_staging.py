@@ -17,6 +17,7 @@ from pyspark.sql import functions as fn
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.publication.chain import counting_twin
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
@@ -172,9 +173,8 @@ def find_staged(catalog: Catalog, output: StagedOutput, batch: BatchSummary) -> 
 
 def _staged_in(table: Table, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
     staged = staged_batches(table, stream=output.stream, output=output.output)
-    return next(
-        (found for found in reversed(staged) if not found.is_overtaken and _is_same(found.summary, batch)), None
-    )
+    twins = [found for found in staged if not found.is_overtaken and _is_same(found.summary, batch)]
+    return counting_twin(twins) if twins else None
 
 
 def _is_same(staged: BatchSummary, batch: BatchSummary) -> bool:

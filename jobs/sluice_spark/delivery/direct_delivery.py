@@ -98,10 +98,10 @@ class DirectDelivery:
         output = self.target.output
         found = self._find(number)
         if found is None:
-            self.context.recording.published(number, {})
+            self.context.recording.published(self.context.run.key(number), {})
             return DeliveredBatch(rows={}, counted_by_spark=output)
         self.context.reached(CrashPoint.PUBLISHED)
-        self.context.recording.published(number, {output: found.snapshot_id})
+        self.context.recording.published(self.context.run.key(number), {output: found.snapshot_id})
         return DeliveredBatch(rows={output: found.rows})
 
     def _record_unrecorded(self, offsets: OffsetLog) -> None:

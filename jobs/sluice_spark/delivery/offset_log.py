@@ -30,6 +30,20 @@ class BatchRange:
     watermark: datetime | None
 
 
+def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
+    """The offsets of an entry of the offset log, which has one for each source.
+
+    Parameters
+    ----------
+    texts: as the sources write them; none for a source without an offset.
+    sources: the input of each source, in Spark's order.
+    """
+    offsets: dict[str, str | None] = dict.fromkeys(sources)
+    for index, text in enumerate(texts):
+        offsets[sources[index] if index < len(sources) else f"source {index}"] = text
+    return canonical_offsets(offsets)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLog:
     """The offset log of a stream's query, which Spark writes before it hands a batch over.
@@ -78,11 +92,8 @@ class OffsetLog:
         return found.get()
 
     def _canonical(self, entry: JavaObject | None) -> str:
-        offsets: dict[str, str | None] = dict.fromkeys(self.sources)
-        if entry is not None:
-            planned = entry.offsets()
-            for index in range(planned.size()):
-                name = self.sources[index] if index < len(self.sources) else f"source {index}"
-                offset = planned.apply(index)
-                offsets[name] = str(offset.get().json()) if offset.isDefined() else None
-        return canonical_offsets(offsets)
+        if entry is None:
+            return canonical_end((), self.sources)
+        planned = entry.offsets()
+        offsets = [planned.apply(index) for index in range(planned.size())]
+        return canonical_end([str(one.get().json()) if one.isDefined() else None for one in offsets], self.sources)

@@ -107,13 +107,13 @@ class Publisher:
                     found[target.output] = snapshot.snapshot_id
         return found
 
-    def clear(self, *, unrecorded: Collection[int] = ()) -> None:
+    def clear(self, *, unrecorded: Collection[PublicationKey] = ()) -> None:
         """Remove visible batches from the staging tables.
 
         Parameters
         ----------
-        unrecorded: the numbers of batches that the ledger does not have yet; they stay, because after a crash the
-            ledger gets them from the staging tables.
+        unrecorded: batches that the ledger does not have yet; they stay, because after a crash the ledger gets them
+            from the staging tables.
         """
         for target in self.targets:
             cleared = clear_staging(
@@ -152,7 +152,13 @@ class Publisher:
 
 
 def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarget) -> bool:
-    key = batch.key
+    key, end = batch.key, position.end_offsets_digest
+    if key.generation == position.generation and key.batch < position.batch and end is not None:
+        raise DivergedError(
+            f"Batch {key} begins although {target.declared.table} already holds batches up to {position.batch}: the "
+            "checkpoint is older than the table.",
+            next_step="Restore the newest checkpoint.",
+        )
     if (key.generation, key.batch) != (position.generation, position.batch):
         return (key.generation, key.batch) < (position.generation, position.batch)
     if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from sluice.errors import StaleTokenError
 from sluice.ledger.table_locks import PublicationLocks
+from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import BatchSummary
 from sluice.tables.catalog import open_catalog
@@ -25,11 +26,17 @@ from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, log_d
 from sluice_spark.delivery.delivery_context import DeliveryContext
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.offset_log import OffsetLog
+from sluice_spark.delivery.offset_log import OffsetLog, canonical_end
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
-from sluice_spark.delivery.stream_takeover import publish_staged, recovered_observation, take_stream_over
+from sluice_spark.delivery.stream_takeover import (
+    marked_batches,
+    publish_staged,
+    recovered_observation,
+    take_stream_over,
+)
 from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_planned_offsets
 
 _log = logging.getLogger(__name__)
 
@@ -73,14 +80,25 @@ class StagedDelivery:
     def _take_over(self) -> None:
         generation, newest_committed = self.context.run.generation, self.context.found.newest_committed
         take_stream_over(self.publisher, generation=generation, newest_committed=newest_committed)
-        for batch in publish_staged(self.publisher):
-            self.publication.note_recovered()
+        checkpoint = self._checkpoint()
+        for batch in publish_staged(self.publisher, checkpoint):
             observation = recovered_observation(batch)
-            # A batch that the checkpoint has not committed comes again, and is then recorded with all that Spark knows
-            # of it. A batch of an earlier generation never does.
-            is_left = observation.key.generation < generation
-            if is_left or observation.key.batch <= newest_committed:
-                self.context.recording.recovered(observation)
+            # A batch of an earlier generation never comes again.
+            comes_again = observation.key.generation == generation and not checkpoint.has_committed(observation.key)
+            self.publication.note_recovered(observation, comes_again=comes_again)
+
+    def _checkpoint(self) -> CheckpointPosition:
+        """How far the checkpoint goes now that no older run can publish any more."""
+        spark, location, generation = self.offsets.spark, self.context.checkpoint, self.context.run.generation
+        state = read_checkpoint(spark, location)
+        first = min((state.newest_committed, *marked_batches(self.publisher, generation=generation)))
+        planned = read_planned_offsets(spark, location, range(first, state.newest_planned + 1))
+        return CheckpointPosition(
+            generation=generation,
+            newest_planned=state.newest_planned,
+            newest_committed=state.newest_committed,
+            end_offsets={number: canonical_end(texts, self.offsets.sources) for number, texts in planned.items()},
+        )
 
     def _deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
         self.context.reached(CrashPoint.BATCH_BEGUN)
@@ -95,7 +113,7 @@ class StagedDelivery:
         self.context.reached(CrashPoint.STAGED)
         self.context.reached(CrashPoint.AUDITED)
         if visible == self.publisher.outputs:  # the marks may have moved on since, without rows
-            self.publication.note_visible([number], self.publisher.snapshots_of(batch.key))
+            self.publication.note_visible([batch.key], self.publisher.snapshots_of(batch.key))
         else:
             self.publication.publish(look.batches, look.tables)
         staged = {output: one.summary.rows or 0 for output, one in look.batches.items()}

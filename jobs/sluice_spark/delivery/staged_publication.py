@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from pyiceberg.table import Table
 
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput, no_tables
 
@@ -101,19 +102,29 @@ class StagedPublication:
         else:
             self._publish([batch], staging)
 
-    def note_visible(self, numbers: Sequence[int], snapshot_ids: Mapping[str, int]) -> None:
+    def note_visible(self, keys: Sequence[PublicationKey], snapshot_ids: Mapping[str, int]) -> None:
         """Note that batches are visible. snapshot_ids: of the targets, by output."""
-        for number in numbers:
+        for key in keys:
             self._uncleared += 1
-            self.recording.published(number, snapshot_ids)
+            self.recording.published(key, snapshot_ids)
 
-    def note_recovered(self) -> None:
-        """Note that a batch of an earlier run is visible and still in the staging tables."""
+    def note_recovered(self, batch: BatchObservation, *, comes_again: bool) -> None:
+        """Note that a batch of an earlier run is visible and still in the staging tables.
+
+        Parameters
+        ----------
+        comes_again: whether Spark runs it again, because the checkpoint has not committed it. It is then recorded with
+            all that Spark knows of it, and stays staged until it is: another crash in between would lose its record.
+        """
         self._uncleared += 1
+        if comes_again:
+            self.recording.awaits_repetition(batch.key)
+        else:
+            self.recording.recovered(batch)
 
     def _publish(self, batches: Sequence[StagedByOutput], staging: Mapping[str, Table] = no_tables) -> None:
         snapshot_ids = self.publisher.publish(batches, staging=staging)
-        self.note_visible([next(iter(batch.values())).summary.key.batch for batch in batches], snapshot_ids)
+        self.note_visible([next(iter(batch.values())).summary.key for batch in batches], snapshot_ids)
         if self._overlapped is not None:
             self._clear_when_worthwhile()
 

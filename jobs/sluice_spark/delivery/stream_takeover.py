@@ -12,7 +12,10 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.chain import whole_batches
+from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
+from sluice.publication.marks import load_target_state
 from sluice.publication.missing_files import find_missing_files, refuse_missing_files
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_layout import ensure_staging_table
@@ -54,8 +57,12 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
         open_generation(catalog, names, generation=generation, token=token, batch=newest_committed)
 
 
-def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
+def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tuple[StagedByOutput, ...]:
     """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
+
+    Parameters
+    ----------
+    checkpoint: read after `take_stream_over`: until then an older run could still plan, stage and publish.
 
     Returns
     -------
@@ -63,10 +70,13 @@ def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
 
     Raises
     ------
+    DivergedError: when the checkpoint is older than a table, or has committed a batch that is not there.
     StagedFilesMissingError: when a file of a staged batch is gone. The batches before it are published.
     DeliveryError, LakehouseError: when a staged batch cannot be published.
     """
-    plans = [plan_output(publisher.catalog, target.names) for target in publisher.targets]
+    for target in publisher.targets:
+        _refuse_newer_table(publisher.catalog, target, checkpoint)
+    plans = [plan_output(publisher.catalog, target.names, checkpoint=checkpoint) for target in publisher.targets]
     for abandoned in (batch for plan in plans for batch in plan.abandoned):
         staged = abandoned.batch.summary
         _log.warning("batch %s, output %s: never published: %s", staged.key, staged.output, abandoned.reason)
@@ -76,7 +86,16 @@ def publish_staged(publisher: Publisher) -> tuple[StagedByOutput, ...]:
     if waiting:
         _log.info("publishing %d batches that an earlier run has staged", len(waiting))
         _publish_what_exists(publisher, waiting, ready)
+    for target in publisher.targets:
+        reached = load_target_state(publisher.catalog, target.names).position(target.names)
+        refuse_missing_batches(reached, checkpoint, output=target.names)
     return whole
+
+
+def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:
+    """The numbers of the batches at which the marks of a generation stand."""
+    positions = [load_target_state(publisher.catalog, one.names).position(one.names) for one in publisher.targets]
+    return tuple(sorted({each.batch for each in positions if each.generation == generation}))
 
 
 def _publish_what_exists(
@@ -118,6 +137,12 @@ def recovered_observation(batch: StagedByOutput) -> BatchObservation:
         snapshot_ids={},
         durations_ms={},
     )
+
+
+def _refuse_newer_table(catalog: Catalog, target: IcebergTarget, checkpoint: CheckpointPosition) -> None:
+    state = load_target_state(catalog, target.names)
+    known = published_beyond(state.table, target.names, checkpoint)
+    refuse_newer_table(state.position(target.names), checkpoint, output=target.names, known=known)
 
 
 def _require_partitions(catalog: Catalog, target: IcebergTarget) -> None:

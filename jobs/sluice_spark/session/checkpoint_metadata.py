@@ -6,7 +6,7 @@ When the `metadata` of a checkpoint is missing, Spark 4.1 silently starts with a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,9 @@ from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
+
+
+_NO_OFFSET = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,24 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
     )
 
 
+def read_planned_offsets(
+    spark: SparkSession, location: str, batches: Iterable[int]
+) -> dict[int, tuple[str | None, ...]]:
+    """The end offsets of some batches as the offset log holds them, one for each source; none where a source has none.
+
+    Batches that the log does not hold any more, or not yet, are left out.
+    """
+    jvm = jvm_of(spark)
+    folder = jvm.org.apache.hadoop.fs.Path(location)
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    texts = {batch: _offset_log_text(jvm, files, folder, batch) for batch in batches}
+    return {
+        batch: tuple(None if line == _NO_OFFSET else line for line in text.split("\n")[2:])
+        for batch, text in texts.items()
+        if text is not None
+    }
+
+
 def require_own_checkpoint(found: CheckpointState, generation: GenerationObservation) -> None:
     """Check that a checkpoint is the one that the ledger has registered.
 
@@ -106,18 +127,28 @@ def require_own_checkpoint(found: CheckpointState, generation: GenerationObserva
 
 def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batch: int) -> dict[str, Any]:
     """The metadata of a batch in the offset log; empty when the log does not contain the batch."""
-    path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
-    if batch < 0 or not files.exists(path):
+    text = _offset_log_text(jvm, files, folder, batch)
+    if text is None:
         return {}
-    _, _, rest = _read_text(jvm, files.open(path)).partition("\n")
+    _, _, rest = text.partition("\n")
     try:
         found: dict[str, Any] = json.loads(rest.partition("\n")[0])
     except ValueError as error:
         raise CheckpointError(
-            f"The offset log of the checkpoint cannot be read: {path.toString()} contains {rest[:80]!r}.",
+            f"The offset log of the checkpoint cannot be read: {folder.toString()}/offsets/{batch} contains "
+            f"{rest[:80]!r}.",
             next_step="Restore the checkpoint.",
         ) from error
     return found
+
+
+def _offset_log_text(jvm: JavaObject, files: JavaObject, folder: JavaObject, batch: int) -> str | None:
+    """The entry of a batch in the offset log; none when the log does not contain the batch.
+
+    Source: Spark 4.1's `OffsetSeqLog`: a version, a line of metadata, and a line for each source.
+    """
+    path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
+    return _read_text(jvm, files.open(path)) if batch >= 0 and files.exists(path) else None
 
 
 def _planned_at(metadata: Mapping[str, Any]) -> datetime:

@@ -31,7 +31,7 @@ def test_what_the_ledger_does_not_have_yet_stays(bench: Workbench) -> None:
     batches = [bench.stage(number, [number]) for number in range(4)]
     bench.publish(*batches[:3])
 
-    assert bench.clear(unrecorded={1}).batches == (batches[0], batches[2])
+    assert bench.clear(unrecorded={batches[1].summary.key}).batches == (batches[0], batches[2])
     assert bench.staged() == (batches[1], batches[3])
     bench.publish(batches[3])
     assert bench.clear().batches == (batches[1], batches[3])
@@ -72,7 +72,8 @@ def test_files_that_the_staging_table_still_lists_are_kept(bench: Workbench) -> 
     batches = [bench.stage(number, [number]) for number in range(4)]
     published = bench.publish(*batches, merge_small=True)
     io = bench.target().io
-    cleared = bench.clear(unrecorded={2, 3}, superseded_files=published.superseded_files)
+    unrecorded = {batch.summary.key for batch in batches[2:]}
+    cleared = bench.clear(unrecorded=unrecorded, superseded_files=published.superseded_files)
     assert live_rows(bench) == 2, "the rows of the batches that are still staged can be read"
     assert len(cleared.superseded_left) == 2
     assert all(io.new_input(path).exists() for path in cleared.superseded_left)

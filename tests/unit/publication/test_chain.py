@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.ledger.records.stream_batch import PublicationKey
-from sluice.publication.chain import MarkPosition, batches_to_publish, plan_publication, whole_batches
+from sluice.publication.chain import AbandonReason, MarkPosition, batches_to_publish, plan_publication, whole_batches
+from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, canonical_offsets, offsets_digest, read_summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +26,17 @@ def offsets(value: int) -> str:
     return canonical_offsets({"in": {"0": value}})
 
 
-def staged(snapshot_id: int, batch: int, start: int, end: int, *, token: int = 1, generation: int = 1) -> StagedBatch:
+def staged(
+    snapshot_id: int,
+    batch: int,
+    start: int,
+    end: int,
+    *,
+    token: int = 1,
+    generation: int = 1,
+    rows: int = 1,
+    is_overtaken: bool = False,
+) -> StagedBatch:
     summary = BatchSummary(
         key=PublicationKey(stream="s", generation=generation, batch=batch),
         output="main",
@@ -34,10 +45,10 @@ def staged(snapshot_id: int, batch: int, start: int, end: int, *, token: int = 1
         start_offsets=offsets(start),
         end_offsets=offsets(end),
         watermark=NOW,
-        rows=1,
+        rows=rows,
     )
     return StagedBatch(
-        summary=summary, snapshot_id=snapshot_id, parent_id=None, staged_at=NOW, data_files=1, is_overtaken=False
+        summary=summary, snapshot_id=snapshot_id, parent_id=None, staged_at=NOW, data_files=1, is_overtaken=is_overtaken
     )
 
 
@@ -95,6 +106,38 @@ def test_nothing_follows_a_batch_that_lacks_an_output() -> None:
 def test_of_two_that_follow_the_newer_runs_one_counts() -> None:
     old, new = staged(1, 0, 0, 1, token=1), staged(2, 0, 0, 2, token=2)
     assert plan_publication(position(-1), [old, new, staged(3, 1, 2, 3, token=2)]).ready[0] == new
+
+
+def test_a_zombies_twin_of_a_visible_batch_is_not_what_is_visible() -> None:
+    own = staged(1, 0, 0, 1, token=2)
+    zombies = staged(2, 0, 0, 3, token=1, rows=3, is_overtaken=True)
+    plan = plan_publication(position(0, end=1), [own, zombies])
+    assert plan.published == (own,)
+    assert [(lost.batch, lost.reason) for lost in plan.abandoned] == [(zombies, AbandonReason.STALE_TOKEN)]
+
+
+def test_of_two_twins_behind_the_mark_the_one_that_ends_where_the_mark_says_is_visible() -> None:
+    lost, own, newest = staged(1, 0, 0, 9, token=3), staged(2, 0, 0, 1, token=2), staged(3, 1, 1, 2, token=2)
+    plan = plan_publication(position(1, end=2), [lost, own, newest])
+    assert plan.published == (own, newest), "the newest batch starts where its predecessor ends"
+    assert [(gone.batch, gone.reason) for gone in plan.abandoned] == [(lost, AbandonReason.STAGED_TWICE)]
+
+
+def test_a_batch_that_only_a_zombie_left_behind_is_not_taken_for_the_visible_one() -> None:
+    zombies = staged(2, 0, 0, 3, token=1, is_overtaken=True)
+    plan = plan_publication(position(0, end=1), [zombies])
+    assert plan.published == ()
+    assert [lost.batch for lost in plan.abandoned] == [zombies]
+
+
+def test_what_the_checkpoint_has_not_planned_is_not_published() -> None:
+    batches = [staged(1, 0, 0, 1), staged(2, 1, 1, 2), staged(3, 2, 2, 3)]
+    older = CheckpointPosition(generation=1, newest_planned=1, newest_committed=0, end_offsets={1: offsets(2)})
+    plan = plan_publication(position(0, end=1), batches, checkpoint=older)
+    assert (plan.published, plan.ready) == ((batches[0],), (batches[1],))
+    assert [(lost.batch, lost.reason) for lost in plan.abandoned] == [(batches[2], AbandonReason.NOT_PLANNED)]
+    other = replace(older, newest_planned=2, end_offsets={1: offsets(7)})
+    assert plan_publication(position(0, end=1), batches, checkpoint=other).ready == ()
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:
