@@ -1,10 +1,12 @@
 """Drivers are killed at every named place, in every way of publishing, on a quiet table and on a busy one.
 
-    python -m tests.faults.crash_table [--only merge] [--points staged checked] [--beside quiet upkeep writer] [--json]
+    python -m tests.faults.crash_table [--only merge] [--points staged checked] [--beside quiet repeating] [--json]
 
 Prints a table and ends with 1 when a batch was lost or doubled. Each driver is a process of its own under SIGKILL; the
 next one works in this process. On a busy table either somebody compacts and expires all the time, without asking
 Sluice, and leaves one snapshot; or another writer appends rows of a partition of its own, of which none may be lost.
+Or both drivers reach the catalog through a gateway that repeats every commit, so that the answer to one that landed is
+a refusal; or through one that answers 503 to every commit that landed.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ from rich.table import Table as ReportTable
 from tests.faults.dying_driver import submit_arguments
 from tests.fixtures.crash_scenarios import FOREIGN, Scenario, Way
 from tests.fixtures.stack import Stack, stack_in
+from tests.fixtures.tampering import ALWAYS, Fault, FaultyProxy, faulty_proxy
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import Settings
 from sluice_spark.session.session import open_session
 
 FOREIGN_ROW: Mapping[str, Any] = {"id": -1, "word": FOREIGN, "brought_by": None}
@@ -47,18 +51,24 @@ PAUSE_SECONDS = 0.5
 
 
 class Surroundings(StrEnum):
-    """Who else works on the table."""
+    """Who else works on the table, or what is between the drivers and the catalog."""
 
     QUIET = "quiet"
     UPKEEP = "compaction and expiry"
     WRITER = "second writer"
+    REPEATING = "gateway that repeats commits"
+    FAILING = "gateway that fails after commits"
+
+
+GATEWAYS = {Surroundings.REPEATING: Fault.REPEATED, Surroundings.FAILING: Fault.FAILED_AFTER}
+"""What befalls every commit of both drivers behind a gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
     """What came of one driver's death.
 
-    turns: what somebody else committed to the table meanwhile.
+    turns: what somebody else committed to the table meanwhile, or how many commits the gateway spoiled.
     lost, doubled: rows, those of the other writer among them.
     problem: what ended the check itself; empty when nothing did.
     """
@@ -77,17 +87,17 @@ class CrashReport:
         return not self.lost and not self.doubled and not self.problem
 
 
-def crash(workshop: Workshop, stack: Stack, scenario: Scenario, surroundings: Surroundings) -> CrashReport:
+def crash(drill: Drill, scenario: Scenario, surroundings: Surroundings) -> CrashReport:
     """Kill one driver, let another do the rest, and count."""
-    began = time.monotonic()
+    began, workshop = time.monotonic(), drill.workshop()
     stream = f"s{workshop.namespace}"
     lost = doubled = 0
     problem = ""
     turns: list[int] = []
     try:
         scenario.declare(workshop, stream)
-        with working_beside(workshop, surroundings, turns):
-            scenario.crash_and_recover(workshop, stack.environment(), stream)
+        with working_beside(workshop, surroundings, turns), drill.behind(GATEWAYS.get(surroundings), turns):
+            scenario.crash_and_recover(workshop, drill.environment(), stream)
         seen = Counter(tuple(row.values()) for row in workshop.rows("target"))
         foreign = [FOREIGN_ROW] * (len(turns) if surroundings is Surroundings.WRITER else 0)
         wanted = Counter(tuple(row.values()) for row in [*scenario.expected(), *foreign])
@@ -194,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="ways of publishing: append, merge, …")
     parser.add_argument("--points", nargs="*", default=[], help="places: staged, checked, …")
-    parser.add_argument("--beside", nargs="*", default=[], help="who else works on the table: quiet, upkeep, writer")
+    parser.add_argument("--beside", nargs="*", default=[], help="quiet, upkeep, writer, repeating, failing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
     chosen = scenarios(options.only, options.points, options.beside)
@@ -204,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with drill_workshops() as drill:
         reports = []
         for scenario, surroundings in track(chosen, "drivers killed", console=console):
-            reports.append(crash(drill.workshop(), drill.stack, scenario, surroundings))
+            reports.append(crash(drill, scenario, surroundings))
             console.print(_line(reports[-1]), soft_wrap=True)
     if options.json:
         print(json.dumps([asdict(report) for report in reports], indent=1))  # noqa: T201  # the answer of the program
@@ -215,9 +225,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """A stack of its own with one Spark session, in which the drivers work that are neither killed nor stopped."""
+    """A stack of its own with one Spark session, in which the drivers work that are neither killed nor stopped.
+
+    proxy: through which all of them reach the catalog.
+    """
 
     stack: Stack
+    proxy: FaultyProxy
     spark: SparkSession
     ledger: Ledger
     folder: Path
@@ -228,8 +242,31 @@ class Drill:
         pipelines = self.folder / namespace / "pipelines"
         pipelines.mkdir(parents=True)
         checkpoints = (self.folder / namespace / "checkpoints").as_uri()
-        settings = self.stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
+        settings = behind(self.proxy, self.stack.settings())
+        settings = settings.model_copy(update={"pipelines": pipelines, "checkpoints": checkpoints})
         return Workshop(spark=self.spark, settings=settings, ledger=self.ledger, namespace=namespace)
+
+    def environment(self) -> dict[str, str]:
+        """The settings of the services for a driver of its own process."""
+        return {**self.stack.environment(), "SLUICE_CATALOG__URI": self.proxy.address}
+
+    @contextmanager
+    def behind(self, fault: Fault | None, turns: list[int]) -> Iterator[None]:
+        """Let a fault befall every commit while the block runs. turns: gets an entry for each."""
+        self.proxy.befallen.clear()
+        if fault is not None:
+            self.proxy.faults[fault] = ALWAYS
+        try:
+            yield
+        finally:
+            self.proxy.faults.clear()
+            turns.extend([1] * self.proxy.befallen.total())
+
+
+def behind(proxy: FaultyProxy, settings: Settings) -> Settings:
+    """Settings with which a program reaches the catalog through a proxy."""
+    through = settings.catalog.model_copy(update={"uri": proxy.address})
+    return settings.model_copy(update={"catalog": through})
 
 
 @contextmanager
@@ -239,12 +276,13 @@ def drill_workshops() -> Iterator[Drill]:
         stack.up(("postgres", "seaweedfs"))
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
-        spark = open_session(settings, name="drill", state=StateDeclaration())
-        try:
-            with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-                yield Drill(stack=stack, spark=spark, ledger=ledger, folder=Path(folder))
-        finally:
-            spark.stop()
+        with faulty_proxy(settings.catalog.uri) as proxy:
+            spark = open_session(behind(proxy, settings), name="drill", state=StateDeclaration())
+            try:
+                with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+                    yield Drill(stack=stack, proxy=proxy, spark=spark, ledger=ledger, folder=Path(folder))
+            finally:
+                spark.stop()
 
 
 def _line(report: CrashReport) -> str:

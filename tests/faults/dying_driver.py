@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
+from pyspark.sql import SparkSession
 from tests.faults.guards import Guard, without
 
 from sluice.declarations.engine_declaration import EngineDeclaration
@@ -32,10 +33,15 @@ from sluice.settings import Settings, load_settings
 from sluice_spark.delivery import staged_publication
 from sluice_spark.run.job import recorded_end, run_job
 from sluice_spark.run.supervised_run import SupervisedRun
+from sluice_spark.session.jvm import jvm_of
 
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
-    """Sends the driver and its JVM a signal when a place is passed for the n-th time, from 1 on."""
+    """Sends the driver and its JVM a signal when a place is passed for the n-th time, from 1 on.
+
+    The JVM collects its garbage right before, and clears what is only softly held: memory that is short is what stops
+    drivers, and also what empties their caches.
+    """
     passed = 0
     lock = threading.Lock()  # the ledger's thread passes places too
 
@@ -45,6 +51,7 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
             passed += here is point
             is_now = here is point and passed == occurrence
         if is_now:
+            collect_garbage()
             sys.stdout.write(f"reached {point}\n")
             sys.stdout.flush()
             for child in psutil.Process().children(recursive=True):
@@ -57,14 +64,23 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
     return reached
 
 
-def submit_arguments(settings: Settings, *, is_bounded: bool = True) -> str:
+def collect_garbage() -> None:
+    """Let the JVM of this process collect its garbage."""
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    jvm_of(session).java.lang.System.gc()
+
+
+def submit_arguments(settings: Settings, *, is_bounded: bool = True, clears_soft_references: bool = False) -> str:
     """What PySpark starts its JVM with when a driver is started by Python itself.
 
     Parameters
     ----------
     is_bounded: whether it is started quickly, as what ends within minutes is; otherwise as a continuous stream is.
+    clears_soft_references: whether every collection clears them, as one does when memory is short.
     """
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=is_bounded)
+    if clears_soft_references:
+        conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} -XX:SoftRefLRUPolicyMSPerMB=0"}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     return shlex.join([*words, "pyspark-shell"])
 
@@ -79,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--without", type=Guard)
     options = parser.parse_args(arguments)
     settings = load_settings()
-    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, clears_soft_references=True)
     reached = signal_at(options.point, occurrence=options.occurrence, number=signal.Signals[options.signal])
     with without(options.without):
         return run_job(lambda: _work(settings, options.stream, reached))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from pyiceberg.catalog import Catalog
@@ -13,11 +13,15 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetPr
 from pyspark.sql import SparkSession
 from tests.fixtures.tampering import Change, Requirements, Updates, tampered, without_requirement
 
+from sluice.publication.marks import TargetState
 from sluice.publication.staged_batch import MARK_PROPERTY_PREFIX
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.delivery import staged_delivery
-from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.delivery import fenced_merge, staged_delivery
+from sluice_spark.delivery.fenced_merge import CheckedTarget, FencedMerge
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 _USUAL_EXPIRY_MS = "30000"
 """How long Iceberg's Spark catalog caches a table object by default."""
@@ -29,11 +33,13 @@ class Guard(StrEnum):
     MARK: the property that moves with the batch's commit.
     COMPARISON: the commit's requirement that main is where it was checked.
     KEPT_TABLE: the merge's table object, which never gives way to a newer one.
+    HELD_TABLE: the reference to that object, without which a garbage collection takes it.
     """
 
     MARK = "mark"
     COMPARISON = "comparison"
     KEPT_TABLE = "kept_table"
+    HELD_TABLE = "held_table"
 
 
 @contextmanager
@@ -51,6 +57,8 @@ def _taken_out(guard: Guard) -> Any:
             return patch.object(staged_delivery, "open_catalog", _opening(without_requirement(AssertRefSnapshotId)))
         case Guard.KEPT_TABLE:
             return patch.object(FencedMerge, "_fenced_session", _usual_session)
+        case Guard.HELD_TABLE:
+            return patch.object(fenced_merge, "CheckedTarget", _not_held)
 
 
 def _opening(change: Change) -> Any:
@@ -75,6 +83,10 @@ def _moves_mark(update: Any) -> bool:
     return isinstance(update, SetPropertiesUpdate) and any(
         name.startswith(MARK_PROPERTY_PREFIX) for name in update.updates
     )
+
+
+def _not_held(*, state: TargetState, held: object) -> CheckedTarget:
+    return CheckedTarget(state=state, held=cast("JavaObject", None))
 
 
 def _usual_session(merge: FencedMerge) -> SparkSession:

@@ -49,6 +49,9 @@ KILLED = "SIGKILL"
 FEEDS = 6
 """How many batches the other driver gets while the first one stands still."""
 
+MEANWHILE_SECONDS = 5.0
+"""Long enough for another driver to publish, and shorter than that."""
+
 PAST_THE_EXPIRY_SECONDS = 45.0
 """Longer than Iceberg's Spark catalog keeps a table object by itself."""
 
@@ -91,7 +94,7 @@ def stop_and_replace(drill: Drill, scenario: Scenario, *, seconds: float, withou
     scenario.declare(workshop, stream)
     stopped = faulty_driver(
         workshop,
-        drill.stack.environment(),
+        drill.environment(),
         stream,
         point=scenario.point,
         occurrence=scenario.occurrence,
@@ -162,7 +165,7 @@ def with_history_expired(drill: Drill, *, without: Guard | None) -> StopReport:
     workshop, scenario = drill.workshop(), Scenario(way=Way.APPEND, point=CrashPoint.PUBLISHED)
     stream = f"s{workshop.namespace}"
     scenario.declare(workshop, stream)
-    dying = faulty_driver(workshop, drill.stack.environment(), stream, point=scenario.point, without=without or "")
+    dying = faulty_driver(workshop, drill.environment(), stream, point=scenario.point, without=without or "")
     with dying as driver:
         driver.await_death()
     declare_lost(workshop, stream)
@@ -192,7 +195,7 @@ def with_main_set_back(drill: Drill, *, without: Guard | None) -> StopReport:
     scenario.declare(workshop, stream)
     stopped = faulty_driver(
         workshop,
-        drill.stack.environment(),
+        drill.environment(),
         stream,
         point=scenario.point,
         occurrence=BATCHES,
@@ -313,6 +316,7 @@ def _without_guards(drill: Drill) -> list[Callable[[], StopReport]]:
         partial(with_main_set_back, drill, without=None),
         partial(with_main_set_back, drill, without=Guard.COMPARISON),
         partial(stop_and_replace, drill, merge, seconds=PAST_THE_EXPIRY_SECONDS, without=Guard.KEPT_TABLE),
+        partial(stop_and_replace, drill, merge, seconds=MEANWHILE_SECONDS, without=Guard.HELD_TABLE),
     ]
 
 

@@ -46,6 +46,8 @@ def settings(services: Stack) -> Settings:
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """The ring's one Spark session, opened as a job opens it."""
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    # A collection clears everything that is held softly, as one does when memory is short.
+    conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} -XX:SoftRefLRUPolicyMSPerMB=0"}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the machine's own Python has no pandas, and says only "crashed"
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])

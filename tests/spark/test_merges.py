@@ -27,6 +27,7 @@ from sluice.publication.staging_table import load_staging_table, staged_batches,
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 MERGE = "sluice_spark.delivery.fenced_merge"
@@ -179,6 +180,20 @@ def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_don
         (91, "theirs"),
         (92, "theirs"),
     ]
+
+
+def test_a_garbage_collection_after_the_check_does_not_open_the_fence(by_region: Workshop, stream_name: str) -> None:
+    rival = Rival(by_region, "here")
+
+    def rival_and_collection(here: CrashPoint) -> None:
+        rival(here)
+        if here is CrashPoint.CHECKED:
+            jvm_of(by_region.spark).java.lang.System.gc()  # the ring's JVM clears soft references at once
+
+    by_region.run(stream_name, reached=rival_and_collection)
+
+    assert rival.places == 2, "the MERGE looked at the table that was checked, and was refused"
+    assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new"), (91, "theirs")]
 
 
 def test_the_rows_are_read_before_the_check(by_region: Workshop, stream_name: str) -> None:

@@ -5,8 +5,9 @@ The rows are read and the MERGE is built first (`merge_statement`), so that only
 The fence is a Spark session of its own, whose catalog keeps a table object until a REFRESH. The table is refreshed
 once, the mark is read from exactly that object, and the MERGE is bound to it with serializable isolation. Rows that
 others added to the touched partitions since then refuse the MERGE, whatever keys they have; it is then tried again from
-the check. With the default expiry of half a minute, a driver that was suspended in between would see a newer table than
-it had checked, and merge an old batch over a newer one.
+the check. A driver that saw a newer table than it had checked would merge an old batch over a newer one. Two things
+keep it from that: the catalog's cache does not expire, as it would after half a minute by default; and the object is
+held while the MERGE runs, because the cache itself holds it softly and gives it up when memory is short.
 """
 
 from __future__ import annotations
@@ -56,6 +57,19 @@ def at_once(_table: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTarget:
+    """A target as it was checked.
+
+    state: how far the output is published in it.
+    held: the object of the same metadata in the JVM, which the fenced session's MERGE looks up in its catalog. py4j
+        refers to it as long as this value exists, so the JVM cannot collect it.
+    """
+
+    state: TargetState
+    held: JavaObject
+
+
 @dataclass(slots=True, kw_only=True)
 class FencedMerge:
     """Merges the batches of one run.
@@ -94,7 +108,8 @@ class FencedMerge:
         attempts = 0
         self._read_ahead(target, batches, kept)
         for attempts in self.policy.turns():
-            state = self._refreshed(target)
+            checked = self._refreshed(target)
+            state = checked.state
             todo = batches_to_publish(
                 state.position(target.names), batches, token=self.token, target=target.declared.table
             )
@@ -107,7 +122,7 @@ class FencedMerge:
                 return self._move_mark(target, todo)
             self.reached(CrashPoint.CHECKED)
             try:
-                self._merge(kept.of(todo, state.table))
+                self._merge(kept.of(todo, state.table), checked)
             except (PySparkException, Py4JJavaError) as error:
                 # Only a table that others have changed meanwhile explains a refusal.
                 if not self._has_moved(target, state):
@@ -140,21 +155,22 @@ class FencedMerge:
         except (PySparkException, Py4JJavaError) as error:
             raise _unmergeable(target, todo, error) from error
 
-    def _refreshed(self, target: IcebergTarget) -> TargetState:
-        """The state of the target, read from the same metadata that the fenced session holds from now on."""
+    def _refreshed(self, target: IcebergTarget) -> CheckedTarget:
+        """The target, with its state read from the metadata of the object that the fenced session uses from now on."""
         session = self._fenced_session()
         for _ in self.policy.turns():
             session.sql(f"REFRESH TABLE {target.identifier}")
             # The session's object is loaded first: if it were the newer one, the check would read an older table.
-            head = _head(self._held(target))
+            held = self._held(target)
             state = load_target_state(self.catalog, target.names)
             snapshot = state.table.current_snapshot()
-            if head == (snapshot.snapshot_id if snapshot is not None else None):
-                return state
+            if _head(held) == (snapshot.snapshot_id if snapshot is not None else None):
+                return CheckedTarget(state=state, held=held)
         raise StarvedError(f"{target.declared.table} changes faster than it can be read.")
 
-    def _merge(self, rows: RowsToMerge) -> None:
-        rows.statement.merge()  # the target is resolved now, in the fenced session
+    def _merge(self, rows: RowsToMerge, checked: CheckedTarget) -> None:
+        """Execute a MERGE on the checked target, which is held until it returns."""
+        rows.statement.merge()  # the target is looked up now, in the fenced session
 
     def _has_moved(self, target: IcebergTarget, checked: TargetState) -> bool:
         now, before = load_target_state(self.catalog, target.names).table, checked.table
