@@ -18,6 +18,7 @@ from sluice.launching.launcher_by_connection import LauncherByConnection, cluste
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.runs import newest_run
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
@@ -35,6 +36,15 @@ class CliContext:
     def heads(self) -> SourceHeads:
         """The observer of the sources' newest positions."""
         return SourceHeads(self.settings)
+
+    def is_known_by_ledger_only(self, name: str) -> bool:
+        """Whether a stream ran and has no valid declaration: its file was deleted, renamed, or is broken.
+
+        Raises
+        ------
+        LedgerError: when the ledger cannot be reached.
+        """
+        return name not in self.declarations.streams and newest_run(self.ledger, name) is not None
 
     def supervisor(self) -> Supervisor:
         """The supervisor; it records the person who runs the command as the one who launched a run.

@@ -17,7 +17,7 @@ from sluice.errors import UnhealthyError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import RunObservation
-from sluice.supervision import control_plans, stream_commands
+from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.control_plans import ControlPlan
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
@@ -43,13 +43,17 @@ def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) ->
 
 
 def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Stop a stream after its current batch, and wait for it. It stays stopped until it is started again."""
+    """Stop a stream after its current batch, and wait for it. It stays stopped until it is started again.
+
+    A run whose declaration was deleted, renamed or is broken is stopped by its name as well.
+    """
     with open_cli_context() as ctx:
-        stream = ctx.declarations.stream(name)
+        stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(control_plans.plan_stop(ctx.supervisor(), stream), as_json=as_json)
+            mode = None if stream is None else stream.declaration.mode
+            _print_plan(control_plans.plan_stop(ctx.supervisor(), name, mode=mode), as_json=as_json)
             return
-        ended = _stop(ctx, stream)
+        ended = _stop_known(ctx, name) if stream is None else _stop(ctx, stream)
     if as_json:
         _print_run("stop", name, ended)
     elif ended is None:
@@ -118,6 +122,12 @@ def _stop(ctx: CliContext, stream: LoadedStream) -> RunObservation | None:
     """Stop the stream, and show on stderr what is waited for."""
     with Console(stderr=True).status(f"{stream.name} is asked to stop") as spinner:
         return stream_commands.stop_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _stop_known(ctx: CliContext, name: str) -> RunObservation | None:
+    """Stop a stream that only the ledger knows."""
+    with Console(stderr=True).status(f"{name} is asked to stop"):
+        return undeclared_streams.stop_known_run(ctx.supervisor(), name, requested_by=person())
 
 
 def _restart(ctx: CliContext, stream: LoadedStream) -> SupervisionResult | None:

@@ -39,7 +39,8 @@ def logs(
     if follow and as_json:
         raise UsageError("--follow prints lines as they come, so it does not go with --json.")
     with open_cli_context() as ctx:
-        ctx.declarations.stream(name)
+        if not ctx.is_known_by_ledger_only(name):
+            ctx.declarations.stream(name)
         observed = _find_run(ctx.ledger, name, run)
         log_file = _log_file(observed)
         with log_file.open(errors="replace") as log:

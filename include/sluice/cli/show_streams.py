@@ -20,7 +20,8 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.runs import recent_runs
-from sluice.supervision.stream_status import StreamRow, observe_row, observe_rows
+from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.stream_status import StreamRow, observe_known, observe_misfits, observe_row, observe_rows
 
 
 def list_streams(as_json: AsJson = False) -> None:
@@ -51,8 +52,7 @@ def status(
 ) -> None:
     """Show streams with their batches, rates and lag. Ends with 1 when one is not in its desired state."""
     with open_cli_context() as ctx:
-        streams = _chosen(ctx, names or [])
-        rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=ctx.heads())
+        rows = _observed(ctx, names or [])
         problems = [] if names else [str(problem) for problem in ctx.declarations.problems]
     if as_json:
         print_json({"streams": [row_json(row) for row in rows], "problems": problems})
@@ -72,15 +72,15 @@ def show(
 ) -> None:
     """Show one stream: its state and the reason, its checkpoint, its newest runs and batches."""
     with open_cli_context() as ctx:
-        stream = ctx.declarations.stream(name)
-        row = observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=ctx.heads())
+        stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
+        row = _observed(ctx, [name])[0]
         runs = recent_runs(ctx.ledger, name, limit=limit)
         batches = recent_batches(ctx.ledger, name, limit=limit)
         generation = find_generation(ctx.ledger, name)
     if as_json:
         document = {
-            "declaration": stream.declaration.model_dump(mode="json"),
-            "file": str(stream.file),
+            "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),
+            "file": None if stream is None else str(stream.file),
             "generation": None if generation is None else json_value(generation),
             "runs": [json_value(run) for run in runs],
             "batches": [json_value(batch) for batch in batches],
@@ -91,9 +91,12 @@ def show(
     _print_history(row, runs, batches)
 
 
-def _print_summary(stream: LoadedStream, row: StreamRow, generation: GenerationObservation | None) -> None:
-    typer.echo(f"{stream.name}: {stream.declaration.description.strip()}")
-    typer.echo(f"{row.mode}, owned by {stream.declaration.owner}, declared in {stream.file}")
+def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: GenerationObservation | None) -> None:
+    if stream is None:
+        typer.echo(f"{row.stream}: without a valid declaration; its newest run is {row.mode}")
+    else:
+        typer.echo(f"{stream.name}: {stream.declaration.description.strip()}")
+        typer.echo(f"{row.mode}, owned by {stream.declaration.owner}, declared in {stream.file}")
     typer.echo(f"{row.health.state}: {row.health.explanation}")
     if generation is not None:
         opened = f", opened by {generation.opened_by}" if generation.opened_by else ""
@@ -108,11 +111,28 @@ def _print_history(row: StreamRow, runs: Sequence[RunObservation], batches: Sequ
         typer.echo(remark)
 
 
-def _chosen(ctx: CliContext, names: Sequence[str]) -> tuple[LoadedStream, ...]:
-    """The named streams, or all of them; raises what `Declarations.stream` raises."""
+def _observed(ctx: CliContext, names: Sequence[str]) -> tuple[StreamRow, ...]:
+    """The named streams, or all: the declared ones, then runs that fit no declaration.
+
+    Raises what `Declarations.stream` raises, for a name that the ledger does not know either.
+    """
+    heads = ctx.heads()
     if not names:
-        return tuple(ctx.declarations.streams.values())
-    return tuple(ctx.declarations.stream(name) for name in names)
+        streams = ctx.declarations.streams.values()
+        rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
+        misfits = observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
+        odd = {row.stream for row in misfits}
+        return (*(row for row in rows if row.stream not in odd), *misfits)
+    return tuple(_observed_one(ctx, name, heads) for name in names)
+
+
+def _observed_one(ctx: CliContext, name: str, heads: SourceHeads) -> StreamRow:
+    if ctx.is_known_by_ledger_only(name):
+        return observe_known(ctx.ledger, ctx.launcher, ctx.declarations, name)
+    if misfits := observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
+        return misfits[0]
+    stream = ctx.declarations.stream(name)
+    return observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
 
 
 def _listed(stream: LoadedStream, row: StreamRow) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic_core import to_json
-from sqlalchemy import Connection, Engine, create_engine, func, select
+from sqlalchemy import Connection, Engine, create_engine, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
 
@@ -35,6 +36,9 @@ _NOTICES_A_DEAD_NETWORK = {
 
 _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 """The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
+
+_READ_ONLY = "25006"
+"""The SQLSTATE of a write that a standby refuses: while a database fails over, clients still reach the old server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ def ledger_errors(url: URL) -> Iterator[None]:
 
     Raises
     ------
-    LedgerUnreachableError: when the ledger does not answer.
+    LedgerUnreachableError: when the ledger does not answer, takes no writes while it fails over, or has no connection
+        free in time.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
         stay as they are.
     KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
@@ -151,15 +156,49 @@ def ledger_errors(url: URL) -> Iterator[None]:
             f"The ledger at {_place(url)} does not answer: {_first_line(error)}.",
             next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",
         ) from error
+    except NoFreeConnectionError as error:
+        raise LedgerUnreachableError(
+            f"No connection to the ledger at {_place(url)} became free in time: it answers slowly or not at all.",
+            next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",
+        ) from error
     except DBAPIError as error:
         if _hides_interruption(error):
             raise KeyboardInterrupt from error
-        if getattr(error.orig, "sqlstate", None) not in _NO_TABLES:
+        sqlstate = getattr(error.orig, "sqlstate", None)
+        if sqlstate == _READ_ONLY:
+            raise LedgerUnreachableError(
+                f"The ledger at {_place(url)} takes no writes now: {_first_line(error)}.",
+                next_step="Wait for its fail-over; see that SLUICE_LEDGER_URL leads to the primary server.",
+            ) from error
+        if sqlstate not in _NO_TABLES:
             raise
         raise LedgerError(
             f"The ledger at {_place(url)} lacks tables of this version: {_first_line(error)}.",
             next_step="Run `sluice ledger upgrade`.",
         ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionUse:
+    """How many connections of the ledger's server are in use, by all of its databases, and how many it allows."""
+
+    used: int
+    allowed: int
+
+
+def connection_use(ledger: Ledger) -> ConnectionUse:
+    """Count the connections of the ledger's server.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    used = text("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+    allowed = text("SELECT current_setting('max_connections')::int")
+    with ledger.transaction() as connection:
+        return ConnectionUse(
+            used=connection.execute(used).scalar_one(), allowed=connection.execute(allowed).scalar_one()
+        )
 
 
 def _json_of(value: Any) -> str:

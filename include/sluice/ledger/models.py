@@ -155,6 +155,18 @@ class DagPauseSeen(LedgerTable):
     observed_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class Trouble(LedgerTable):
+    """The unhealthy state of a stream; a healthy stream has no row."""
+
+    __tablename__ = "troubles"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    reason: Mapped[str]
+    explanation: Mapped[str]
+    since: Mapped[datetime] = mapped_column(server_default=func.now())
+    reported_at: Mapped[datetime | None]
+
+
 class Generation(LedgerTable):
     """A checkpoint lineage of a stream."""
 

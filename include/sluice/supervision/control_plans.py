@@ -56,24 +56,28 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     return ControlPlan(verb="start", stream=wanted.name, steps=tuple(steps))
 
 
-def plan_stop(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
-    """What `stop_stream` would do now. Nothing is changed.
+def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> ControlPlan:
+    """What `stop_stream` or `stop_known_run` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    mode: as the stream is declared; unset: only the ledger knows it.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    steps = [PlannedStep(sentence=f"Ask that {wanted.name} stops; it stays stopped until it is started again.")]
-    run = newest_run(supervisor.ledger, wanted.name)
+    steps = [PlannedStep(sentence=f"Ask that {name} stops; it stays stopped until it is started again.")]
+    run = newest_run(supervisor.ledger, name)
     if run is None or not run.is_live:
         steps.append(PlannedStep(sentence="No run is live: there is nothing to wait for."))
-        return ControlPlan(verb="stop", stream=wanted.name, steps=tuple(steps))
+        return ControlPlan(verb="stop", stream=name, steps=tuple(steps))
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
     steps.append(PlannedStep(sentence=f"Wait up to {seconds} s for run {run.run_id}, which finishes its batch."))
-    if wanted.declaration.mode == "continuous":
+    if mode != "incremental":
         sentence = f"If it is still alive then: SIGTERM to its driver, after {STOP_GRACE_SECONDS:.0f} s more SIGKILL."
         steps.append(PlannedStep(sentence=sentence))
-    return ControlPlan(verb="stop", stream=wanted.name, steps=tuple(steps))
+    return ControlPlan(verb="stop", stream=name, steps=tuple(steps))
 
 
 def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:

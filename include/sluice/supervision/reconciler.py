@@ -6,7 +6,7 @@ cannot find out whether its DAG is paused, a triggerer may be down, and no event
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
@@ -51,13 +51,28 @@ def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, dag: DagObservati
     LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
-    changed = () if dag is None else tuple(filter(None, [note_pause(supervisor, wanted, dag)]))
+    change = "" if dag is None else note_pause(supervisor, wanted, dag)
+    done = look_after(supervisor, wanted, is_known=dag is not None)
+    return replace(done, changed=(change,) if change else ())
+
+
+def look_after(supervisor: Supervisor, wanted: LoadedStream, *, is_known: bool) -> Reconciliation:
+    """Reconcile the driver of a stream, then watch its progress.
+
+    Parameters
+    ----------
+    is_known: whether Airflow knows the DAG of the stream.
+
+    Raises
+    ------
+    LedgerError, LaunchError: as `reconcile`.
+    """
     watched = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted)
     alert = watched.judgement.explanation if watched is not None and watched.is_new_trouble else ""
     planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-    is_due = _is_due(planned, is_known=dag is not None)
+    is_due = _is_due(planned, is_known=is_known)
     supervised = supervise(supervisor, wanted) if is_due else planned
-    return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, changed=changed, alert=alert)
+    return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, alert=alert)
 
 
 def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation) -> str:

@@ -17,7 +17,10 @@ from sluice.supervision.time_limits import HEARD_WITHIN
 
 
 class StreamState(StrEnum):
-    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only."""
+    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only.
+
+    UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`undeclared_streams`).
+    """
 
     NEVER_STARTED = "never started"
     TO_BE_STARTED = "to be started"
@@ -38,6 +41,9 @@ class StreamState(StrEnum):
     DRIVER_GONE = "driver gone"
     FINISHED = "finished"
     FAILED = "failed"
+    UNDECLARED = "undeclared"
+    BROKEN = "declaration broken"
+    MODE_CHANGED = "mode changed"
 
 
 _STATES = {

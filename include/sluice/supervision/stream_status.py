@@ -6,18 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import batches_since, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.lag import LAG_UNKNOWN, LagObservation
+from sluice.ledger.records.run import DesiredState
 from sluice.ledger.records.stream_batch import StreamTotals
+from sluice.ledger.runs import newest_runs
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_watch import judge_seen
-from sluice.supervision.stream_health import StreamHealth, health_of_continuous, health_of_increment
+from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, health_of_increment
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_observer import observe_stream
 from sluice.supervision.supervisor import plan_supervision
+from sluice.supervision.undeclared_streams import find_misfits
 
 RATE_SECONDS = 30.0
 """The time over which a rate is computed: some batches of a quick stream, and still recent."""
@@ -66,13 +69,60 @@ def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, hea
     else:
         seen = observe_stream(ledger, launcher, wanted.name)
         health = health_of_increment(seen, now=seen.observed_at)
-    recent = batches_since(ledger, wanted.name, seen.observed_at - timedelta(seconds=RATE_SECONDS))
+    lag = LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch)
+    return _row(ledger, seen, mode=wanted.declaration.mode, health=health, lag=lag)
+
+
+def observe_misfits(
+    declarations: Declarations, *, ledger: Ledger, launcher: Launcher, only: str | None = None
+) -> tuple[StreamRow, ...]:
+    """Observe the runs that fit no declaration; one that has ended as requested is left out, unless it is asked for.
+
+    Parameters
+    ----------
+    only: the one stream to observe, also when its newest run has ended.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    newest = [run for run in newest_runs(ledger) if only is None or run.stream == only]
+    rows = []
+    for misfit in find_misfits(declarations, newest):
+        seen = observe_stream(ledger, launcher, misfit.stream)
+        is_wanted = misfit.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
+        if is_wanted or only is not None:
+            health = StreamHealth(
+                state=StreamState(misfit.misfit), is_healthy=not is_wanted, explanation=misfit.explanation
+            )
+            rows.append(_row(ledger, seen, mode=misfit.run.mode, health=health, lag=LAG_UNKNOWN))
+    return tuple(rows)
+
+
+def observe_known(ledger: Ledger, launcher: Launcher, declarations: Declarations, name: str) -> StreamRow:
+    """Observe a stream that only the ledger knows.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    if rows := observe_misfits(declarations, ledger=ledger, launcher=launcher, only=name):
+        return rows[0]
+    seen = observe_stream(ledger, launcher, name)
+    mode = "" if seen.newest_run is None else seen.newest_run.mode
+    text = f"No file in {declarations.folder} declares {name}, and no run of it lives."
+    health = StreamHealth(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
+    return _row(ledger, seen, mode=mode, health=health, lag=LAG_UNKNOWN)
+
+
+def _row(ledger: Ledger, seen: StreamObservation, *, mode: str, health: StreamHealth, lag: LagObservation) -> StreamRow:
+    recent = batches_since(ledger, seen.stream, seen.observed_at - timedelta(seconds=RATE_SECONDS))
     return StreamRow(
-        stream=wanted.name,
-        mode=wanted.declaration.mode,
+        stream=seen.stream,
+        mode=mode,
         health=health,
         seen=seen,
-        totals=totals(ledger, wanted.name),
+        totals=totals(ledger, seen.stream),
         rows_per_second=sum(batch.input_rows for batch in recent) / RATE_SECONDS,
-        lag=LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch),
+        lag=lag,
     )

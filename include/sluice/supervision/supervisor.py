@@ -100,15 +100,31 @@ def supervise(supervisor: Supervisor, wanted: LoadedStream) -> SupervisionResult
             launched = _launch(supervisor, wanted)
             if launched is not None:
                 return SupervisionResult(decision=decision, seen=planned.seen, run=launched)
-        elif decision.action in _STEPS:
-            _STEPS[decision.action](supervisor, planned)
-        else:
+        elif not act_on(supervisor, planned):
             return planned
     raise LedgerError(
         f"Stream {wanted.name} was observed {MOST_ROUNDS} times without coming to rest; the last decision was: "
         f"{decision.explanation}",
         next_step=f"See its runs: `sluice stream show {wanted.name}`.",
     )
+
+
+def act_on(supervisor: Supervisor, planned: SupervisionResult) -> bool:
+    """Carry out a decision about a live run.
+
+    Returns
+    -------
+    Whether there was something to do, so that the stream is to be observed again.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    LaunchError: when a driver that must be stopped survives SIGKILL.
+    """
+    step = _STEPS.get(planned.decision.action)
+    if step is not None:
+        step(supervisor, planned)
+    return step is not None
 
 
 def plan_supervision(

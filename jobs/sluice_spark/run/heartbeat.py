@@ -63,6 +63,10 @@ class Heartbeat:
                 if not is_silent:
                     _log.warning("no heartbeat reaches the ledger: %s", error)
                 is_silent = True
+            except Exception:  # noqa: BLE001  # a thread that ended here would stop the run after two minutes
+                if not is_silent:
+                    _log.exception("a heartbeat failed; the next one follows")
+                is_silent = True
             else:
                 is_silent = False
             if self._ended.wait(BEAT_SECONDS):

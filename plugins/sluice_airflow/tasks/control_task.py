@@ -34,7 +34,7 @@ PLAN_TEXT, LEAVES = "plan", "leaves"
 _PLANS: Mapping[str, Callable[[Supervisor, LoadedStream], ControlPlan]] = {
     "show": plan_show,
     "start": plan_start,
-    "stop": plan_stop,
+    "stop": lambda supervisor, stream: plan_stop(supervisor, stream.name, mode=stream.declaration.mode),
     "restart": plan_restart,
     "reset-breaker": plan_reset_breaker,
 }

@@ -12,12 +12,12 @@ import pytest
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.ledger import PostgresServer, administer, running_postgres
 
-from sluice.errors import LeaseLostError
+from sluice.errors import LeaseLostError, LedgerUnreachableError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.leases import find_lease
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.run import heartbeat
 from sluice_spark.run.heartbeat import Heartbeat
@@ -134,3 +134,42 @@ def _signal_all(server: PostgresServer, number: int) -> None:
     top = psutil.Process(server.pid)
     for process in (top, *top.children(recursive=True)):
         os.kill(process.pid, number)
+
+
+def test_a_ledger_that_takes_no_writes_while_it_fails_over_stops_nothing(
+    server: PostgresServer, ledger: Ledger, run: RunObservation
+) -> None:
+    lease, stop = _lease(run), StopRequest()
+    beating = Heartbeat(ledger, run.run_id, stop, lease=lease)
+    with beating:
+        await_condition(lambda: _may_publish(lease))
+        _set_read_only(server, ledger, is_read_only=True)
+        with pytest.raises(LedgerUnreachableError, match="takes no writes now"):
+            beat(ledger, run.run_id)
+        renewed = find_lease(ledger, run.stream)
+        _set_read_only(server, ledger, is_read_only=False)
+        await_condition(lambda: find_lease(ledger, run.stream) != renewed)
+        assert (stop.reason, _may_publish(lease)) == (None, True)
+
+
+def test_a_heartbeat_survives_whatever_one_of_them_raises(
+    server: PostgresServer, ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, stop = _lease(run), StopRequest()
+    left = [RuntimeError("a defect"), MemoryError()]
+
+    def failing_beat(*arguments: object) -> object:
+        if left:
+            raise left.pop()
+        return beat(ledger, run.run_id)
+
+    monkeypatch.setattr(heartbeat, "beat", failing_beat)
+    with Heartbeat(ledger, run.run_id, stop, lease=lease):
+        await_condition(lambda: _may_publish(lease))
+    assert stop.reason is None
+
+
+def _set_read_only(server: PostgresServer, ledger: Ledger, *, is_read_only: bool) -> None:
+    """As a standby that clients still reach: every transaction of the database, on new connections."""
+    administer(server.url, f"ALTER DATABASE ledger SET default_transaction_read_only = {str(is_read_only).lower()}")
+    administer(server.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'ledger'")

@@ -70,6 +70,31 @@ def test_the_ledger_shows_its_airflow_and_is_given_to_another(sluice: Sluice) ->
     assert document(sluice("ledger", "airflow", "--json"))["owner"]["airflow"] == "new"
 
 
+def test_a_stream_without_its_declaration_is_shown_and_stopped_by_name(
+    sluice: Sluice, ledger: Ledger, tmp_path: Path
+) -> None:
+    sluice("stream", "start", "flights")
+    run = newest_run(ledger, "flights")
+    assert run is not None
+    file = tmp_path / "pipelines" / "flights.stream.yaml"
+    kept = file.read_text()
+    file.write_text("stream: flights\nmode: [\n")
+    assert sluice("stream", "status", "flights")[0] == 1
+    assert "declaration broken" in sluice("stream", "show", "flights")[1]
+    file.unlink()
+    exit_code, output, _ = sluice("stream", "status")
+    assert (exit_code, "declares flights any more, and run" in output) == (1, True)
+    assert f"run {run.run_id} of the continuous stream flights still lives" in sluice("stream", "show", "flights")[1]
+    assert "Wait up to 120 s" in sluice("stream", "stop", "flights", "--dry-run")[1]
+    assert sluice("stream", "stop", "flights")[0] == 0
+    assert find_run(ledger, run.run_id).state is RunState.FINISHED
+    assert sluice("stream", "status")[0] == 0
+    assert "no run of it lives" in sluice("stream", "show", "flights")[1]
+    assert sluice("stream", "show", "never_heard_of")[0] == 2
+    file.write_text(kept)
+    assert find_desired_state(ledger, "flights").desired_state is DesiredState.STOPPED
+
+
 def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_path: Path) -> None:
     digest = load_declarations(tmp_path / "pipelines").stream("flights").digest
     for _ in range(6):

@@ -46,6 +46,29 @@ def _ping_that_is_interrupted(told: type[sqlalchemy.exc.DBAPIError]) -> None:
         raise told("SELECT 1", None, error) from error
 
 
+@pytest.mark.parametrize(
+    ("raised", "sentence"),
+    [
+        (
+            sqlalchemy.exc.InternalError(
+                "UPDATE",
+                None,
+                psycopg.errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction"),
+            ),
+            "takes no writes now: cannot execute UPDATE in a read-only transaction",
+        ),
+        (sqlalchemy.exc.TimeoutError("QueuePool limit of size 1 overflow 1 reached"), "became free in time"),
+    ],
+    ids=["a standby", "no free connection"],
+)
+def test_a_ledger_that_fails_over_or_hangs_is_unreachable(raised: Exception, sentence: str) -> None:
+    with (
+        pytest.raises(LedgerUnreachableError, match=sentence),
+        ledger_errors(make_url("postgresql+psycopg://u@127.0.0.1/l")),
+    ):
+        raise raised
+
+
 def test_a_defect_of_the_caller_keeps_its_own_error() -> None:
     defect = sqlalchemy.exc.ProgrammingError("SELECT", None, psycopg.ProgrammingError("syntax error"))
     with (

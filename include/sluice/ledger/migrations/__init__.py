@@ -54,6 +54,8 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     if version.is_current:
         return version
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
+        # The limit of a statement is made for rows; the index of a large table takes minutes.
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         config = _config()

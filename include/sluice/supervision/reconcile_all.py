@@ -1,0 +1,183 @@
+"""Reconciles all streams in one pass: pauses first, then drivers, each stream bounded and on its own.
+
+    pauses of all streams ──► drivers, lag and health, a few streams at once ──► runs that fit no declaration
+
+One stream never keeps another one waiting: whatever its step raises is reported for that stream, a step that takes too
+long is left behind and reported, and each pass begins with another stream, so that no pass leaves out the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.ledger.connection import connection_use
+from sluice.ledger.desired_states import find_desired_state
+from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.records.run import DesiredState
+from sluice.ledger.runs import newest_runs
+from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
+from sluice.processes.deadline import Deadline
+from sluice.processes.worker_threads import NotDone, run_each
+from sluice.supervision.alert_decision import is_alert_due
+from sluice.supervision.progress_watch import judge_seen
+from sluice.supervision.reconciler import look_after, note_pause
+from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous
+from sluice.supervision.supervisor import Supervisor
+from sluice.supervision.undeclared_streams import MisfitRun, find_misfits, look_after_misfit
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Streams in work at once: the pool of the ledger has one connection more."""
+
+PASS_SECONDS = 50.0
+"""How long a pass may take, so that the next minute's pass is not late."""
+
+CONNECTIONS_SHARE = 0.8
+"""Of the connections that the ledger's server allows; beyond it a person is alerted."""
+
+ObserveDag = Callable[[str], DagObservation | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What a person is to look at.
+
+    reason: the state of the stream; empty when it could not be reconciled.
+    is_new: whether it was not reported before.
+    """
+
+    stream: str
+    sentence: str
+    reason: str = ""
+    is_new: bool = True
+
+
+def reconcile_all(
+    supervisor: Supervisor,
+    declarations: Declarations,
+    *,
+    observe_dag: ObserveDag,
+    number: int,
+    pass_seconds: float = PASS_SECONDS,
+) -> tuple[Alert, ...]:
+    """Reconcile every continuous stream, and every run that fits no declaration.
+
+    Parameters
+    ----------
+    observe_dag: asks Airflow about the DAG of a stream; it is called in the caller's thread only.
+    number: of the pass, for example its minute; it decides with which stream the pass begins.
+    pass_seconds: after which no stream is begun and none is waited for.
+
+    Returns
+    -------
+    What a person is to look at, by stream.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached at the beginning.
+    """
+    deadline = Deadline.after(pass_seconds)
+    misfits = find_misfits(declarations, newest_runs(supervisor.ledger))
+    streams = _rotated(_continuous(declarations), number)
+    dags: dict[str, DagObservation | None] = {}
+    problems: dict[str, Alert] = {}
+    for stream in streams:
+        try:
+            dags[stream.name] = _note_pause(supervisor, stream, observe_dag)
+        except Exception as error:  # noqa: BLE001  # whatever one stream raises keeps no other one waiting
+            problems[stream.name] = _problem(stream.name, error)
+    steps = {stream.name: partial(_reconcile, supervisor, stream, dags.get(stream.name)) for stream in streams}
+    steps |= {misfit.stream: partial(_look_after, supervisor, misfit) for misfit in misfits}
+    done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
+    _clear_others(supervisor, steps)
+    for name, result in done.items():
+        alert = _problem(name, result) if isinstance(result, Exception) else result
+        if alert is not None:
+            problems[name] = alert
+    alerts = [problems[name] for name in sorted(problems)]
+    return (*alerts, *_connection_alerts(supervisor))
+
+
+def _continuous(declarations: Declarations) -> list[LoadedStream]:
+    by_name = sorted(declarations.streams.items())
+    return [stream for _, stream in by_name if stream.declaration.mode == "continuous"]
+
+
+def _rotated(streams: Sequence[LoadedStream], number: int) -> list[LoadedStream]:
+    first = number % len(streams) if streams else 0
+    return [*streams[first:], *streams[:first]]
+
+
+def _note_pause(supervisor: Supervisor, stream: LoadedStream, observe_dag: ObserveDag) -> DagObservation | None:
+    dag = observe_dag(stream.name)
+    if dag is not None and (change := note_pause(supervisor, stream, dag)):
+        _log.info("stream=%s %s", stream.name, change)
+    return dag
+
+
+def _reconcile(supervisor: Supervisor, stream: LoadedStream, dag: DagObservation | None) -> Alert | None:
+    """Reconcile one stream, and record whether it is healthy."""
+    done = look_after(supervisor, stream, is_known=dag is not None)
+    decision = done.supervised.decision
+    log = _log.info if decision.is_healthy or done.acted else _log.warning
+    log("stream=%s acted=%s reason=%s %s", stream.name, done.acted, decision.reason, decision.explanation)
+    health = health_of_continuous(decision, judge_seen(supervisor.ledger, stream, done.supervised.seen))
+    return _alert_of(supervisor, stream.name, health, dag)
+
+
+def _look_after(supervisor: Supervisor, misfit: MisfitRun) -> Alert | None:
+    """Report a run that fits no declaration, and end it where that is due."""
+    desired = find_desired_state(supervisor.ledger, misfit.stream).effective_state
+    if not misfit.run.is_live and desired is DesiredState.STOPPED:
+        clear_trouble(supervisor.ledger, misfit.stream)
+        return None
+    health = StreamHealth(state=StreamState(misfit.misfit), is_healthy=False, explanation=misfit.explanation)
+    trouble = record_trouble(supervisor.ledger, misfit.stream, reason=health.state, explanation=health.explanation)
+    look_after_misfit(supervisor, misfit, missing_for=trouble.lasted)
+    return _alert_of(supervisor, misfit.stream, health, None)
+
+
+def _alert_of(supervisor: Supervisor, name: str, health: StreamHealth, dag: DagObservation | None) -> Alert | None:
+    """Record the health of a stream. Returns the alert when one is due."""
+    ledger = supervisor.ledger
+    if health.is_healthy:
+        clear_trouble(ledger, name)
+        return None
+    trouble = record_trouble(ledger, name, reason=health.state, explanation=health.explanation)
+    if not is_alert_due(trouble, dag):
+        return None
+    if trouble.reported_at is None:
+        record_report(ledger, name)
+    return Alert(stream=name, sentence=health.explanation, reason=health.state, is_new=trouble.reported_at is None)
+
+
+def _clear_others(supervisor: Supervisor, kept: Collection[str]) -> None:
+    """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end."""
+    for trouble in all_troubles(supervisor.ledger):
+        if trouble.stream not in kept:
+            clear_trouble(supervisor.ledger, trouble.stream)
+
+
+def _connection_alerts(supervisor: Supervisor) -> list[Alert]:
+    """An alert while the server of the ledger has hardly a connection left: each driver holds two."""
+    use = connection_use(supervisor.ledger)
+    if use.used < use.allowed * CONNECTIONS_SHARE:
+        return []
+    sentence = (
+        f"{use.used} of {use.allowed} connections of the ledger's PostgreSQL are in use; when none is left, drivers "
+        "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
+    )
+    return [Alert(stream="ledger", sentence=sentence)]
+
+
+def _problem(stream: str, error: Exception) -> Alert:
+    if isinstance(error, NotDone):
+        _log.error("stream=%s %s", stream, error)
+    else:
+        _log.error("stream=%s could not be reconciled", stream, exc_info=error)
+    return Alert(stream=stream, sentence=f"It could not be reconciled: {type(error).__name__}: {error}")

@@ -1,0 +1,200 @@
+"""One pass of the reconciler over all streams: undeclared runs, streams that fail, alerts, on a real ledger."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import text
+from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.streams import continuous_stream
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import DeclarationError, Location
+from sluice.failure_reasons import Failure, FailureReason
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.runs import admit_run, beat, find_run, record_end
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision import supervisor as supervisor_module
+from sluice.supervision.reconcile_all import Alert, reconcile_all
+from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.time_limits import STOPPED_WITHIN
+
+WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
+UNPAUSED = DagObservation(airflow="ours", is_paused=False)
+BROKEN = DeclarationError("boom", location=Location(file=Path("/pipelines/flights.stream.yaml"), line=3))
+
+
+def named(name: str) -> LoadedStream:
+    """A continuous stream of another name."""
+    return replace(WANTED, declaration=WANTED.declaration.model_copy(update={"stream": name}))
+
+
+def declared(
+    *streams: LoadedStream, problems: tuple[DeclarationError, ...] = (), others: tuple[str, ...] = ("other",)
+) -> Declarations:
+    """What a folder declares. others: names that files declare besides."""
+    names = tuple(sorted({stream.name for stream in streams} | set(others)))
+    return Declarations(
+        folder=Path("/pipelines"),
+        streams={stream.name: stream for stream in streams},
+        tables={},
+        problems=problems,
+        stream_names=names,
+        table_names=(),
+    )
+
+
+@pytest.fixture
+def launcher(ledger: Ledger) -> FakeLauncher:
+    """Drivers in memory."""
+    return FakeLauncher(ledger)
+
+
+@pytest.fixture
+def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """A supervisor that does not wait for fake drivers."""
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
+
+    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
+        log_file = tmp_path / f"{run.run_id}.log"
+        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=log_file)
+
+    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
+
+
+def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObservation:
+    """A run whose driver was heard."""
+    run = supervise(supervisor, wanted).run
+    assert run is not None
+    beat(supervisor.ledger, run.run_id)
+    return find_run(supervisor.ledger, run.run_id)
+
+
+def passed(
+    supervisor: Supervisor, declarations: Declarations, *, number: int = 0, seconds: float = 50.0
+) -> dict[str, Alert]:
+    """One pass, in which Airflow knows every DAG as unpaused."""
+    alerts = reconcile_all(supervisor, declarations, observe_dag=lambda _: UNPAUSED, number=0, pass_seconds=seconds)
+    return {alert.stream: alert for alert in alerts}
+
+
+def let_pass(ledger: Ledger, by: timedelta) -> None:
+    """Let time pass for what is wrong and for what was asked."""
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.troubles SET since = since - :by"), {"by": by})
+        connection.execute(text("UPDATE sluice.runs SET end_asked_at = end_asked_at - :by"), {"by": by})
+
+
+def test_a_run_whose_declaration_was_deleted_is_reported_at_once_and_ended(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    launcher.ignores_requests = True
+    run = started(supervisor)
+    alert = passed(supervisor, declared())["flights"]
+    assert (alert.reason, alert.is_new) == ("undeclared", True)
+    assert f"No file in /pipelines declares flights any more, and run {run.run_id}" in alert.sentence
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING, "the folder may be incomplete for a moment"
+    let_pass(ledger, timedelta(minutes=1))
+    assert passed(supervisor, declared())["flights"].is_new is False
+    assert find_run(ledger, run.run_id).end_asked_because == "its stream is undeclared"
+    assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
+    let_pass(ledger, STOPPED_WITHIN + timedelta(seconds=1))
+    passed(supervisor, declared())
+    assert run.process in launcher.kills, "a driver that does not obey is ended"
+    assert passed(supervisor, declared()) == {}
+
+
+def test_a_run_whose_declaration_comes_back_goes_on(supervisor: Supervisor, ledger: Ledger) -> None:
+    run = started(supervisor)
+    passed(supervisor, declared())
+    assert passed(supervisor, declared(WANTED)) == {}
+    let_pass(ledger, timedelta(minutes=5))
+    passed(supervisor, declared())
+    assert find_run(ledger, run.run_id).end_asked_at is None, "it is missing for a moment only"
+
+
+def test_an_empty_folder_ends_no_run(supervisor: Supervisor, ledger: Ledger) -> None:
+    run = started(supervisor)
+    for _ in range(2):
+        assert passed(supervisor, declared(others=()))["flights"].reason == "undeclared"
+        let_pass(ledger, timedelta(hours=1))
+    assert find_run(ledger, run.run_id).end_asked_at is None
+
+
+def test_a_continuous_run_of_a_stream_that_is_incremental_now_is_ended(supervisor: Supervisor, ledger: Ledger) -> None:
+    run = started(supervisor)
+    changed = WANTED.declaration.model_copy(update={"mode": "incremental"})
+    declarations = declared(replace(WANTED, declaration=changed))
+    assert passed(supervisor, declarations)["flights"].reason == "mode changed"
+    let_pass(ledger, timedelta(minutes=1))
+    passed(supervisor, declarations)
+    assert find_run(ledger, run.run_id).end_asked_because == "its stream is mode changed"
+
+
+def test_a_broken_declaration_of_a_stream_that_ran_is_reported_and_its_dead_run_closed(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+    declarations = declared(problems=(BROKEN,), others=("flights",))
+    alert = passed(supervisor, declarations)["flights"]
+    assert (alert.reason, "goes on with its previous declaration: " in alert.sentence) == ("declaration broken", True)
+    let_pass(ledger, timedelta(hours=1))
+    assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
+    assert run.process is not None
+    launcher.disappear(run.process)
+    passed(supervisor, declarations)
+    assert find_run(ledger, run.run_id).state is RunState.LOST
+    assert "has ended, and none is started" in passed(supervisor, declarations)["flights"].sentence
+
+
+class DeniedLauncher(FakeLauncher):
+    """A launcher on which the driver of one stream cannot be observed, as one of another user."""
+
+    denied: ProcessIdentity | None = None
+    hangs = False
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """Raise or hang for one process."""
+        if process == self.denied and self.hangs:
+            threading.Event().wait(60)
+        if process == self.denied:
+            raise psutil.AccessDenied(process.pid)
+        return super().observe(process)
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["raises", "hangs"])
+def test_one_stream_never_keeps_the_others_waiting(supervisor: Supervisor, ledger: Ledger, hangs: bool) -> None:
+    launcher = DeniedLauncher(ledger)
+    supervisor = replace(supervisor, launcher=launcher)
+    first, second = named("a_first"), named("z_last")
+    launcher.denied = started(supervisor, first).process
+    started(supervisor, second)
+    launcher.hangs = hangs
+    changed = replace(second, digest="new")
+    alerts = passed(supervisor, declared(first, changed), seconds=5.0)
+    assert list(alerts) == ["a_first"]
+    assert ("not done in the time" if hangs else "AccessDenied") in alerts["a_first"].sentence
+    newest = supervise(replace(supervisor, launcher=FakeLauncher(ledger)), changed).seen.newest_run
+    assert newest is not None
+    assert newest.end_asked_because == "its declaration has changed", "the last stream was reconciled"
+
+
+def test_a_crash_looping_stream_is_alerted_until_it_is_healthy(supervisor: Supervisor, ledger: Ledger) -> None:
+    wanted = continuous_stream(restart={"first_delay": "1 hour", "longest_delay": "1 hour"})
+    for _ in range(3):
+        run = admit_run(
+            ledger, stream="flights", mode="continuous", declaration_digest=wanted.digest, launched_by="a test"
+        )
+        failure = Failure.of(FailureReason.UNEXPLAINED)
+        record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="boom", failure=failure)
+    first, second = (passed(supervisor, declared(wanted))["flights"] for _ in range(2))
+    assert (first.reason, first.is_new, second.is_new) == ("crash looping", True, False)
