@@ -183,6 +183,7 @@ class Settings(BaseSettings):
         gt=0,
         description="after how many days the ledger archives ended runs; the newest of each stream stay",
     )
+    events_kept_days: int = Field(365, gt=0, description="how many days the ledger keeps events")
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")

@@ -29,6 +29,18 @@ the failure count and close the breaker. What Sluice does by itself until then:
 
 
 ENDING = """
+## What happened, and what was tried
+
+`sluice stream events STREAM` lists, newest first, every decision about a stream and every command of a person, with
+who decided and why: a `launch` names the failure that it follows, a `give_up` why no restart is left, a `suspend` that
+the DAG was paused. `--since '2 hours'` and `--limit 50` choose, `--follow` goes on, `--json` is for programs;
+`sluice stream show STREAM` has the newest ones. `sluice table events TABLE` lists the maintenance steps of a table and
+the commands that changed it.
+
+An event is saved before it is carried out, so the newest one may be about to happen. Whether it worked is in the runs
+and batches (`sluice stream show STREAM`) and in the maintenance runs (`sluice table history TABLE`). Events are kept
+for `SLUICE_EVENTS_KEPT_DAYS` and never changed.
+
 ## A batch that cannot be published
 
 Batches become visible strictly in order, so all later batches wait in the staging tables behind one that cannot be

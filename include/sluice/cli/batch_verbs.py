@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sluice.cli.cli_context import open_cli_context
+from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.terminal import console, print_json
 from sluice.errors import UsageError
@@ -63,8 +63,11 @@ def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json:
     """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next."""
     with open_cli_context() as ctx:
         declaration = ctx.declarations.stream(stream).declaration
-        act = batch_commands.plan_rejection if dry_run else batch_commands.reject
-        rejection = act(open_catalog(ctx.settings), ctx.ledger, declaration, number=number)
+        catalog = open_catalog(ctx.settings)
+        if dry_run:
+            rejection = batch_commands.plan_rejection(catalog, ctx.ledger, declaration, number=number)
+        else:
+            rejection = batch_commands.reject(catalog, ctx.ledger, declaration, number=number, requested_by=person())
     _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
 
 

@@ -55,15 +55,15 @@ def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
 @app.command()
 def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Delete batches and archive runs that are older than the settings say. The DAG ledger_upkeep does it daily."""
+    """Delete batches and events, and archive runs, older than the settings say. The DAG ledger_upkeep does it daily."""
     settings = load_settings()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         done = retention.apply_retention(ledger, retention.retention_of(settings), dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, "batches": done.batches, "runs": done.runs})
+        print_json({"dry_run": dry_run, "batches": done.batches, "runs": done.runs, "events": done.events})
     else:
         would = "would be " if dry_run else ""
-        typer.echo(f"{done.batches} batches {would}deleted, {done.runs} runs {would}archived.")
+        typer.echo(f"{done.batches} batches and {done.events} events {would}deleted, {done.runs} runs {would}archived.")
 
 
 @app.command()

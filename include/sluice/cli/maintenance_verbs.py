@@ -10,13 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.command_options import AsJson, DryRun, TableName
+from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import MaintainTable
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
+from sluice.ledger.events import record_event
 from sluice.ledger.maintenance_history import newest_maintenance, recent_maintenance
+from sluice.ledger.records.event import EventAction
 from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
@@ -70,6 +73,8 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) 
     if dry_run:
         _print_plan(_plan(settings, name), name, as_json=as_json)
         return
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        record_event(ledger, table_command(EventAction.MAINTAIN_TABLE, name))
     ended = run_in_foreground(MaintainTable(table=name, launched_by=LAUNCHED_BY), settings, keeps_output=as_json)
     _print_output(ended.output)
     raise typer.Exit(ended.exit_code)

@@ -10,12 +10,15 @@ from rich.table import Table
 
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.command_options import AsJson, StreamName
+from sluice.cli.event_verbs import events_table
 from sluice.cli.stream_rendering import batches_table, remarks, row_json, rows_table, runs_table, state_text
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
 from sluice.ledger.batches import recent_batches
+from sluice.ledger.events import recent_events
 from sluice.ledger.generations import find_generation
+from sluice.ledger.records.event import EventObservation, EventSubject
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
@@ -67,15 +70,16 @@ def status(
 
 def show(
     name: StreamName,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs and batches, newest first.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, batches and events, newest first.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show one stream: its state and the reason, its checkpoint, its newest runs and batches."""
+    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events."""
     with open_cli_context() as ctx:
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         row = _observed(ctx, [name])[0]
         runs = recent_runs(ctx.ledger, name, limit=limit)
         batches = recent_batches(ctx.ledger, name, limit=limit)
+        events = recent_events(ctx.ledger, EventSubject.STREAM, name, limit=limit)
         generation = find_generation(ctx.ledger, name)
     if as_json:
         document = {
@@ -84,11 +88,12 @@ def show(
             "generation": None if generation is None else json_value(generation),
             "runs": [json_value(run) for run in runs],
             "batches": [json_value(batch) for batch in batches],
+            "events": [json_value(event) for event in events],
         }
         print_json(row_json(row) | document)
         return
     _print_summary(stream, row, generation)
-    _print_history(row, runs, batches)
+    _print_history(row, runs, batches, events)
 
 
 def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: GenerationObservation | None) -> None:
@@ -103,8 +108,13 @@ def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: Gene
         typer.echo(f"generation {generation.generation}{opened}, checkpoint {generation.checkpoint}")
 
 
-def _print_history(row: StreamRow, runs: Sequence[RunObservation], batches: Sequence[BatchObservation]) -> None:
-    for table in (rows_table([row]), runs_table(runs), batches_table(batches)):
+def _print_history(
+    row: StreamRow,
+    runs: Sequence[RunObservation],
+    batches: Sequence[BatchObservation],
+    events: Sequence[EventObservation],
+) -> None:
+    for table in (rows_table([row]), runs_table(runs), batches_table(batches), events_table(events, title="Events")):
         typer.echo("")
         console().print(table)
     for remark in remarks([row]):

@@ -8,15 +8,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli import maintenance_verbs
+from sluice.cli import event_verbs, maintenance_verbs
 from sluice.cli.command_options import AsJson, DryRun, TableName
+from sluice.cli.event_verbs import table_command
 from sluice.cli.table_outcome import TableOutcome, create_or_change_table, plan_table
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.settings import load_settings
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.events import record_event
+from sluice.ledger.records.event import EventAction
+from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 
 app = typer.Typer(help="Tables as declared and as they are.", no_args_is_help=True, add_completion=False)
@@ -73,8 +77,10 @@ def create(
     declarations = load_declarations(settings.pipelines)
     declared = _declared(declarations, names or [])
     catalog = open_catalog(settings)
-    act = plan_table if dry_run else create_or_change_table
-    outcomes = [act(catalog, declaration) for declaration in declared]
+    outcomes = [plan_table(catalog, declaration) for declaration in declared]
+    if not dry_run:
+        _save(settings, outcomes)
+        outcomes = [create_or_change_table(catalog, declaration) for declaration in declared]
     if as_json:
         print_json({"dry_run": dry_run, "tables": [outcome.as_json() for outcome in outcomes]})
     else:
@@ -91,6 +97,16 @@ def create(
 app.command()(maintenance_verbs.status)
 app.command()(maintenance_verbs.history)
 app.command()(maintenance_verbs.maintain)
+app.command("events")(event_verbs.table_events)
+
+
+def _save(settings: Settings, outcomes: list[TableOutcome]) -> None:
+    """Save the command as an event of each table that it is about to create or change."""
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        for outcome in outcomes:
+            if outcome.changes and outcome.refusal is None:
+                evidence = {"exists": outcome.exists, "changes": list(outcome.changes)}
+                record_event(ledger, table_command(EventAction.CREATE_TABLE, outcome.table, evidence=evidence))
 
 
 def _declared(declarations: Declarations, names: list[str]) -> list[TableDeclaration]:

@@ -29,8 +29,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import SQLCoreOperations
 
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import add_event
 from sluice.ledger.models import Run, StreamDesiredState
 from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
+from sluice.ledger.records.event import Event
 from sluice.ledger.records.run import LIVE_STATES, DesiredState
 
 _COLUMNS = tuple(column.label(column.key) for column in StreamDesiredState.__table__.columns)
@@ -40,7 +42,13 @@ _STREAM = [StreamDesiredState.stream]
 
 
 def set_desired_state(
-    ledger: Ledger, stream: str, desired_state: DesiredState, *, requested_by: str = "", keeps_suspension: bool = False
+    ledger: Ledger,
+    stream: str,
+    desired_state: DesiredState,
+    *,
+    requested_by: str = "",
+    keeps_suspension: bool = False,
+    event: Event | None = None,
 ) -> DesiredStateObservation:
     """Request that a stream runs or stops. Its live run reads the request with its next heartbeat.
 
@@ -51,6 +59,7 @@ def set_desired_state(
     ----------
     requested_by: the person or program that asks.
     keeps_suspension: whether a suspended stream stays suspended all the same.
+    event: the request as an event, saved with it.
 
     Raises
     ------
@@ -61,6 +70,8 @@ def set_desired_state(
     if desired_state is DesiredState.RUNNING and not keeps_suspension:
         change["suspension"] = None
     with ledger.transaction() as connection:
+        if event is not None:
+            add_event(connection, event)
         row = connection.execute(
             insert(StreamDesiredState)
             .values(stream=stream, **request)
@@ -72,7 +83,12 @@ def set_desired_state(
 
 
 def suspend(
-    ledger: Ledger, stream: str, cause: SuspensionCause, *, noticed_ago: timedelta | None = None
+    ledger: Ledger,
+    stream: str,
+    cause: SuspensionCause,
+    *,
+    noticed_ago: timedelta | None = None,
+    event: Event | None = None,
 ) -> DesiredStateObservation:
     """Keep a stream from running, whatever was requested. Idempotent. A paused DAG outweighs a marked task.
 
@@ -80,6 +96,7 @@ def suspend(
     ----------
     noticed_ago: how long ago the cause was noticed. What was requested of the stream since then is newer than the cause
         and stays. Unset: the cause exists now.
+    event: the suspension as an event; saved only when this changes something.
 
     Raises
     ------
@@ -93,17 +110,24 @@ def suspend(
     change = {"suspension": str(cause), "suspended_at": func.now()}
     unrequested = {"desired_state": str(DesiredState.RUNNING), "requested_by": "", "requested_at": None}
     with ledger.transaction() as connection:
-        connection.execute(
+        suspended = connection.execute(
             insert(StreamDesiredState)
             .values(stream=stream, **unrequested, **change)
             .on_conflict_do_update(index_elements=_STREAM, set_=_by_column(change), where=is_change)
-        )
+            .returning(StreamDesiredState.stream)
+        ).one_or_none()
+        if suspended is not None and event is not None:
+            add_event(connection, event)
         _update_live_run(connection, stream)
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one())
 
 
-def resume(ledger: Ledger, stream: str) -> bool:
+def resume(ledger: Ledger, stream: str, *, event: Event | None = None) -> bool:
     """End the suspension of a stream, whatever its cause.
+
+    Parameters
+    ----------
+    event: the decision; saved only when the stream was suspended.
 
     Returns
     -------
@@ -119,6 +143,8 @@ def resume(ledger: Ledger, stream: str) -> bool:
             .where(StreamDesiredState.stream == stream, StreamDesiredState.suspension.is_not(None))
             .values(suspension=None, suspended_at=func.now())
         )
+        if resumed.rowcount == 1 and event is not None:
+            add_event(connection, event)
         _update_live_run(connection, stream)
         return resumed.rowcount == 1
 

@@ -11,7 +11,9 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sluice.errors import CheckpointError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_state
+from sluice.ledger.events import add_event
 from sluice.ledger.models import Generation, Lease
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import already_live, live_run
@@ -33,7 +35,9 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
         if row is None:
             checkpoint = checkpoint_of(stream, 1, checkpoints_root=checkpoints_root)
             first = insert(Generation).values(stream=stream, generation=1, checkpoint=checkpoint)
-            connection.execute(first.on_conflict_do_nothing())
+            opened = connection.execute(first.on_conflict_do_nothing().returning(Generation.generation))
+            if opened.one_or_none() is not None:
+                add_event(connection, _first_generation(stream, checkpoint))
             row = connection.execute(_newest(stream)).one()
     return _observation_of(row)
 
@@ -69,7 +73,13 @@ def require_at_rest(ledger: Ledger, stream: str) -> None:
 
 
 def open_next_generation(
-    ledger: Ledger, stream: str, *, leaving: int, checkpoints_root: str, opened_by: str
+    ledger: Ledger,
+    stream: str,
+    *,
+    leaving: int,
+    checkpoints_root: str,
+    opened_by: str,
+    event: Event | None = None,
 ) -> GenerationObservation:
     """Leave the generation of a stream behind and open the next one, whose checkpoint is empty.
 
@@ -80,6 +90,7 @@ def open_next_generation(
     leaving: the generation that is left. When it is not the newest any more, another reset was quicker.
     checkpoints_root: the URI below which checkpoints lie.
     opened_by: who asks, for a person.
+    event: the decision; saved only when the generation is opened.
 
     Raises
     ------
@@ -100,6 +111,8 @@ def open_next_generation(
             .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
             .returning(*Generation.__table__.columns)
         ).one()
+        if event is not None:
+            add_event(connection, event)
     return _observation_of(row)
 
 
@@ -167,6 +180,17 @@ def _require_at_rest(connection: Connection, stream: str) -> None:
             f"Stream {stream} is to run: its next run may begin at any moment.",
             next_step=f"Stop it first: `sluice stream stop {stream}`.",
         )
+
+
+def _first_generation(stream: str, checkpoint: str) -> Event:
+    return Event(
+        name=stream,
+        actor=Actor.component("driver"),
+        action=EventAction.OPEN_GENERATION,
+        reason="never_started",
+        explanation=f"Stream {stream} has no generation yet: its first one is opened.",
+        evidence={"generation": 1, "checkpoint": checkpoint},
+    )
 
 
 def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageError:

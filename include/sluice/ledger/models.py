@@ -26,6 +26,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
 
 SCHEMA = "sluice"
@@ -328,3 +329,38 @@ class CheckpointCheck(LedgerTable):
     newest_batch: Mapped[int | None]
     newest_commit_age_seconds: Mapped[float | None]
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LedgerEvent(LedgerTable):
+    """A decision or a command. Append-only: triggers of the database refuse to change an event, and to delete one
+    outside of the ledger's retention."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        Index(None, "subject", "name", "number"),
+        Index(None, "recorded_at"),
+        Index(
+            "one_event_per_occasion",
+            "subject",
+            "name",
+            "action",
+            "occasion",
+            unique=True,
+            postgresql_where=text("occasion IS NOT NULL"),
+        ),
+        CheckConstraint(_is_one_of("subject", EventSubject), name="subject"),
+        CheckConstraint(_is_one_of("actor_kind", ActorKind), name="actor_kind"),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    subject: Mapped[str]
+    name: Mapped[str]
+    actor_kind: Mapped[str]
+    actor: Mapped[str]
+    action: Mapped[str]
+    reason: Mapped[str]
+    explanation: Mapped[str]
+    run_id: Mapped[str | None]
+    evidence: Mapped[dict[str, Any]]
+    occasion: Mapped[str | None]

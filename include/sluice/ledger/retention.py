@@ -1,4 +1,4 @@
-"""Removes old batches, of which it keeps the sums, and moves runs that ended long ago into an archive.
+"""Removes old batches, of which it keeps the sums, and old events; archives runs that ended long ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
 checkpoint starts, and the newest runs of every stream, from which restarts and the breaker are decided.
@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import aliased
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import ArchivedRun, Batch, ForgottenBatches, Run
+from sluice.ledger.models import ArchivedRun, Batch, ForgottenBatches, LedgerEvent, Run
 from sluice.ledger.records.run import LIVE_STATES
 from sluice.settings import Settings
 
@@ -32,27 +32,33 @@ _SUMS = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long the ledger keeps batches and ended runs."""
+    """How long the ledger keeps batches, ended runs and events."""
 
     batches: timedelta
     runs: timedelta
+    events: timedelta
 
 
 def retention_of(settings: Settings) -> Retention:
     """The retention in the deployment's settings."""
-    return Retention(batches=timedelta(days=settings.batches_kept_days), runs=timedelta(days=settings.runs_kept_days))
+    return Retention(
+        batches=timedelta(days=settings.batches_kept_days),
+        runs=timedelta(days=settings.runs_kept_days),
+        events=timedelta(days=settings.events_kept_days),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
-    """How many batches were removed and runs archived; in a dry run, how many would be."""
+    """How many batches and events were removed and runs archived; in a dry run, how many would be."""
 
     batches: int
     runs: int
+    events: int = 0
 
 
 def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> RetentionResult:
-    """Remove old batches and archive old runs. Safe at any time: beside drivers, and when it is interrupted.
+    """Remove old batches and events, and archive old runs. Safe at any time, also beside drivers and when interrupted.
 
     Parameters
     ----------
@@ -70,10 +76,32 @@ def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = Fal
             runs = connection.execute(
                 select(func.count()).select_from(Run).where(_has_ended(retention.runs))
             ).scalar_one()
-        return RetentionResult(batches=batches, runs=runs)
+            events = connection.execute(
+                select(func.count()).select_from(LedgerEvent).where(_is_old_event(retention.events))
+            ).scalar_one()
+        return RetentionResult(batches=batches, runs=runs, events=events)
     return RetentionResult(
-        batches=_remove_batches(ledger, retention.batches), runs=_archive_runs(ledger, retention.runs)
+        batches=_remove_batches(ledger, retention.batches),
+        runs=_archive_runs(ledger, retention.runs),
+        events=_remove_events(ledger, retention.events),
     )
+
+
+def _remove_events(ledger: Ledger, kept_for: timedelta) -> int:
+    """Delete old events, some at a time; their table lets only a transaction with this setting do so."""
+    some = select(LedgerEvent.number).where(_is_old_event(kept_for)).limit(_AT_ONCE)
+    removed = 0
+    while True:
+        with ledger.transaction() as connection:
+            connection.execute(select(func.set_config("sluice.retention", "events", True)))
+            gone = connection.execute(delete(LedgerEvent).where(LedgerEvent.number.in_(some))).rowcount
+        removed += gone
+        if gone < _AT_ONCE:
+            return removed
+
+
+def _is_old_event(kept_for: timedelta) -> Any:
+    return LedgerEvent.recorded_at < func.now() - kept_for
 
 
 def _remove_batches(ledger: Ledger, kept_for: timedelta) -> int:

@@ -18,7 +18,9 @@ from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import effective_desired_state
+from sluice.ledger.events import add_event
 from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
+from sluice.ledger.records.event import Event
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity
 
@@ -27,7 +29,15 @@ _ADMISSION_TRIES = 3
 """A refused admission finds no live run when that run ended in between; then it is tried again."""
 
 
-def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str, launched_by: str) -> RunObservation:
+def admit_run(
+    ledger: Ledger,
+    *,
+    stream: str,
+    mode: str,
+    declaration_digest: str,
+    launched_by: str,
+    event: Event | None = None,
+) -> RunObservation:
     """Admit a new run of a stream with its lease, in the current generation and with the current desired state.
 
     Parameters
@@ -36,6 +46,7 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
     mode: `continuous` or `incremental`.
     declaration_digest: what the run is to carry out, as `LoadedStream.digest`.
     launched_by: the Airflow task or command that asked, for messages.
+    event: the decision to start it; saved with the run's id, and only when the run is admitted.
 
     Raises
     ------
@@ -55,6 +66,8 @@ def admit_run(ledger: Ledger, *, stream: str, mode: str, declaration_digest: str
         with ledger.transaction() as connection:
             admitted = _admitted(connection, str(uuid4()), admission)
             live = None if admitted else live_run(connection, stream)
+            if admitted is not None and event is not None:
+                add_event(connection, event, run_id=admitted.run_id)
         if admitted is not None:
             return run_of(admitted)
         if live is not None:
@@ -201,11 +214,15 @@ def record_end(
     return run_of(ended)
 
 
-def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
+def take_over(ledger: Ledger, run_id: str, *, reason: str, event: Event | None = None) -> RunObservation:
     """End a live run whose lease has run out by the database's clock, whether or not its driver lives.
 
     The next run of the stream is admitted with a higher token, so what the old driver may still publish is refused.
     Nothing happens to a run whose lease was renewed meanwhile, or that has ended.
+
+    Parameters
+    ----------
+    event: the decision; saved only when the run is taken over.
 
     Returns
     -------
@@ -226,10 +243,12 @@ def take_over(ledger: Ledger, run_id: str, *, reason: str) -> RunObservation:
                 .values(state=RunState.LOST, ended_at=func.now(), reason=reason)
             )
             leases.release(connection, run_id=run_id)
+            if event is not None:
+                add_event(connection, event, run_id=run_id)
         return _run(connection, run_id)
 
 
-def ask_to_end(ledger: Ledger, run_id: str, *, because: str) -> RunObservation:
+def ask_to_end(ledger: Ledger, run_id: str, *, because: str, event: Event | None = None) -> RunObservation:
     """Ask one live run to end between two batches. The desired state of its stream stays, so another run may follow.
 
     Idempotent: the first reason stays. Nothing happens to a run that has ended. Its end is not a failure.
@@ -237,17 +256,20 @@ def ask_to_end(ledger: Ledger, run_id: str, *, because: str) -> RunObservation:
     Parameters
     ----------
     because: why, to follow "asked to end: ".
+    event: the decision; saved only when the run was not asked before.
 
     Raises
     ------
     LedgerError: when the run is unknown or the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        connection.execute(
+        asked = connection.execute(
             update(Run)
             .where(Run.run_id == run_id, _IS_LIVE, Run.end_asked_at.is_(None))
             .values(end_asked_at=func.now(), end_asked_because=because, desired_state=str(DesiredState.STOPPED))
         )
+        if asked.rowcount == 1 and event is not None:
+            add_event(connection, event, run_id=run_id)
         return _run(connection, run_id)
 
 

@@ -1,12 +1,13 @@
-"""The record of a maintenance run for the ledger, and its description in sentences."""
+"""The record of a maintenance run for the ledger, its steps as events, and its description in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sluice.ledger.records.maintenance import MaintenanceObservation, StepObservation, StepOutcome
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction
+from sluice.ledger.records.event import Actor, Event, EventAction, EventSubject
+from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.tables.table_observation import TableObservation
 
 _PLANNED = {StepAction.RUN: "would run", StepAction.SKIP: "skipped", StepAction.REFUSE: "refused"}
@@ -41,6 +42,28 @@ def maintenance_record(
         snapshots_before=len(before.snapshots),
         snapshots_after=len(after.snapshots),
         operations=tuple(operations),
+    )
+
+
+def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str) -> Event:
+    """A step that is due, as it is saved before it is carried out."""
+    pins = {"sets": [pin.tag for pin in plan.pins.to_set], "removes": list(plan.pins.to_remove)}
+    return Event(
+        subject=EventSubject.TABLE,
+        name=plan.seen.table,
+        actor=Actor.component(launched_by),
+        action=EventAction(step.step),
+        reason=str(step.reason),
+        explanation=step.explanation,
+        evidence={
+            "snapshot": plan.seen.snapshot_id,
+            "rows": plan.seen.rows,
+            "files": plan.seen.data_files,
+            "manifests": plan.seen.manifests,
+            "snapshots": len(plan.seen.snapshots),
+            **step.options,
+            **(pins if step.step is MaintenanceStep.PIN_SNAPSHOTS else {}),
+        },
     )
 
 

@@ -18,6 +18,8 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDecl
 from sluice.errors import DeliveryError, UsageError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import record_event
+from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
 from sluice.ledger.records.run import LIVE_STATES
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import already_live, newest_run
@@ -116,11 +118,17 @@ def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclarat
     return _plan_rejection(ledger, declaration, _output_views(catalog, declaration), number)[0]
 
 
-def reject(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
+def reject(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int, requested_by: str
+) -> Rejection:
     """Move the mark of every output past the next staged batch, and record all its rows as rejected.
 
     After a crash in between, a second call completes the rejection. The commits carry the mark's own token: a driver
     that begins meanwhile has a higher one, and then the rejection is refused.
+
+    Parameters
+    ----------
+    requested_by: the person, as the ledger names them.
 
     Raises
     ------
@@ -129,12 +137,24 @@ def reject(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, 
     """
     views = _output_views(catalog, declaration)
     rejection, batches = _plan_rejection(ledger, declaration, views, number)
+    record_event(ledger, _event(declaration.stream, rejection, requested_by=requested_by))
     for view in views:
         if not view.has_rejected(number):
             token = view.state.position(view.output).token
             reject_batch(catalog, view.output, batches[view.output.output], token=token)
     record_batch(ledger, _rejected_observation(declaration, batches))
     return rejection
+
+
+def _event(stream: str, rejection: Rejection, *, requested_by: str) -> Event:
+    return Event(
+        name=stream,
+        actor=Actor.person(requested_by),
+        action=EventAction.REJECT_BATCH,
+        reason=REQUESTED,
+        explanation=f"Batch {rejection.key} is never published.",
+        evidence={"batch": str(rejection.key), "rows": rejection.rows},
+    )
 
 
 def _output_views(catalog: Catalog, declaration: StreamDeclaration) -> list[_OutputView]:

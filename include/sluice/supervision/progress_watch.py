@@ -13,6 +13,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.batches import newest_batch, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
 from sluice.sources.source_heads import SourceHeads
@@ -60,8 +61,19 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
     log("stream=%s progress=%s %s", wanted.name, judged.state, judged.explanation)
     if judged.restarts:
         because = BECAUSE_STALLED if judged.state == "stalled" else _BECAUSE_LATE
-        ask_to_end(ledger, run.run_id, because=because)
+        ask_to_end(ledger, run.run_id, because=because, event=_event(wanted.name, judged))
     return WatchedProgress(judgement=judged, is_new_trouble=was_healthy and not judged.is_healthy)
+
+
+def _event(stream: str, judged: ProgressJudgement) -> Event:
+    """The decision to end a run so that another one takes its place."""
+    return Event(
+        name=stream,
+        actor=Actor.component("progress watch"),
+        action=EventAction.END_RUN,
+        reason=str(judged.state),
+        explanation=judged.explanation,
+    )
 
 
 def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, samples_back: int = 0) -> ProgressJudgement:

@@ -13,6 +13,7 @@ from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
@@ -96,9 +97,11 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     )
     # Recorded last: a change whose effect was lost in between is noticed again.
     if effect is PauseEffect.SUSPEND:
-        suspend(ledger, wanted.name, SuspensionCause.PAUSED)
+        event = _pause_event(supervisor, wanted.name, EventAction.SUSPEND, "dag_paused", _EFFECTS[effect])
+        suspend(ledger, wanted.name, SuspensionCause.PAUSED, event=event)
     elif effect is PauseEffect.RESUME:
-        resume(ledger, wanted.name)
+        event = _pause_event(supervisor, wanted.name, EventAction.RESUME, "dag_unpaused", _EFFECTS[effect])
+        resume(ledger, wanted.name, event=event)
     if is_news(dag, known):
         record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
     return _EFFECTS[effect]
@@ -109,6 +112,12 @@ _EFFECTS = {
     PauseEffect.RESUME: "its DAG was unpaused: the stream is to run again",
     PauseEffect.NOTHING: "",
 }
+
+
+def _pause_event(supervisor: Supervisor, stream: str, action: EventAction, reason: str, text: str) -> Event:
+    """What was noticed, as an event; Airflow does not say who paused the DAG."""
+    actor = Actor.component(supervisor.launched_by)
+    return Event(name=stream, actor=actor, action=action, reason=reason, explanation=f"{text[0].upper()}{text[1:]}.")
 
 
 def _is_given_up(supervisor: Supervisor, wanted: LoadedStream) -> bool:

@@ -11,10 +11,13 @@ from datetime import timedelta
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
+from sluice.ledger.events import record_event
 from sluice.ledger.records.desired_state import DesiredStateObservation
+from sluice.ledger.records.event import Event, EventAction
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, has_ended_within, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
@@ -36,7 +39,15 @@ def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: 
     UnhealthyError: when no driver could be started.
     LedgerError: when the ledger cannot be reached.
     """
-    set_desired_state(supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by)
+    event = command_event(EventAction.START, wanted.name, by=requested_by)
+    return _run_stream(supervisor, wanted, requested_by=requested_by, event=event)
+
+
+def _run_stream(
+    supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str, event: Event | None
+) -> SupervisionResult | None:
+    """Request that a stream runs, and start the driver of a continuous one. event: unless it is saved already."""
+    set_desired_state(supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by, event=event)
     if wanted.declaration.mode == "incremental":
         return None
     result = supervise(supervisor, wanted)
@@ -63,13 +74,16 @@ def restart_stream(
     LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(supervisor.ledger, wanted.name)
-    if run is not None and run.is_live:
-        ask_to_end(supervisor.ledger, run.run_id, because=f"restarted by {requested_by}")
+    live = run if run is not None and run.is_live else None
+    run_id = None if live is None else live.run_id
+    record_event(supervisor.ledger, command_event(EventAction.RESTART, wanted.name, by=requested_by, run_id=run_id))
+    if live is not None:
+        ask_to_end(supervisor.ledger, live.run_id, because=f"restarted by {requested_by}", event=None)
         if wanted.declaration.mode == "incremental":
             _await_increment(supervisor, wanted, on_look=on_look)
         else:
-            _await_end_of(supervisor, wanted, run, on_look=on_look)
-    return start_stream(supervisor, wanted, requested_by=requested_by)
+            _await_end_of(supervisor, wanted, live, on_look=on_look)
+    return _run_stream(supervisor, wanted, requested_by=requested_by, event=None)
 
 
 def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
@@ -80,8 +94,14 @@ def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by:
     LedgerError: when the ledger cannot be reached.
     """
     desired = find_desired_state(supervisor.ledger, wanted.name)
+    event = command_event(EventAction.RESET_BREAKER, wanted.name, by=requested_by)
     return set_desired_state(
-        supervisor.ledger, wanted.name, desired.desired_state, requested_by=requested_by, keeps_suspension=True
+        supervisor.ledger,
+        wanted.name,
+        desired.desired_state,
+        requested_by=requested_by,
+        keeps_suspension=True,
+        event=event,
     )
 
 
@@ -105,7 +125,8 @@ def stop_stream(
     UnhealthyError: when the run does not end, or whether its driver is alive is unknown.
     LedgerError: when the ledger cannot be reached.
     """
-    set_desired_state(supervisor.ledger, wanted.name, DesiredState.STOPPED, requested_by=requested_by)
+    event = command_event(EventAction.STOP, wanted.name, by=requested_by)
+    set_desired_state(supervisor.ledger, wanted.name, DesiredState.STOPPED, requested_by=requested_by, event=event)
     if wanted.declaration.mode == "incremental":
         _await_increment(supervisor, wanted, on_look=on_look)
     else:

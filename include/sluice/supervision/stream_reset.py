@@ -19,12 +19,14 @@ from sluice.errors import CheckpointError, SluiceError, UsageError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation, open_next_generation, require_at_rest
+from sluice.ledger.records.event import EventAction
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
+from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 
 _WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED)
@@ -98,9 +100,25 @@ def reset_stream(
     ------
     RunAlreadyLiveError, UsageError, CheckpointError, LedgerError: as `plan_reset`.
     """
-    _require_empty(checkpoint_of(wanted.name, leaving + 1, checkpoints_root=settings.checkpoints), settings)
+    opens = leaving + 1
+    checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
+    _require_empty(checkpoint, settings)
+    newest = newest_batch(ledger, wanted.name, generation=leaving)
+    event = command_event(
+        EventAction.RESET,
+        wanted.name,
+        by=asked_by,
+        explanation=f"Leave generation {leaving}, and open generation {opens} with an empty checkpoint.",
+        evidence={
+            "leaves": leaving,
+            "opens": opens,
+            "checkpoint": checkpoint,
+            "newest_batch": None if newest is None else newest.key.batch,
+            "end_offsets": {} if newest is None else newest.end_offsets,
+        },
+    )
     return open_next_generation(
-        ledger, wanted.name, leaving=leaving, checkpoints_root=settings.checkpoints, opened_by=asked_by
+        ledger, wanted.name, leaving=leaving, checkpoints_root=settings.checkpoints, opened_by=asked_by, event=event
     )
 
 

@@ -26,6 +26,7 @@ from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import record_event
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
 from sluice.processes.deadline import wait_until
@@ -36,6 +37,7 @@ from sluice.supervision.restart_policy import runs_to_read
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_observer import observe_stream
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -97,10 +99,11 @@ def supervise(supervisor: Supervisor, wanted: LoadedStream) -> SupervisionResult
             "stream=%s action=%s reason=%s %s", wanted.name, decision.action, decision.reason, decision.explanation
         )
         if decision.action is SupervisionAction.LAUNCH:
-            launched = _launch(supervisor, wanted)
+            launched = _launch(supervisor, wanted, planned)
             if launched is not None:
                 return SupervisionResult(decision=decision, seen=planned.seen, run=launched)
         elif not act_on(supervisor, planned):
+            _save_outcome(supervisor, planned)
             return planned
     raise LedgerError(
         f"Stream {wanted.name} was observed {MOST_ROUNDS} times without coming to rest; the last decision was: "
@@ -166,7 +169,19 @@ def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> R
     )
 
 
-def _launch(supervisor: Supervisor, wanted: LoadedStream) -> RunObservation | None:
+def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    """Save that the stream is given up, or that its run is adopted by another task than the one that launched it."""
+    action, run = planned.decision.action, planned.run
+    is_adopted = action is SupervisionAction.ADOPT and run is not None and run.launched_by != supervisor.launched_by
+    if is_adopted or action is SupervisionAction.GIVE_UP:
+        _save(supervisor, planned)
+
+
+def _save(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    record_event(supervisor.ledger, decision_event(planned, by=supervisor.launched_by))
+
+
+def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionResult) -> RunObservation | None:
     """Admit a run and start its driver; none when another caller was first, or the driver cannot be started."""
     try:
         run = admit_run(
@@ -175,6 +190,7 @@ def _launch(supervisor: Supervisor, wanted: LoadedStream) -> RunObservation | No
             mode=wanted.declaration.mode,
             declaration_digest=wanted.digest,
             launched_by=supervisor.launched_by,
+            event=decision_event(planned, by=supervisor.launched_by),
         )
     except RunAlreadyLiveError as error:
         _log.info("stream=%s run=%s was admitted meanwhile and is adopted", wanted.name, error.run_id)
@@ -200,6 +216,7 @@ def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
     run = _live_run(planned)
     left = planned.seen.left_exit
     if left is not None:
+        _save(supervisor, planned)
         record_end(
             supervisor.ledger,
             run.run_id,
@@ -212,6 +229,7 @@ def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
     is_gone = planned.decision.reason is SupervisionReason.DRIVER_GONE
     if is_gone and has_ended_within(supervisor.ledger, run.run_id, EXIT_RECORD_SECONDS):
         return
+    _save(supervisor, planned)
     record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=planned.decision.explanation)
 
 
@@ -220,17 +238,20 @@ def _stop(supervisor: Supervisor, planned: SupervisionResult) -> None:
     if planned.decision.reason is SupervisionReason.LEASE_OVER and _is_heard_again(supervisor.ledger, run):
         return
     if run.process is not None:
+        _save(supervisor, planned)
         supervisor.launcher.stop(run.process, grace_seconds=STOP_GRACE_SECONDS)
 
 
 def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
     run = _live_run(planned)
     if not _is_heard_again(supervisor.ledger, run):
-        take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation)
+        event = decision_event(planned, by=supervisor.launched_by)
+        take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation, event=event)
 
 
 def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    ask_to_end(supervisor.ledger, _live_run(planned).run_id, because="its declaration has changed")
+    event = decision_event(planned, by=supervisor.launched_by)
+    ask_to_end(supervisor.ledger, _live_run(planned).run_id, because="its declaration has changed", event=event)
 
 
 _STEPS: Mapping[SupervisionAction, Callable[[Supervisor, SupervisionResult], None]] = {

@@ -13,10 +13,12 @@ from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations
 from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.decide_live_run import decide_about_live_run
 from sluice.supervision.stream_observer import observe_stream
+from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 
@@ -111,8 +113,19 @@ def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for:
     LaunchError: when a driver survives SIGKILL.
     """
     if misfit.may_end and missing_for >= ENDED_AFTER:
-        ask_to_end(supervisor.ledger, misfit.run.run_id, because=f"its stream is {misfit.misfit}")
+        because = f"its stream is {misfit.misfit}"
+        ask_to_end(supervisor.ledger, misfit.run.run_id, because=because, event=_event(supervisor, misfit))
     _turn(supervisor, misfit.stream)
+
+
+def _event(supervisor: Supervisor, misfit: MisfitRun) -> Event:
+    return Event(
+        name=misfit.stream,
+        actor=Actor.component(supervisor.launched_by),
+        action=EventAction.END_RUN,
+        reason=str(misfit.misfit).replace(" ", "_"),
+        explanation=misfit.explanation,
+    )
 
 
 def stop_known_run(supervisor: Supervisor, stream: str, *, requested_by: str) -> RunObservation | None:
@@ -127,7 +140,8 @@ def stop_known_run(supervisor: Supervisor, stream: str, *, requested_by: str) ->
     LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver survives SIGKILL.
     """
-    set_desired_state(supervisor.ledger, stream, DesiredState.STOPPED, requested_by=requested_by)
+    event = command_event(EventAction.STOP, stream, by=requested_by)
+    set_desired_state(supervisor.ledger, stream, DesiredState.STOPPED, requested_by=requested_by, event=event)
     run = newest_run(supervisor.ledger, stream)
     if run is None or not run.is_live:
         return run

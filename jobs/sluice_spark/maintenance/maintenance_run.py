@@ -9,11 +9,13 @@ from pyspark.sql import SparkSession
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_command import MaintainTable
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import record_event
 from sluice.ledger.maintenance_history import record_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.ledger.table_locks import maintenance_lock
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_records import maintenance_record
+from sluice.maintenance.maintenance_plan import StepDecision
+from sluice.maintenance.maintenance_records import maintenance_record, step_event
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -49,8 +51,16 @@ def maintain_table(
         plan = plan_table_maintenance(
             ledger, declarations, settings, declaration=declaration, table=table, now=database_time(ledger)
         )
+
+        def save(step: StepDecision) -> None:
+            record_event(ledger, step_event(step, plan, launched_by=command.launched_by))
+
         maintainer = TableMaintainer(
-            catalog=settings.catalog.name, name=command.table, table=table, open_session=open_session
+            catalog=settings.catalog.name,
+            name=command.table,
+            table=table,
+            open_session=open_session,
+            before_step=save,
         )
         operations = maintainer.carry_out(plan)
         after = maintainer.observe(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))

@@ -72,12 +72,14 @@ class TableMaintainer:
     name: the name of the table.
     table: the table, loaded by pyiceberg.
     open_session: called whenever Spark is needed; the first call opens the session.
+    before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
     """
 
     catalog: str
     name: str
     table: Table
     open_session: Callable[[], SparkSession]
+    before_step: Callable[[StepDecision], None]
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
         """Carry out the due steps of a plan in their order.
@@ -85,6 +87,10 @@ class TableMaintainer:
         Returns
         -------
         The outcome of every step. Errors of Spark, the catalog and the object store are outcomes; they are not raised.
+
+        Raises
+        ------
+        LedgerError: when `before_step` cannot save the decision.
         """
         done: list[StepObservation] = []
         for decision in plan.steps:
@@ -95,6 +101,7 @@ class TableMaintainer:
                 reason = "an earlier step failed, so this one was not started"
                 done.append(_observation(decision, StepOutcome.REFUSED, Setback.EARLIER_STEP_FAILED, reason))
             else:
+                self.before_step(decision)
                 done.append(self._measured(decision, plan))
         return tuple(done)
 

@@ -1,4 +1,4 @@
-"""The DAG that keeps the ledger small: old batches are forgotten, old runs are archived."""
+"""The DAG that keeps the ledger small: old batches are forgotten, old runs are archived, old events are deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DOCUMENT = """\
 # ledger_upkeep
 Keeps the ledger small. Batches older than `SLUICE_BATCHES_KEPT_DAYS` are forgotten: their sums stay, and so does the
 newest batch of every generation, at whose offsets a rebuilt checkpoint starts. Runs that ended more than
-`SLUICE_RUNS_KEPT_DAYS` ago go into the ledger's archive, all but the newest of each stream.
+`SLUICE_RUNS_KEPT_DAYS` ago go into the ledger's archive, all but the newest of each stream. Events older than
+`SLUICE_EVENTS_KEPT_DAYS` are deleted.
 
 ## How to operate it
 - It runs every night. **Trigger** it to run now; the same from the command line: `sluice ledger tidy`, which has
@@ -52,7 +53,7 @@ def ledger_upkeep_dag() -> DAG:
             deployment = load_deployment()
             with deployment.open_ledger() as ledger:
                 done = apply_retention(ledger, retention_of(deployment.settings))
-            _log.info("%d batches forgotten, %d runs archived", done.batches, done.runs)
+            _log.info("%d batches forgotten, %d runs archived, %d events deleted", done.batches, done.runs, done.events)
 
         tidy()
     return dag

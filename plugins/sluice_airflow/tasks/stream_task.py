@@ -16,9 +16,11 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError, SettingsError, UsageError
 from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
+from sluice.ledger.records.event import Event, EventAction
 from sluice.ledger.records.run import DesiredState
 from sluice.supervision.reconciler import note_pause
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
+from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.observed_dags import observe_dag
@@ -122,15 +124,23 @@ class StreamTask:
         """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
         airflow = owning_airflow(supervisor.ledger)
         if is_requested:
-            resume(supervisor.ledger, self.stream)
+            resume(supervisor.ledger, self.stream, event=self._request_event(EventAction.RESUME))
         dag = observe_dag(self.context["dag"].dag_id, airflow=airflow)
         if dag is not None and (change := note_pause(supervisor, wanted, dag)):
             _log.info("Stream %s: %s", self.stream, change)
 
     def _request_start(self) -> None:
         _log.info("The stream was given up, and a person started this task: the stream is to run again")
+        person, event = supervising_task(self.context), self._request_event(EventAction.START)
         with load_deployment().open_ledger() as ledger:
-            set_desired_state(ledger, self.stream, DesiredState.RUNNING, requested_by=supervising_task(self.context))
+            set_desired_state(ledger, self.stream, DesiredState.RUNNING, requested_by=person, event=event)
+
+    def _request_event(self, action: EventAction) -> Event:
+        """What a person asked for through Airflow, which names the task and not always the person."""
+        triggered_by = getattr(self.context["dag_run"], "triggering_user_name", None)
+        text = "A person cleared the task, triggered the DAG or unpaused it."
+        by = supervising_task(self.context) + (f", {triggered_by}" if triggered_by else "")
+        return command_event(action, self.stream, by=by, explanation=text)
 
     def _trigger_after(self, result: SupervisionResult) -> LedgerTrigger | None:
         decision = result.decision

@@ -19,6 +19,7 @@ from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.desired_states import suspend
 from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice_airflow.composition import load_deployment
 
 if TYPE_CHECKING:
@@ -148,7 +149,14 @@ def suspend_as_marked(ledger_url: str, stream: str, *, noticed_ago: timedelta) -
     LedgerError: when the ledger cannot be reached.
     """
     with open_ledger(ledger_url) as ledger:
-        suspend(ledger, stream, SuspensionCause.MARKED, noticed_ago=noticed_ago)
+        event = Event(
+            name=stream,
+            actor=Actor.person(f"airflow: {stream}"),
+            action=EventAction.SUSPEND,
+            reason="task_marked",
+            explanation="Its task was marked in Airflow, which does not report by whom: the stream is to stop.",
+        )
+        suspend(ledger, stream, SuspensionCause.MARKED, noticed_ago=noticed_ago, event=event)
 
 
 async def _state_of(task: TaskInstance) -> str | None:

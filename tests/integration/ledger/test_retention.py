@@ -19,7 +19,7 @@ from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
 from sluice.ledger.runs import admit_run, recent_runs, record_end
 
-KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90))
+KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90), events=timedelta(days=365))
 
 
 def record(ledger: Ledger, number: int, *, generation: int = 1, days_ago: int = 0, stream: str = "flights") -> None:
@@ -79,7 +79,7 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
         ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest
     ).read_rows
     for days in (60, 30, 1):
-        apply_retention(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs))
+        apply_retention(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs, events=KEPT.events))
         assert totals(ledger, "flights") == before
     assert keys(ledger) == ["flights:2:2", "flights:1:2"]
     read_after = record_progress_sample(
