@@ -68,5 +68,9 @@ class SupervisionDeclaration(Declared):
         description="the stream is stalled when a batch takes this long, or input waits this long for one; "
         "unset: derived from its trigger and its recent batches",
     )
-    on_stall: Literal["alert", "restart"] = Field("alert", description="what to do about a stalled stream")
-    max_lag: LagDeclaration | None = Field(None, description="how far behind its source the stream may be")
+    on_stall: Literal["alert", "restart"] = Field(
+        "alert", description="what to do about a stalled stream; `restart` needs a kafka, iceberg or files input"
+    )
+    max_lag: LagDeclaration | None = Field(
+        None, description="how far behind its source the stream may be; for kafka and iceberg inputs"
+    )

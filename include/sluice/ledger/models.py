@@ -222,6 +222,8 @@ class SourceSample(LedgerTable):
     read_rows: Mapped[int]
     unread_rows: Mapped[int | None]
     problem: Mapped[str]
+    undone: Mapped[int | None]
+    is_failure: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class ForgottenBatches(LedgerTable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, cast, delete, func, insert, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Row, cast, delete, func, insert, select, true
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Batch, ForgottenBatches, SourceSample
@@ -32,12 +32,6 @@ def record_progress_sample(
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    kept, forgotten = (
-        select(cast(func.coalesce(func.sum(table.input_rows), 0), BigInteger))
-        .where(table.stream == stream, table.generation == generation)
-        .scalar_subquery()
-        for table in (Batch, ForgottenBatches)
-    )
     with ledger.transaction() as connection:
         connection.execute(
             delete(SourceSample).where(SourceSample.stream == stream, SourceSample.observed_at < func.now() - KEPT_FOR)
@@ -48,13 +42,48 @@ def record_progress_sample(
                 stream=stream,
                 generation=generation,
                 batch=None if newest_batch is None else newest_batch.key.batch,
-                read_rows=kept + forgotten,
+                read_rows=_rows_read(connection, stream, generation, newest_batch),
                 unread_rows=lag.rows,
+                undone=lag.undone,
                 problem=lag.problem,
+                is_failure=lag.is_failure,
             )
             .returning(*SourceSample.__table__.columns)
         ).one()
     return _sample_of(row)
+
+
+def _rows_read(connection: Connection, stream: str, generation: int, newest_batch: BatchObservation | None) -> int:
+    """What the batches of a generation have read together: the newest sample's sum, and the batches since.
+
+    Only the first sample of a day adds up all batches, of which there may be a million.
+    """
+    if newest_batch is None:
+        return 0
+    sample = connection.execute(
+        select(SourceSample.batch, SourceSample.read_rows)
+        .where(SourceSample.stream == stream, SourceSample.generation == generation, SourceSample.batch.is_not(None))
+        .order_by(SourceSample.observed_at.desc())
+        .limit(1)
+    ).one_or_none()
+    is_later = Batch.batch <= newest_batch.key.batch
+    if sample is not None:
+        is_later &= Batch.batch > sample.batch
+        return int(sample.read_rows) + _sum_of(connection, Batch, stream, generation, is_later)
+    forgotten = _sum_of(connection, ForgottenBatches, stream, generation, true())
+    return forgotten + _sum_of(connection, Batch, stream, generation, is_later)
+
+
+def _sum_of(
+    connection: Connection,
+    table: type[Batch] | type[ForgottenBatches],
+    stream: str,
+    generation: int,
+    condition: ColumnElement[bool],
+) -> int:
+    rows = cast(func.coalesce(func.sum(table.input_rows), 0), BigInteger)
+    query = select(rows).where(table.stream == stream, table.generation == generation, condition)
+    return int(connection.execute(query).scalar_one())
 
 
 def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:

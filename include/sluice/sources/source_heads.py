@@ -57,10 +57,13 @@ class SourceHeads:
         problems = [lag.problem for lag in lags if lag.problem]
         rows = [lag.rows for lag in lags if lag.rows is not None]
         files = [lag.files for lag in lags if lag.files is not None]
+        known = [*rows, *files]
         return LagObservation(
             rows=sum(rows) if rows and not problems else None,
             problem="; ".join(problems),
             files=sum(files) if files and not problems else None,
+            undone=sum(known) if known else None,
+            is_failure=any(lag.is_failure for lag in lags),
         )
 
     def _observe_input(
@@ -81,7 +84,7 @@ class SourceHeads:
 
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, KafkaConnection):
-            return LagObservation(rows=None, problem=f"the deployment has no Kafka connection {source.connection}")
+            return _failed(f"the deployment has no Kafka connection {source.connection}")
         if source.connection not in self._kafka:
             self._kafka[source.connection] = KafkaTopics(connection)
         topics = self._kafka[source.connection]
@@ -90,7 +93,7 @@ class SourceHeads:
     def _observe_files(self, source: FilesSource, newest_batch: BatchObservation | None) -> LagObservation:
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, FilesConnection):
-            return LagObservation(rows=None, problem=f"the deployment has no files connection {source.connection}")
+            return _failed(f"the deployment has no files connection {source.connection}")
         checkpoint = None
         if newest_batch is not None:
             key = newest_batch.key
@@ -112,8 +115,8 @@ class SourceHeads:
 
             table = load_table(self._catalog, source.table)
             if table is None:
-                return LagObservation(rows=None, problem=f"table {source.table} does not exist")
-            return unread_rows(offset, history=tuple(history_of(table)))
+                return _failed(f"table {source.table} does not exist")
+            return unread_rows(offset, history=tuple(history_of(table)), after=source.from_timestamp)
 
         return self._unless_unavailable(self._settings.catalog.uri, observe)
 
@@ -125,7 +128,7 @@ class SourceHeads:
         try:
             return observe()
         except LakehouseError as error:
-            unknown = LagObservation(rows=None, problem=error.message.rstrip("."))
+            unknown = _failed(error.message.rstrip("."))
             self._unavailable[service] = (time.monotonic() + RETRY_AFTER_SECONDS, unknown)
             return unknown
 
@@ -136,9 +139,14 @@ class SourceHeads:
         return open_catalog(self._settings)
 
 
+def _failed(problem: str) -> LagObservation:
+    """The lag at a source that can be observed and did not answer."""
+    return LagObservation(rows=None, problem=problem, is_failure=True)
+
+
 def _observe_topics(topics: KafkaTopics, source: KafkaSource, offset: Any) -> LagObservation:
     partitions = topics.partitions_of(source)
     if missing := sorted(set(source.topics or ()) - set(partitions)):
-        return LagObservation(rows=None, problem=f"Kafka has no topic {', '.join(missing)}")
+        return _failed(f"Kafka has no topic {', '.join(missing)}")
     bounds = topics.bounds_of(partitions, isolation=source.isolation)
     return unread_records(offset, topics=bounds, from_the_beginning=source.starting == "earliest")

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -60,23 +61,26 @@ def unread_records(
     )
 
 
-def unread_rows(offset: Any, *, history: Sequence[TableStep]) -> LagObservation:
+def unread_rows(offset: Any, *, history: Sequence[TableStep], after: datetime | None = None) -> LagObservation:
     """Count the appended rows of a table that a reader has not read.
 
     Parameters
     ----------
     offset: the reader's position: what Iceberg's source writes, parsed from JSON; None before its first batch.
     history: the snapshots of the table, newest first; see `history_of`.
+    after: the time after which a reader without a position begins; unset: it begins with the first snapshot.
     """
     position = snapshot_of(offset)
     rows = 0
     for step in history:
         if step.snapshot_id == position:
             return LagObservation(rows=rows + _unread_rows_of(step, read_files=int(offset["position"])))
-        rows += step.appended_rows
+        is_skipped = position is None and after is not None and step.is_before(after)
+        rows += 0 if is_skipped else step.appended_rows
     if position is None or position == BEFORE_ALL_SNAPSHOTS:
         return LagObservation(rows=rows)
-    return LagObservation(rows=None, problem=f"its snapshot {position} is no longer in the table's history")
+    problem = f"its snapshot {position} is no longer in the table's history"
+    return LagObservation(rows=None, problem=problem, is_failure=True)
 
 
 def _unread_rows_of(step: TableStep, *, read_files: int) -> int:

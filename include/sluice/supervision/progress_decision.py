@@ -2,7 +2,10 @@
 
 | the newest sample                   | and                                            | state       |
 |-------------------------------------|------------------------------------------------|-------------|
-| none, too old, or without a figure  |                                                | UNKNOWN     |
+| none so far                         |                                                | UNKNOWN     |
+| of sources that cannot be observed  |                                                | UNKNOWN     |
+| too old                             | the reconciler takes none                      | UNOBSERVED  |
+| a source did not answer             | for longer than `UNANSWERED_FOR`               | UNOBSERVED  |
 | nothing unread                      |                                                | IDLE        |
 | something unread                    | no new batch for longer than the window        | STALLED     |
 | something unread                    | more rows, or older ones, than `max_lag` allows| LATE        |
@@ -10,13 +13,15 @@
 | something unread                    | else                                           | PROGRESSING |
 
 The reconciler takes a sample each minute and the ledger keeps it. Waiting input is counted from the first sample that
-has it without a new batch since, so input that arrives after a quiet night does not make a stream stalled. The age of
+has it without a new batch since, so input that arrives after a quiet night does not make a stream stalled. A sample
+without a figure in between changes nothing. The window knows what a batch waits for by its declaration: `publish_every`
+and Spark's delay of a batch that waits for enough offsets. Files count as well as rows. The age of
 the oldest unread row follows from the samples, too: it arrived after the newest sample whose input has all been read by
 now.
 
-No run is ended on UNKNOWN. A stalled run is restarted when `on_stall` says so and only once without a batch in between:
-when a restart did not help, a person must look. A late run is restarted when its `max_lag` says so, and never before it
-has been up for `restart.stable_after`.
+No run is ended on UNKNOWN or UNOBSERVED. A stalled run is restarted when `on_stall` says so and only once without a
+batch in between: when a restart did not help, a person must look. A late run is restarted when its `max_lag` says so,
+never before it has been up for `restart.stable_after`, nor a second time before it has been within its limits.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
@@ -45,10 +51,19 @@ SAMPLED_WITHIN = timedelta(minutes=5)
 """How old the newest sample may be; the reconciler takes one each minute."""
 
 
+UNANSWERED_FOR = timedelta(seconds=90)
+"""How long a source may leave the reconciler without an answer: one missing sample is no news, two are."""
+
+TRIGGER_DELAY = timedelta(minutes=15)
+"""How long Spark waits for `min_offsets_per_batch` at most: `maxTriggerDelay` of its Kafka source, not declarable."""
+
+
 class ProgressState(StrEnum):
-    """The progress of a running stream."""
+    """The progress of a running stream. UNKNOWN: its sources cannot be observed, or were not yet. UNOBSERVED: they can,
+    and were not for too long."""
 
     UNKNOWN = "unknown"
+    UNOBSERVED = "unobserved"
     STARTING = "starting"
     IDLE = "idle"
     PROGRESSING = "progressing"
@@ -73,8 +88,8 @@ class ProgressJudgement:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the stream is neither late nor stalled. UNKNOWN counts as healthy: then the run's state decides."""
-        return self.state not in (ProgressState.LATE, ProgressState.STALLED)
+        """Whether the stream is neither late, stalled nor unobserved. On UNKNOWN the run's state decides."""
+        return self.state not in (ProgressState.LATE, ProgressState.STALLED, ProgressState.UNOBSERVED)
 
 
 def judge_progress(
@@ -84,6 +99,7 @@ def judge_progress(
     batches: Sequence[BatchObservation],
     samples: Sequence[ProgressSample],
     ended_for_stall: bool = False,
+    ended_for_lag: bool = False,
     now: datetime,
 ) -> ProgressJudgement:
     """Judge the live run of a stream that is to run.
@@ -92,33 +108,63 @@ def judge_progress(
     ----------
     batches: the newest of the stream, newest first.
     samples: newest first, as far back as they are kept.
-    ended_for_stall: whether the run before this one was ended because it was stalled.
+    ended_for_stall, ended_for_lag: whether the run before this one was ended because it was stalled, or late.
     now: the database's time.
     """
     if wanted.trigger is not None and wanted.trigger.continuous_processing is not None:
         text = "Spark reports no batches of continuous processing, so what it has read is unknown."
         return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
-    newest = samples[0] if samples else None
-    if newest is None or now - newest.observed_at > SAMPLED_WITHIN:
-        return ProgressJudgement(state=ProgressState.UNKNOWN, explanation="Its sources were not observed lately.")
-    if newest.unread_rows is None:
-        text = f"Its unread input is unknown: {newest.problem or 'its sources did not answer'}."
-        return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
-    if newest.unread_rows == 0:
+    if (unseen := _unseen(run, samples, now)) is not None:
+        return unseen
+    known = [sample for sample in samples if sample.known_undone is not None]
+    newest = known[0]
+    behind = oldest_unread(known, now=now)
+    if newest.known_undone == 0:
         text = "It has read all input of its sources."
         return ProgressJudgement(state=ProgressState.IDLE, explanation=text, behind=timedelta(0))
     own = [batch for batch in batches if batch.run_id == run.run_id]
-    waiting = _waiting(samples, run, own, now)
-    window = stall_window(wanted, own)
-    behind = oldest_unread(samples, now=now)
-    if waiting > window:
+    waiting = _waiting(known, run, own, now)
+    if waiting > stall_window(wanted, own):
         return _stalled(wanted, run, newest, waiting, behind, may_restart=bool(own) or not ended_for_stall)
-    late = _late(wanted, run, newest, behind, now)
+    late = _late(wanted, run, known, behind, now, ended_for_lag=ended_for_lag)
     if late is not None:
         return late
     state = ProgressState.PROGRESSING if own else ProgressState.STARTING
-    text = f"{newest.unread_rows:,} rows are unread, and the newest batch is no older than usual."
+    text = f"{_amount(newest)} are unread, and the newest batch is no older than usual."
     return ProgressJudgement(state=state, explanation=text, behind=behind)
+
+
+def _unseen(run: RunObservation, samples: Sequence[ProgressSample], now: datetime) -> ProgressJudgement | None:
+    """The judgement when too little is known of the sources; none when they were observed well enough."""
+    newest = samples[0] if samples else None
+    if newest is None:
+        return _unknown("Its sources were not observed yet.")
+    unobserved = now - max(newest.observed_at, run.launched_at)
+    if unobserved > SAMPLED_WITHIN:
+        text = f"Its sources were not observed for {_duration(unobserved)}: see that the DAG stream_reconciler runs."
+        return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=text)
+    if now - newest.observed_at > SAMPLED_WITHIN:
+        return _unknown("Its sources were not observed since its start.")
+    known_at = next((sample.observed_at for sample in samples if sample.known_undone is not None), None)
+    answered_at = next((sample.observed_at for sample in samples if not sample.is_failure), None)
+    problem = newest.problem or "its sources did not answer"
+    silent_for = now - max(at for at in (answered_at, run.launched_at) if at is not None)
+    if newest.is_failure and silent_for > UNANSWERED_FOR:
+        text = f"Its unread input is unknown for {_duration(silent_for)}: {problem}."
+        return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=text)
+    if known_at is None or now - known_at > SAMPLED_WITHIN:
+        return _unknown(f"Its unread input is unknown: {problem}.")
+    return None
+
+
+def _unknown(text: str) -> ProgressJudgement:
+    return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
+
+
+def _amount(sample: ProgressSample) -> str:
+    """What is unread, for a person: rows, or rows and files together."""
+    words = "rows" if sample.unread_rows is not None else "rows or files"
+    return f"{sample.known_undone or 0:,} {words}"
 
 
 def stall_window(wanted: StreamDeclaration, batches: Sequence[BatchObservation]) -> timedelta:
@@ -131,11 +177,19 @@ def stall_window(wanted: StreamDeclaration, batches: Sequence[BatchObservation])
     declared = wanted.supervision.stall_after
     if declared is not None:
         return declared
+    waits = (wanted.publish_every or timedelta(0)) + _trigger_delay(wanted)
     if not batches:
-        return WINDOW_WITHOUT_BATCHES
+        return WINDOW_WITHOUT_BATCHES + waits
     trigger = wanted.trigger.processing_time or wanted.trigger.real_time if wanted.trigger is not None else None
     longest = timedelta(milliseconds=max(batch.duration_ms for batch in batches))
-    return max(SHORTEST_WINDOW, WINDOW_FACTOR * ((trigger or timedelta(0)) + longest))
+    return max(SHORTEST_WINDOW, WINDOW_FACTOR * ((trigger or timedelta(0)) + longest)) + waits
+
+
+def _trigger_delay(wanted: StreamDeclaration) -> timedelta:
+    """How long a batch waits for input that is there already."""
+    sources = [declared.declared_source.kafka for declared in wanted.inputs.values() if declared.is_stream]
+    waits = any(kafka is not None and kafka.min_offsets_per_batch is not None for kafka in sources)
+    return TRIGGER_DELAY if waits else timedelta(0)
 
 
 def oldest_unread(samples: Sequence[ProgressSample], *, now: datetime) -> timedelta | None:
@@ -146,8 +200,10 @@ def oldest_unread(samples: Sequence[ProgressSample], *, now: datetime) -> timede
     samples: newest first. Those of another generation are left out: a generation reads its sources from the start.
     """
     newest = samples[0]
-    if newest.unread_rows == 0:
+    if newest.known_undone == 0:
         return timedelta(0)
+    if newest.unread_rows is None:
+        return None
     known = [sample for sample in samples if sample.generation == newest.generation and sample.unread_rows is not None]
     for later, sample in pairwise(known):
         if sample.read_rows + (sample.unread_rows or 0) <= newest.read_rows:
@@ -164,7 +220,7 @@ def _waiting(
     since = newest.observed_at
     for sample in samples:
         is_same = (sample.generation, sample.batch) == (newest.generation, newest.batch)
-        if not is_same or not sample.unread_rows:
+        if not is_same or not sample.known_undone:
             break
         since = sample.observed_at
     began = run.launched_at
@@ -183,7 +239,7 @@ def _stalled(
 ) -> ProgressJudgement:
     restarts = wanted.supervision.on_stall == "restart" and may_restart
     text = (
-        f"{newest.unread_rows:,} rows have waited for {_duration(waiting)} and run {run.run_id} has recorded no batch "
+        f"{_amount(newest)} have waited for {_duration(waiting)} and run {run.run_id} has recorded no batch "
         f"since. See `sluice stream logs {run.stream}`."
     )
     if restarts:
@@ -194,28 +250,46 @@ def _stalled(
 
 
 def _late(
-    wanted: StreamDeclaration, run: RunObservation, newest: ProgressSample, behind: timedelta | None, now: datetime
+    wanted: StreamDeclaration,
+    run: RunObservation,
+    known: Sequence[ProgressSample],
+    behind: timedelta | None,
+    now: datetime,
+    *,
+    ended_for_lag: bool,
 ) -> ProgressJudgement | None:
     allowed = wanted.supervision.max_lag
-    if allowed is None or newest.unread_rows is None:
+    beyond = _beyond(allowed, known[0], behind)
+    if allowed is None or not beyond:
         return None
-    beyond = []
-    if allowed.rows is not None and newest.unread_rows > allowed.rows:
-        beyond.append(f"{newest.unread_rows:,} rows are unread, {allowed.rows:,} are allowed")
-    if allowed.duration is not None and behind is not None and behind > allowed.duration:
-        beyond.append(
-            f"the oldest unread row has waited for {_duration(behind)}, {_duration(allowed.duration)} is allowed"
-        )
-    if not beyond:
-        return None
+    own = [number for number, sample in enumerate(known) if sample.observed_at >= run.launched_at]
+    was_within = any(
+        not _beyond(allowed, known[number], oldest_unread(known[number:], now=known[number].observed_at))
+        for number in own
+    )
+    # A young run is catching up: a restart would only make it later. One that a restart has not brought back either.
+    may_restart = now - run.launched_at >= wanted.supervision.restart.stable_after and (was_within or not ended_for_lag)
     return ProgressJudgement(
         state=ProgressState.LATE,
         explanation=f"It is late: {'; '.join(beyond)}.",
         behind=behind,
-        # A young run is catching up: a restart would only make it later.
-        restarts=allowed.action == "restart" and now - run.launched_at >= wanted.supervision.restart.stable_after,
+        restarts=allowed.action == "restart" and may_restart,
         defers_maintenance=allowed.action == "defer_maintenance",
     )
+
+
+def _beyond(allowed: LagDeclaration | None, sample: ProgressSample, behind: timedelta | None) -> list[str]:
+    """Which limits a sample exceeds, in words."""
+    beyond: list[str] = []
+    if allowed is None or sample.unread_rows is None:
+        return beyond
+    if allowed.rows is not None and sample.unread_rows > allowed.rows:
+        beyond.append(f"{sample.unread_rows:,} rows are unread, {allowed.rows:,} are allowed")
+    if allowed.duration is not None and behind is not None and behind > allowed.duration:
+        beyond.append(
+            f"the oldest unread row has waited for {_duration(behind)}, {_duration(allowed.duration)} is allowed"
+        )
+    return beyond
 
 
 def _duration(duration: timedelta) -> str:

@@ -96,6 +96,7 @@ def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, samp
         batches=recent_batches(ledger, wanted.name, limit=_BATCHES),
         samples=samples,
         ended_for_stall=bool(before) and before[0].end_asked_because == BECAUSE_STALLED,
+        ended_for_lag=bool(before) and before[0].end_asked_because == _BECAUSE_LATE,
         now=now,
     )
 

@@ -30,6 +30,7 @@ class StreamState(StrEnum):
     IDLE = "idle"
     LATE = "late"
     STALLED = "stalled"
+    SOURCES_UNOBSERVED = "sources unobserved"
     CRASH_LOOPING = "crash looping"
     SILENT = "silent"
     UNKNOWN = "unknown"
@@ -92,6 +93,7 @@ _BY_PROGRESS = {
     ProgressState.IDLE: StreamState.IDLE,
     ProgressState.LATE: StreamState.LATE,
     ProgressState.STALLED: StreamState.STALLED,
+    ProgressState.UNOBSERVED: StreamState.SOURCES_UNOBSERVED,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ def at(snapshot_id: int, position: int) -> dict[str, Any]:
 )
 def test_unread_rows(offset: Any, rows: int) -> None:
     assert unread_rows(offset, history=HISTORY) == LagObservation(rows=rows)
+
+
+def test_a_reader_that_begins_at_a_time_has_not_missed_what_came_before_it() -> None:
+    steps = tuple(
+        TableStep(snapshot_id=number, appended_rows=10, appended_files=1, committed_at_ms=number * 1000)
+        for number in (3, 2, 1)
+    )
+    assert unread_rows(None, history=steps, after=datetime.fromtimestamp(4, tz=UTC)).rows == 0
+    assert unread_rows(None, history=steps, after=datetime.fromtimestamp(2, tz=UTC)).rows == 20
+    assert unread_rows(at(1, 1), history=steps, after=datetime.fromtimestamp(4, tz=UTC)).rows == 20, "it has begun"
 
 
 def test_a_reader_whose_snapshot_is_gone_has_an_unknown_lag() -> None:

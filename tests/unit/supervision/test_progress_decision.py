@@ -17,6 +17,7 @@ from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.supervision.progress_decision import (
     SAMPLED_WITHIN,
     SHORTEST_WINDOW,
+    TRIGGER_DELAY,
     WINDOW_WITHOUT_BATCHES,
     ProgressJudgement,
     ProgressState,
@@ -66,7 +67,14 @@ def a_batch(number: int, *, ago: timedelta, seconds: float = 1.0, run_id: str = 
 
 
 def look(
-    minutes_ago: float, unread: int | None, *, batch: int | None = 5, read: int = 1000, generation: int = 1
+    minutes_ago: float,
+    unread: int | None,
+    *,
+    batch: int | None = 5,
+    read: int = 1000,
+    generation: int = 1,
+    undone: int | None = None,
+    is_failure: bool | None = None,
 ) -> ProgressSample:
     """A look at the sources so many minutes ago."""
     return ProgressSample(
@@ -77,6 +85,8 @@ def look(
         read_rows=read,
         unread_rows=unread,
         problem="" if unread is not None else "Kafka does not answer",
+        undone=undone,
+        is_failure=(unread is None and undone is None) if is_failure is None else is_failure,
     )
 
 
@@ -96,6 +106,7 @@ class Case:
     declared: dict[str, Any] = field(default_factory=dict)
     age: timedelta = HOUR
     ended_for_stall: bool = False
+    ended_for_lag: bool = False
     restarts: bool = False
     defers: bool = False
 
@@ -105,12 +116,74 @@ TABLE = (
     Case(name="nobody looked", state=State.UNKNOWN),
     Case(
         name="looked long ago",
-        state=State.UNKNOWN,
+        state=State.UNOBSERVED,
         samples=(look(SAMPLED_WITHIN / MINUTE + 1, 9),),
         declared=RESTARTED,
     ),
     Case(
-        name="the source did not answer", state=State.UNKNOWN, samples=(look(0, None), *waiting(60)), declared=RESTARTED
+        name="looked long ago, before it was started",
+        state=State.UNKNOWN,
+        samples=(look(SAMPLED_WITHIN / MINUTE + 1, 9),),
+        age=MINUTE,
+    ),
+    Case(
+        name="the source did not answer once, of a young run",
+        state=State.UNKNOWN,
+        samples=(look(0, None),),
+        age=MINUTE,
+        declared=RESTARTED,
+    ),
+    Case(
+        name="the source did not answer twice: a topic was deleted, a permission is missing",
+        state=State.UNOBSERVED,
+        samples=(look(0, None), look(1, None), *waiting(60)[2:]),
+        declared=RESTARTED,
+    ),
+    Case(
+        name="the source cannot be observed",
+        state=State.UNKNOWN,
+        samples=tuple(look(ago, None, is_failure=False) for ago in range(60)),
+        declared=RESTARTED,
+    ),
+    Case(
+        name="the newest look had no answer, and the run is hung all the same",
+        state=State.STALLED,
+        samples=(look(0, None), *waiting(60)[1:]),
+        declared=RESTARTED,
+        restarts=True,
+    ),
+    Case(
+        name="one look in four has no answer, and the run is hung for four hours",
+        state=State.STALLED,
+        samples=tuple(look(ago, None if ago % 4 == 3 else 20) for ago in range(240)),
+        batches=(a_batch(5, ago=5 * HOUR),),
+        age=6 * HOUR,
+    ),
+    Case(
+        name="files wait for longer than the window",
+        state=State.STALLED,
+        samples=tuple(look(ago, None, undone=3) for ago in range(7)),
+    ),
+    Case(name="no file waits", state=State.IDLE, samples=(look(0, None, undone=0),)),
+    Case(
+        name="one source is hung beside one that cannot be observed",
+        state=State.STALLED,
+        samples=tuple(look(ago, None, undone=20, is_failure=False) for ago in range(7)),
+    ),
+    Case(
+        name="late again after a restart that did not help",
+        state=State.LATE,
+        samples=tuple(look(ago, 101, batch=50 - ago) for ago in range(30)),
+        declared=RESTARTED_WHEN_LATE,
+        ended_for_lag=True,
+    ),
+    Case(
+        name="late again after it was within its limits",
+        state=State.LATE,
+        samples=(look(0, 101, batch=9), look(1, 99, batch=8), look(2, 101, batch=7)),
+        declared=RESTARTED_WHEN_LATE,
+        ended_for_lag=True,
+        restarts=True,
     ),
     Case(
         name="nothing unread all night",
@@ -219,10 +292,11 @@ def test_the_table(row: Case) -> None:
         batches=row.batches,
         samples=row.samples,
         ended_for_stall=row.ended_for_stall,
+        ended_for_lag=row.ended_for_lag,
         now=NOW,
     )
     assert (judged.state, judged.restarts, judged.defers_maintenance) == (row.state, row.restarts, row.defers)
-    assert judged.is_healthy is (row.state not in (State.LATE, State.STALLED))
+    assert judged.is_healthy is (row.state not in (State.LATE, State.STALLED, State.UNOBSERVED))
     assert judged.explanation.endswith(".")
 
 
@@ -231,7 +305,35 @@ def test_every_state_has_a_row() -> None:
 
 
 def test_nothing_is_restarted_on_what_is_not_known() -> None:
-    assert not any(row.restarts for row in TABLE if row.state in (State.UNKNOWN, State.IDLE, State.STARTING))
+    unsure = (State.UNKNOWN, State.UNOBSERVED, State.IDLE, State.STARTING)
+    assert not any(row.restarts for row in TABLE if row.state in unsure)
+
+
+@pytest.mark.parametrize(
+    ("declared", "waits"),
+    [
+        ({"outputs": {"rows": {"iceberg": {"table": "bronze.flights", "publish_every": "20 minutes"}}}}, 20 * MINUTE),
+        (
+            {
+                "inputs": {
+                    "records": {
+                        "stream": {
+                            "kafka": {"connection": "c", "topics": ["t"], "min_offsets_per_batch": 1000},
+                        }
+                    }
+                }
+            },
+            TRIGGER_DELAY,
+        ),
+    ],
+    ids=["batches are recorded in groups", "a batch waits for offsets"],
+)
+@pytest.mark.parametrize("batches", [(), (a_batch(5, ago=10 * MINUTE),)], ids=["first", "later"])
+def test_a_batch_that_waits_as_declared_is_not_stalled(
+    declared: dict[str, Any], waits: timedelta, batches: tuple[BatchObservation, ...]
+) -> None:
+    plain = stall_window(continuous_stream().declaration, batches)
+    assert stall_window(continuous_stream(**declared).declaration, batches) == plain + waits
 
 
 def test_a_stream_that_reports_no_batches_is_not_judged_by_them() -> None:
@@ -269,6 +371,7 @@ def test_the_age_of_the_oldest_unread_row() -> None:
         (State.LATE, StreamState.LATE),
         (State.IDLE, StreamState.IDLE),
         (State.UNKNOWN, StreamState.RUNNING),
+        (State.UNOBSERVED, StreamState.SOURCES_UNOBSERVED),
         (State.PROGRESSING, StreamState.RUNNING),
         (State.STARTING, StreamState.RUNNING),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,11 +11,15 @@ class LagObservation:
 
     rows: unset when unknown; `problem` then says why. The rows of files that were not opened yet are unknown.
     files: the files that lie in its folders and that no planned batch has read; unset without such a source.
+    undone: rows and files that are known to be unread, also when another source did not answer; unset: nothing is.
+    is_failure: whether a source that can be observed did not answer, or is not there.
     """
 
     rows: int | None
     problem: str = ""
     files: int | None = None
+    undone: int | None = field(default=None, compare=False)
+    is_failure: bool = field(default=False, compare=False)
 
     @property
     def text(self) -> str:

@@ -16,6 +16,8 @@ class ProgressSample:
     read_rows: what the batches of that generation have read together.
     unread_rows: what lies in the sources and no recorded batch has read, asked of the sources themselves; unset when
         it is unknown, and `problem` says why.
+    undone: rows and files that were known to be unread; unset: nothing was known.
+    is_failure: whether a source that can be observed did not answer, or is not there.
     """
 
     stream: str
@@ -25,3 +27,10 @@ class ProgressSample:
     read_rows: int
     unread_rows: int | None
     problem: str = ""
+    undone: int | None = None
+    is_failure: bool = False
+
+    @property
+    def known_undone(self) -> int | None:
+        """Rows and files that are known to be unread; samples of earlier versions know rows only."""
+        return self.unread_rows if self.undone is None else self.undone
