@@ -85,7 +85,11 @@ def _decide_about_stop(seen: StreamObservation, run: RunObservation, now: dateti
         text = f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and finishes its batch."
         return decision(SupervisionAction.WAIT, SupervisionReason.STOPPING, text, STOPPED_WITHIN - age)
     if seen.process is ProcessState.UNKNOWN:
-        return _unknown(run, f"It was asked to stop {in_seconds(age)} ago.")
+        unknown = (
+            f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and did not, and whether its driver lives is "
+            "unknown: it loses its lease. It ends itself then, and what it still publishes will be refused."
+        )
+        return decision(SupervisionAction.REVOKE, SupervisionReason.STOP_OVERDUE, unknown)
     text = f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and did not; its driver is ended."
     return decision(SupervisionAction.STOP, SupervisionReason.STOP_OVERDUE, text)
 

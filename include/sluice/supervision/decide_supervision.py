@@ -22,7 +22,7 @@ The rules for a stream without a live run are in this module, those for a live r
 | any     | live       | ?           | silent, its lease expired    | TAKE_OVER     | LEASE_OVER             |
 | stopped | live       | alive, ?    | requested a moment ago       | WAIT          | STOPPING               |
 | stopped | live       | alive       | requested long ago           | STOP          | STOP_OVERDUE           |
-| stopped | live       | ?           | requested long ago           | WAIT          | DRIVER_UNKNOWN         |
+| stopped | live       | ?           | requested long ago           | REVOKE        | STOP_OVERDUE           |
 | running | live       | alive       | no heartbeat yet             | ADOPT         | STARTING               |
 | running | live       | alive, ?    | heard, declaration changed   | REPLACE       | DECLARATION_CHANGED    |
 | running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED         |

@@ -21,7 +21,13 @@ from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_su
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 _DUE_AT_ONCE = frozenset(
-    {SupervisionAction.CLOSE, SupervisionAction.STOP, SupervisionAction.TAKE_OVER, SupervisionAction.REPLACE}
+    {
+        SupervisionAction.CLOSE,
+        SupervisionAction.STOP,
+        SupervisionAction.TAKE_OVER,
+        SupervisionAction.REVOKE,
+        SupervisionAction.REPLACE,
+    }
 )
 
 

@@ -70,7 +70,7 @@ def restart_stream(
 
     Raises
     ------
-    UnhealthyError: as `start_stream` and `stop_stream` raise it.
+    UnhealthyError: as `start_stream` and `stop_stream` raise it, and when the stream was stopped meanwhile.
     LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(supervisor.ledger, wanted.name)
@@ -78,11 +78,16 @@ def restart_stream(
     run_id = None if live is None else live.run_id
     record_event(supervisor.ledger, command_event(EventAction.RESTART, wanted.name, by=requested_by, run_id=run_id))
     if live is not None:
+        # Requested before the wait: a person who stops the stream meanwhile has the last word.
+        requested = set_desired_state(
+            supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by, event=None
+        )
         ask_to_end(supervisor.ledger, live.run_id, because=f"restarted by {requested_by}", event=None)
         if wanted.declaration.mode == "incremental":
             _await_increment(supervisor, wanted, on_look=on_look)
         else:
             _await_end_of(supervisor, wanted, live, on_look=on_look)
+        _require_unchanged(supervisor, wanted.name, requested)
     return _run_stream(supervisor, wanted, requested_by=requested_by, event=None)
 
 
@@ -132,6 +137,16 @@ def stop_stream(
     else:
         _await_driver(supervisor, wanted, on_look=on_look)
     return newest_run(supervisor.ledger, wanted.name)
+
+
+def _require_unchanged(supervisor: Supervisor, name: str, requested: DesiredStateObservation) -> None:
+    """Refuse to start a stream again that was stopped while its run was awaited."""
+    desired = find_desired_state(supervisor.ledger, name)
+    if desired.changed_at != requested.changed_at and desired.effective_state is DesiredState.STOPPED:
+        raise UnhealthyError(
+            f"Stream {name} was asked to stop{desired.why_stopped} while it was restarted; it stays stopped.",
+            next_step=f"`sluice stream start {name}` starts it.",
+        )
 
 
 def _await_driver(supervisor: Supervisor, wanted: LoadedStream, *, on_look: Callable[[str], None]) -> None:

@@ -10,14 +10,15 @@ from sluice.failure_reasons import Failure
 
 
 class SupervisionAction(StrEnum):
-    """What to do. After LAUNCH, ADOPT and WAIT there is a run to watch; after CLOSE, TAKE_OVER, REPLACE and STOP the
-    stream is observed again at once."""
+    """What to do. After LAUNCH, ADOPT and WAIT there is a run to watch; after CLOSE, TAKE_OVER, REVOKE, REPLACE and
+    STOP the stream is observed again at once."""
 
     LAUNCH = "launch"
     ADOPT = "adopt"
     WAIT = "wait"
     CLOSE = "close"
     TAKE_OVER = "take_over"
+    REVOKE = "revoke"
     REPLACE = "replace"
     STOP = "stop"
     RESTART_LATER = "restart_later"

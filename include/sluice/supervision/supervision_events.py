@@ -22,6 +22,7 @@ _ACTIONS: Mapping[SupervisionAction, EventAction] = {
     SupervisionAction.ADOPT: EventAction.ADOPT,
     SupervisionAction.CLOSE: EventAction.CLOSE_RUN,
     SupervisionAction.TAKE_OVER: EventAction.TAKE_OVER,
+    SupervisionAction.REVOKE: EventAction.REVOKE,
     SupervisionAction.REPLACE: EventAction.REPLACE,
     SupervisionAction.STOP: EventAction.END_DRIVER,
     SupervisionAction.GIVE_UP: EventAction.GIVE_UP,

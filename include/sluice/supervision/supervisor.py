@@ -9,8 +9,8 @@ What the caller does with the result:
 | FINISH               | the stream is stopped as requested | end                                                     |
 | GIVE_UP              | a person must look: `explanation`  | fail                                                    |
 
-CLOSE, TAKE_OVER, REPLACE and STOP are carried out in this module and followed by another observation, so no caller
-meets them. Concurrent calls, from any host, are safe: the ledger admits one run and binds it to one process.
+CLOSE, TAKE_OVER, REVOKE, REPLACE and STOP are carried out in this module and followed by another observation, so no
+caller meets them. Concurrent calls, from any host, are safe: the ledger admits one run and binds it to one process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Supervisor:
 class SupervisionResult:
     """The state in which supervision left the stream.
 
-    decision: the newest one; its action is none of CLOSE, TAKE_OVER, REPLACE and STOP.
+    decision: the newest one; its action is none of CLOSE, TAKE_OVER, REVOKE, REPLACE and STOP.
     seen: the observation on which it was decided.
     run: the live run to watch; unset when there is none.
     """
@@ -249,6 +249,17 @@ def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
         take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation, event=event)
 
 
+def _revoke(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    _save(supervisor, planned)
+    record_end(
+        supervisor.ledger,
+        _live_run(planned).run_id,
+        state=RunState.LOST,
+        exit_code=None,
+        reason=planned.decision.explanation,
+    )
+
+
 def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
     event = decision_event(planned, by=supervisor.launched_by)
     ask_to_end(supervisor.ledger, _live_run(planned).run_id, because="its declaration has changed", event=event)
@@ -257,6 +268,7 @@ def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
 _STEPS: Mapping[SupervisionAction, Callable[[Supervisor, SupervisionResult], None]] = {
     SupervisionAction.CLOSE: _close,
     SupervisionAction.TAKE_OVER: _take_over,
+    SupervisionAction.REVOKE: _revoke,
     SupervisionAction.REPLACE: _replace,
     SupervisionAction.STOP: _stop,
 }

@@ -22,6 +22,7 @@ from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stop_on_signals
+from sluice_spark.run.watchdog import Watchdog
 from sluice_spark.session.session import open_session
 
 
@@ -52,7 +53,7 @@ class SupervisedRun:
         stop = StopRequest()
         lease = HeldLease(stream=self.run.stream, token=self.run.token)
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
-        with heartbeat, LedgerWriter(self.ledger) as writer:
+        with heartbeat, Watchdog(stop), LedgerWriter(self.ledger) as writer:
             declaration = self.stream.declaration
             spark = open_session(
                 self.settings,

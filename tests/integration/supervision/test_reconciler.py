@@ -18,14 +18,14 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import SettingsError
+from sluice.errors import SettingsError, UnhealthyError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.airflow_owner import give_to_airflow, require_ownership
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_desired_state, suspend
+from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
@@ -36,7 +36,7 @@ from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.reconciler import reconcile
-from sluice.supervision.stream_commands import start_stream
+from sluice.supervision.stream_commands import restart_stream, start_stream
 from sluice.supervision.stream_health import health_of_continuous
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
@@ -298,6 +298,36 @@ def test_an_unknown_driver_loses_its_place_when_its_lease_is_over(
     assert find_run(ledger, run.run_id).state is RunState.LOST
     answer = beat(ledger, run.run_id)
     assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
+
+
+def test_a_wedged_driver_out_of_sight_loses_its_lease_when_its_stop_is_overdue(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    """Its main thread hangs, its heartbeat does not: the lease would never expire."""
+    run = started(supervisor)
+    launcher.hide(process_of(run))
+    set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
+    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.wishes SET wished_at = wished_at - interval '121 seconds'"))
+    assert words(supervise(supervisor, WANTED)) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
+    assert beat(ledger, run.run_id).holds_lease is False, "it learns that it must end"
+    assert str(find_run(ledger, run.run_id).reason).endswith("what it still publishes will be refused.")
+
+
+def test_a_restart_does_not_override_a_later_stop(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor)
+
+    def stop_meanwhile(_: str) -> None:
+        set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="bob")
+        launcher.end(process_of(run), exit_code=0)
+
+    with pytest.raises(UnhealthyError, match="asked to stop by bob while it was restarted; it stays stopped"):
+        restart_stream(supervisor, WANTED, requested_by="ann", on_look=stop_meanwhile)
+    assert find_desired_state(ledger, "flights").effective_state is DesiredState.STOPPED
+    assert len(launcher.requests) == 1
 
 
 def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(

@@ -290,9 +290,8 @@ ASKED_TO_STOP = (
     case(
         "asked long ago, elsewhere",
         asked_to_stop(HEARD, UNKNOWN, ago=STOPPED_WITHIN + SECOND),
-        Action.WAIT,
-        Reason.DRIVER_UNKNOWN,
-        delay=LOOK_AGAIN_AFTER,
+        Action.REVOKE,
+        Reason.STOP_OVERDUE,
     ),
 )
 LEASE_OVER = (

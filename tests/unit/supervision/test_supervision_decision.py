@@ -57,7 +57,10 @@ def test_nothing_is_launched_closed_or_stopped_on_an_unknown_process() -> None:
     for row in EVERY_ROW:
         if row.seen.process is UNKNOWN and row.seen.left_exit is None:
             allowed = {SupervisionAction.ADOPT, SupervisionAction.WAIT}
-            assert row.action in (allowed | {SupervisionAction.TAKE_OVER} if row.seen.is_lease_over else allowed)
+            takes_lease = {SupervisionAction.TAKE_OVER} if row.seen.is_lease_over else set()
+            if row.reason is SupervisionReason.STOP_OVERDUE:
+                takes_lease = {SupervisionAction.REVOKE}
+            assert row.action in allowed | takes_lease
 
 
 def test_a_refused_change_names_what_was_and_what_is() -> None:

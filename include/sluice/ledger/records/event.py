@@ -43,6 +43,7 @@ class EventAction(StrEnum):
     ADOPT = "adopt"
     CLOSE_RUN = "close_run"
     TAKE_OVER = "take_over"
+    REVOKE = "revoke"
     REPLACE = "replace"
     END_DRIVER = "end_driver"
     END_RUN = "end_run"
