@@ -21,6 +21,7 @@ from contextlib import suppress
 import psutil
 from pyspark.sql import SparkSession
 from tests.faults.guards import Guard, without
+from tests.fixtures.soft_references import AT_ONCE, clear_soft_references
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
@@ -33,7 +34,6 @@ from sluice.settings import Settings, load_settings
 from sluice_spark.delivery import staged_publication
 from sluice_spark.run.job import recorded_end, run_job
 from sluice_spark.run.supervised_run import SupervisedRun
-from sluice_spark.session.jvm import jvm_of
 
 
 def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> Reached:
@@ -51,7 +51,7 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
             passed += here is point
             is_now = here is point and passed == occurrence
         if is_now:
-            collect_garbage()
+            clear_soft_references(SparkSession.builder.getOrCreate())
             sys.stdout.write(f"reached {point}\n")
             sys.stdout.flush()
             for child in psutil.Process().children(recursive=True):
@@ -64,12 +64,6 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
     return reached
 
 
-def collect_garbage() -> None:
-    """Let the JVM of this process collect its garbage."""
-    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    jvm_of(session).java.lang.System.gc()
-
-
 def submit_arguments(settings: Settings, *, is_bounded: bool = True, clears_soft_references: bool = False) -> str:
     """What PySpark starts its JVM with when a driver is started by Python itself.
 
@@ -80,7 +74,7 @@ def submit_arguments(settings: Settings, *, is_bounded: bool = True, clears_soft
     """
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=is_bounded)
     if clears_soft_references:
-        conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} -XX:SoftRefLRUPolicyMSPerMB=0"}
+        conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} {AT_ONCE}"}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     return shlex.join([*words, "pyspark-shell"])
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.fixtures.soft_references import AT_ONCE
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
@@ -47,7 +48,7 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     """The ring's one Spark session, opened as a job opens it."""
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
     # A collection clears everything that is held softly, as one does when memory is short.
-    conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} -XX:SoftRefLRUPolicyMSPerMB=0"}
+    conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} {AT_ONCE}"}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the machine's own Python has no pandas, and says only "crashed"
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])

@@ -21,9 +21,9 @@ from sluice.publication.staged_batch import TOKEN, StagedBatch, StagedOutput
 from sluice.publication.staging_table import (
     CLEARED,
     cleared_snapshots,
+    listed_files,
     load_staging_table,
     staged_batches,
-    staged_files,
 )
 from sluice.publication.table_committer import TableChange
 from sluice.tables.catalog import catalog_refusals
@@ -123,7 +123,7 @@ def _clearing(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[Staged
     listed = json.dumps(sorted(forgotten & needed & present))
     return TableChange(
         operation=Operation.DELETE,
-        removed=tuple(file for found in staged_files(staging, gone).values() for file in found),
+        removed=tuple(file for found in listed_files(staging, gone).values() for file in found),
         summary={TOKEN: str(token)},
         properties={CLEARED: listed} if listed != staging.properties.get(CLEARED, "[]") else {},
         expired=tuple(present - needed),

@@ -55,6 +55,9 @@ _OUTCOME_UNKNOWN = (CommitStateUnknownException, ServerError, ServiceUnavailable
 
 _HANDLED = (CommitFailedException, BadRequestError, *_OUTCOME_UNKNOWN)
 
+UNCERTAIN = (CommitFailedException, *_OUTCOME_UNKNOWN)
+"""What a client gets for a commit that may have landed: only the table shows whether it has."""
+
 
 @dataclass(frozen=True, slots=True)
 class PyIcebergCommitter:

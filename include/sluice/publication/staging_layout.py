@@ -25,6 +25,7 @@ from pyiceberg.types import NestedField, StringType
 
 from sluice.errors import UnpublishableError
 from sluice.publication.marks import refuse_unpublishable
+from sluice.publication.pyiceberg_committer import UNCERTAIN
 from sluice.publication.staged_batch import StagedOutput
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
@@ -80,7 +81,12 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
     if updates:
         with catalog_refusals(f"make {names.staging} equal to {target}"):
-            catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
+            try:
+                catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
+            except UNCERTAIN:
+                now = catalog.load_table(names.staging)
+                if plan_staging_updates(now.metadata, wanted.metadata, schema=schema):
+                    raise
     return names.staging
 
 

@@ -65,7 +65,7 @@ def cleared_snapshots(staging: Table) -> frozenset[int]:
 
 
 def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:
-    """The data files that batches added, by the batch's snapshot id, read from the newest snapshot in one pass.
+    """The data files that batches added, by the batch's snapshot id.
 
     Parameters
     ----------
@@ -73,21 +73,39 @@ def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
 
     Raises
     ------
-    StagingError: when delete files were staged; only data files are ever published.
+    StagingError: when not all files of a batch are listed, or delete files were staged; only data files are published.
+    """
+    files = listed_files(staging, batches)
+    for batch in batches:
+        _refuse_incomplete(batch, found=len(files[batch.snapshot_id]), staging=staging)
+    return files
+
+
+def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:
+    """The data files of batches that the newest snapshot lists, by the batch's snapshot id, read in one pass.
+
+    When Iceberg's Java library is told that a commit was refused that has landed, it adds the same files by another
+    snapshot. The files are listed under the first of those snapshots, and the others have none.
+
+    Parameters
+    ----------
+    batches: from `staged_batches` of the same loaded table.
+
+    Raises
+    ------
+    StagingError: when delete files were staged.
     """
     newest = staging.current_snapshot()
     wanted = {batch.snapshot_id for batch in batches}
-    files: dict[int | None, list[DataFile]] = defaultdict(list)
+    files: dict[int | None, dict[str, DataFile]] = defaultdict(dict)
     with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
         manifests = newest.manifests(staging.io) if newest is not None else []
         if any(manifest.content != ManifestContent.DATA for manifest in manifests):
             raise StagingError(f"The staging table {'.'.join(staging.name())} holds delete files.")
         theirs = [manifest for manifest in manifests if _may_hold(manifest, wanted)]
         for entry in _live_entries(staging, theirs):
-            files[entry.snapshot_id].append(entry.data_file)
-    for batch in batches:
-        _refuse_incomplete(batch, found=len(files[batch.snapshot_id]), staging=staging)
-    return {batch.snapshot_id: tuple(files[batch.snapshot_id]) for batch in batches}
+            files[entry.snapshot_id][entry.data_file.file_path] = entry.data_file
+    return {batch.snapshot_id: tuple(files[batch.snapshot_id].values()) for batch in batches}
 
 
 def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as fn
@@ -18,10 +19,12 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import counting_twin
+from sluice.publication.checked_commit import NothingToCommit, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice.tables.catalog import catalog_refusals
+from sluice.publication.table_committer import TableChange
 from sluice_spark.query.united_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -127,13 +130,14 @@ class BatchStaging:
 
     def _stage_nothing(self, target: IcebergTarget, summary: BatchSummary) -> None:
         """Add an empty snapshot, which keeps the chain of batches whole, without a Spark job."""
-        table = load_staging_table(self.catalog, target.names)
-        with (
-            catalog_refusals(f"stage batch {summary.key} in {target.names.staging}"),
-            table.transaction() as transaction,
-            transaction.update_snapshot(snapshot_properties=summary.properties()).fast_append(),
-        ):
-            pass
+
+        def plan(staging: Table) -> TableChange | NothingToCommit:
+            if _staged_in(staging, target.names, summary) is not None:
+                return NothingToCommit(snapshot_id=None)
+            return TableChange(operation=Operation.APPEND, summary=summary.properties())
+
+        what = f"the empty batch {summary.key} in {target.names.staging}"
+        commit_checked(PyIcebergCommitter(self.catalog), target.names.staging, plan, what=what)
 
     def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
         return refused.select(

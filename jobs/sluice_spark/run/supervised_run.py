@@ -61,6 +61,7 @@ class SupervisedRun:
                 state=declaration.state,
                 with_delta=declaration.uses_delta,
                 cores=declaration.engine.cores,
+                deletes_files=False,
             )
             try:
                 stop_on_signals(spark, stop)

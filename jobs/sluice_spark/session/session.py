@@ -32,7 +32,13 @@ _STOP_TIMEOUT = "60s"
 
 
 def open_session(
-    settings: Settings, *, name: str, state: StateDeclaration, with_delta: bool = False, cores: int | None = None
+    settings: Settings,
+    *,
+    name: str,
+    state: StateDeclaration,
+    with_delta: bool = False,
+    cores: int | None = None,
+    deletes_files: bool = True,
 ) -> SparkSession:
     """Open the Spark session of a job, and check that the versions of its jars match.
 
@@ -43,6 +49,8 @@ def open_session(
     state: the declared state of a stateful stream.
     with_delta: whether Delta tables are read or written. Delta's rules are then applied to every query.
     cores: the cores of a driver in local mode; None keeps the number of its launch.
+    deletes_files: whether Iceberg may delete files of its tables. A stream's driver must not: Iceberg deletes what a
+        refused commit has written, and the answer to a commit that landed may be a refusal (decision 0033).
 
     Raises
     ------
@@ -50,6 +58,8 @@ def open_session(
     """
     builder = SparkSession.builder.appName(name)
     conf = {**engine_conf(state), **deployment_conf(settings), **_cores_conf(cores)}
+    if not deletes_files:
+        conf[f"spark.sql.catalog.{settings.catalog.name}.s3.delete-enabled"] = "false"
     spark = builder.config(map={**(_adding_delta(conf) if with_delta else conf)}).getOrCreate()
     remember_names(spark)
     require_matching_jars(spark)
