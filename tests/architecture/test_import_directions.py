@@ -180,6 +180,24 @@ def test_what_is_private_to_a_module_is_not_imported_elsewhere() -> None:
     assert wrong == []
 
 
+PRIVATE_PARTS_OF_PYICEBERG = {
+    "sluice.publication.pyiceberg_committer": "pyiceberg.table.update.snapshot",  # behind a port (decision 0033)
+    "sluice.publication.file_preparation": "pyiceberg.io.pyarrow",
+}
+"""The modules that use what is private to pyiceberg, each with where it takes it from."""
+
+
+def test_what_is_private_to_pyiceberg_is_used_in_named_modules_only() -> None:
+    found = {
+        (module.name, used.module.rpartition(".")[0])
+        for module in source_modules()
+        for used in module.imports()
+        if is_within(used.module, ("pyiceberg",)) and used.module.rpartition(".")[2].startswith("_")
+    }
+
+    assert found == set(PRIVATE_PARTS_OF_PYICEBERG.items())
+
+
 def test_command_line_and_demo_are_imported_by_no_other_room() -> None:
     wrong = [
         f"{module.place}:{found.line} imports {found.module}"

@@ -84,7 +84,7 @@ def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
 def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:
     """The data files of batches that the newest snapshot lists, by the batch's snapshot id, read in one pass.
 
-    When Iceberg's Java library is told that a commit was refused that has landed, it adds the same files by another
+    When a commit that has landed is answered by a refusal, Iceberg's Java library adds the same files by another
     snapshot. The files are listed under the first of those snapshots, and the others have none.
 
     Parameters
