@@ -48,11 +48,16 @@ STREAM = "sluice.stream"
 """The entry of such a snapshot with the stream's name. It has no publication key, because it publishes no batch."""
 
 
+MARK_POSITION = "sluice.mark-position"
+"""The entry of such a snapshot with the generation and the batch of the mark, `<generation>:<batch>`."""
+
+
 class MarkMove(StrEnum):
     """Why a mark moves without rows.
 
     OPENED: a generation begins. TAKEN_OVER: a newer run begins; older ones are refused from now on.
     MERGED: Spark's MERGE has made the batch visible. REJECTED: a person decided that the batch is never published.
+    RESTORED: the table property was removed and is set again.
     FENCED: on a staging table: batches that older runs stage from now on are not published.
     """
 
@@ -60,6 +65,7 @@ class MarkMove(StrEnum):
     TAKEN_OVER = "taken_over"
     MERGED = "merged"
     REJECTED = "rejected"
+    RESTORED = "restored"
     FENCED = "fenced"
 
 
@@ -80,7 +86,8 @@ def open_generation(
     Parameters
     ----------
     batch: what already counts as published: -1 for a generation that starts with batch 0, the newest published batch
-        when an older checkpoint is restored. The first batch behind it may begin at any offset.
+        when an older checkpoint is restored. The first batch behind it may begin at any offset. When the output had
+        another name before, and was published further under it, that counts.
 
     Raises
     ------
@@ -91,7 +98,7 @@ def open_generation(
 
     def wanted(state: TargetState) -> MarkPosition | None:
         if state.mark is None:
-            return opening
+            return _after_former_name(state, opening, output)
         position = state.position(output)
         refuse_stale_token(position, token, target=output.target)
         if position.generation == generation:
@@ -103,9 +110,17 @@ def open_generation(
             )
         return opening
 
-    mark = _move(catalog, output, wanted, why=MarkMove.OPENED, token=token, policy=policy)
+    mark = move_mark(catalog, output, wanted, why=MarkMove.OPENED, token=token, policy=policy)
     fence_staging(catalog, output, token=token, policy=policy)
     return mark
+
+
+def _after_former_name(state: TargetState, opening: MarkPosition, output: StagedOutput) -> MarkPosition:
+    """The opening mark of an output that has none: a batch that Spark runs again may be visible under a former name."""
+    others = [one for one in marked_outputs(state.table) if one.stream == output.stream and one.output != output.output]
+    former = [read_target_state(state.table, one).position(one) for one in others]
+    further = [at for at in former if at.generation == opening.generation and at.batch > opening.batch]
+    return max((opening, *(replace(at, token=opening.token) for at in further)), key=lambda at: at.batch)
 
 
 def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> Mark:
@@ -125,7 +140,7 @@ def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: Rac
         is_settled = token == position.token and state.merged is None
         return None if is_settled else replace(position, token=token)
 
-    mark = _move(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token, policy=policy)
+    mark = move_mark(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token, policy=policy)
     fence_staging(catalog, output, token=token, policy=policy)
     return mark
 
@@ -153,7 +168,7 @@ def settle_merge(
         refuse_stale_token(position, token, target=output.target)
         return replace(position, token=token) if state.merged is not None else None
 
-    return _move(catalog, output, wanted, why=MarkMove.MERGED, token=token, reached=reached, policy=policy)
+    return move_mark(catalog, output, wanted, why=MarkMove.MERGED, token=token, reached=reached, policy=policy)
 
 
 def settle_merges_of_table(
@@ -179,7 +194,7 @@ def settle_merges_of_table(
     outputs = marked_outputs(require_table(catalog, target))
     behind = tuple(output for output in outputs if load_target_state(catalog, output).merged is not None)
     for output in behind:
-        _move(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
+        move_mark(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
     return behind
 
 
@@ -202,7 +217,7 @@ def reject_batch(
         admitted = batches_to_publish(position, [batch], token=token, target=output.target)
         return position_after(batch.summary, token=token) if admitted else None
 
-    return _move(catalog, output, wanted, why=MarkMove.REJECTED, token=token, policy=policy)
+    return move_mark(catalog, output, wanted, why=MarkMove.REJECTED, token=token, policy=policy)
 
 
 def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> None:
@@ -228,7 +243,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
 
 
-def _move(
+def move_mark(
     catalog: Catalog,
     output: StagedOutput,
     wanted: Callable[[TargetState], MarkPosition | None],
@@ -236,14 +251,28 @@ def _move(
     why: MarkMove,
     token: int | None = None,
     reached: Reached = unnoticed,
-    policy: RacePolicy,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
+    """Move a mark by an empty append.
+
+    Parameters
+    ----------
+    wanted: decides from the loaded target where the mark goes; none when it stays.
+    token: of the run that moves it; unset for a move that keeps the mark's own.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken over.
+    DeliveryError, LakehouseError: as `wanted` raises them, or when the mark cannot be set.
+    """
+
     def plan(target: Table) -> TableChange | NothingToCommit:
         state = read_target_state(target, output)
         position = wanted(state)
         if position is None:
             return NothingToCommit(snapshot_id=state.published_by)
         summary = {MARK_MOVE: why.value, STREAM: output.stream, OUTPUT: output.output, TOKEN: str(position.token)}
+        summary[MARK_POSITION] = f"{position.generation}:{position.batch}"
         return TableChange(operation=Operation.APPEND, summary=summary, output=output, mark=position)
 
     what = f"the mark of {output} on {output.target}"

@@ -97,15 +97,23 @@ def read_mark(table: Table, *, stream: str, output: str) -> Mark | None:
     """
     name = StagedOutput(stream=stream, output=output, target=".".join(table.name())).mark_property
     text = table.properties.get(name)
-    if text is None:
-        return None
+    return None if text is None else parse_mark(text, name=name, table=".".join(table.name()))
+
+
+def parse_mark(text: str, *, name: str, table: str) -> Mark:
+    """The mark that a table property holds. name, table: of the property and its table, for messages.
+
+    Raises
+    ------
+    MarkError: when the property holds no mark, because another writer changed it.
+    """
     try:
         return Mark.model_validate_json(text)
     except ValidationError as error:
         problem = error.errors()[0]
         raise MarkError(
-            f"The property {name} of {'.'.join(table.name())} is not a mark: {problem['msg']} (got {text[:200]!r}).",
-            next_step="Restore its previous value from the metadata log of the table.",
+            f"The property {name} of {table} is not a mark: {problem['msg']} (got {text[:200]!r}).",
+            next_step="Remove the property: the next start of the stream restores it from the table's metadata log.",
         ) from error
 
 
@@ -135,7 +143,7 @@ class TargetState:
             raise MarkError(
                 f"{output.target} has no mark of {output}: no generation was opened, or the property "
                 f"{output.mark_property} was removed.",
-                next_step="Start the stream; it opens its generation before its first batch.",
+                next_step="Start the stream; it opens its generation, or restores the mark, before its first batch.",
             )
         if self.merged is None:
             return self.mark.at
@@ -177,8 +185,16 @@ def read_target_state(table: Table, output: StagedOutput) -> TargetState:
     """
     refuse_unpublishable(table)
     mark = read_mark(table, stream=output.stream, output=output.output)
-    if mark is None:
-        return TargetState(table=table, mark=None)
+    return TargetState(table=table, mark=None) if mark is None else state_since(table, mark, output)
+
+
+def state_since(table: Table, mark: Mark, output: StagedOutput) -> TargetState:
+    """Read from a loaded target how far an output is published since a mark was set on it.
+
+    Raises
+    ------
+    RolledBackError, DivergedError: as `read_target_state` does.
+    """
     since = list(_since_mark(table, mark, output))
     for snapshot in since:  # the newest first
         merged = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None

@@ -12,6 +12,7 @@ from typing import Any
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PUBLICATION_KEY, PublicationKey
+from sluice.publication.staged_mode import STAGED_MODE, StagedMode, read_mode
 
 
 def canonical_offsets(offsets: Mapping[str, Any]) -> str:
@@ -114,6 +115,7 @@ class BatchSummary:
     start_offsets, end_offsets: from `canonical_offsets`.
     watermark: the event-time watermark of the batch; none without one.
     rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
+    mode: how the batch is published; none for a batch of an earlier version of Sluice, which is published as declared.
     """
 
     key: PublicationKey
@@ -124,6 +126,7 @@ class BatchSummary:
     end_offsets: str
     watermark: datetime | None = None
     rows: int | None = None
+    mode: StagedMode | None = None
 
     def properties(self) -> dict[str, str]:
         """The entries of a snapshot's summary."""
@@ -136,6 +139,7 @@ class BatchSummary:
             END_OFFSETS: self.end_offsets,
             WATERMARK: self.watermark.isoformat() if self.watermark is not None else None,
             ROWS: str(self.rows) if self.rows is not None else None,
+            STAGED_MODE: self.mode.text() if self.mode is not None else None,
         }
         return {name: value for name, value in entries.items() if value is not None}
 
@@ -161,6 +165,7 @@ def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
             end_offsets=entries[END_OFFSETS],
             watermark=datetime.fromisoformat(watermark) if watermark else None,
             rows=int(entries.get(ROWS) or entries.get(_ICEBERG_ADDED_ROWS) or 0),
+            mode=read_mode(entries.get(STAGED_MODE)),
         )
     except (KeyError, ValueError) as error:
         raise DeliveryError(f"The snapshot of batch {key} has a summary that cannot be read: {error!r}.") from error

@@ -33,6 +33,9 @@ from sluice.tables.declared_tables import load_table, require_table
 TARGET_UUID = "sluice.staging.target-uuid"
 """The property of a staging table with the UUID of its target: a dropped table's name may be used again."""
 
+TARGET = "sluice.staging.target"
+"""The property of a staging table with the name of its target."""
+
 OPERATION_COLUMN = "_sluice_operation"
 """The additional column of the staging table of a merge: `insert`, `update` or `delete`, null for a row without an
 operation. It is staged so that a replay and a recovery know the operation of each row; no target has it."""
@@ -79,6 +82,8 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     _refuse_anothers_batches(staging, wanted)
     schema = _with_operation(wanted) if is_merged else wanted.schema()
     updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
+    if staging.properties.get(TARGET) != target:
+        updates = (*updates, SetPropertiesUpdate(updates={TARGET: target}))
     if updates:
         with catalog_refusals(f"make {names.staging} equal to {target}"):
             try:

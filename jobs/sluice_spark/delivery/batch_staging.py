@@ -111,7 +111,7 @@ class BatchStaging:
             kept.unpersist()
 
     def _stage_one(self, batch: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
-        summary = replace(summary, output=target.output)
+        summary = replace(summary, output=target.output, mode=target.mode)
         if summary.rows == 0:
             self._stage_nothing(target, summary)
             return

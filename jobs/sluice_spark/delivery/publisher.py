@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from types import MappingProxyType
 
 from pyiceberg.catalog import Catalog
@@ -127,6 +128,21 @@ class Publisher:
         self.reached(CrashPoint.CLEARED)
 
     def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:
+        """Publish the batches of an output, those of one mode together, in order."""
+        modes = [list(alike) for _, alike in groupby(batches, key=lambda batch: target.as_staged(batch).declared)]
+        if not modes:
+            return self._publish_alike(target, batches, staging)
+        published = [self._publish_alike(target.as_staged(alike[0]), alike, staging) for alike in modes]
+        return Publication(
+            snapshot_id=published[-1].snapshot_id,
+            published=tuple(batch for each in published for batch in each.published),
+            attempts=sum(each.attempts for each in published),
+            superseded_files=tuple(file for each in published for file in each.superseded_files),
+        )
+
+    def _publish_alike(
+        self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None
+    ) -> Publication:
         mode = target.declared.mode
         if mode == "merge":
             return self.merging.publish(target, batches)

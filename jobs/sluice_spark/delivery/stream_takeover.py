@@ -11,15 +11,16 @@ from pyiceberg.catalog import Catalog
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError
 from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.publication.chain import whole_batches
+from sluice.publication.chain import is_behind, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
+from sluice.publication.lost_marks import restore_lost_mark
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
 from sluice.publication.marks import load_target_state
 from sluice.publication.missing_files import find_missing_files, refuse_missing_files
 from sluice.publication.staged_batch import StagedBatch
-from sluice.publication.staging_layout import ensure_staging_table
-from sluice.publication.staging_table import load_staging_table
+from sluice.publication.staging_layout import OPERATION_COLUMN, ensure_staging_table
+from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -35,8 +36,8 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
     Parameters
     ----------
     publisher: of the run that takes over.
-    newest_committed: of the checkpoint. A target without a mark, because the stream's batches were delivered in another
-        way, continues after this batch.
+    newest_committed: of the checkpoint. A target that never had a mark of the output, because the output is new,
+        continues after this batch.
 
     Raises
     ------
@@ -44,17 +45,11 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
     """
     catalog, token = publisher.catalog, publisher.token
     for target in publisher.targets:
-        names = target.names
         _require_partitions(catalog, target)
-        leave_generations_before(catalog, names, generation=generation, token=token)
-        ensure_staging_table(
-            catalog,
-            stream=names.stream,
-            output=names.output,
-            target=names.target,
-            is_merged=target.declared.mode == "merge",
-        )
-        open_generation(catalog, names, generation=generation, token=token, batch=newest_committed)
+        restore_lost_mark(catalog, target.names, token=token)
+        leave_generations_before(catalog, target.names, generation=generation, token=token)
+        _prepare_staging(catalog, target, with_operations=_waits_with_operations(catalog, target))
+        open_generation(catalog, target.names, generation=generation, token=token, batch=newest_committed)
 
 
 def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tuple[StagedByOutput, ...]:
@@ -86,6 +81,7 @@ def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tupl
     if waiting:
         _log.info("publishing %d batches that an earlier run has staged", len(waiting))
         _publish_what_exists(publisher, waiting, ready)
+    _drop_operations(publisher)
     for target in publisher.targets:
         reached = load_target_state(publisher.catalog, target.names).position(target.names)
         refuse_missing_batches(reached, checkpoint, output=target.names)
@@ -137,6 +133,49 @@ def recovered_observation(batch: StagedByOutput) -> BatchObservation:
         snapshot_ids={},
         durations_ms={},
     )
+
+
+def _prepare_staging(catalog: Catalog, target: IcebergTarget, *, with_operations: bool) -> None:
+    ensure_staging_table(
+        catalog,
+        stream=target.stream,
+        output=target.output,
+        target=target.declared.table,
+        is_merged=target.declared.mode == "merge" or with_operations,
+    )
+
+
+def _waits_with_operations(catalog: Catalog, target: IcebergTarget) -> bool:
+    """Whether batches with the operation of each row wait to be merged. Until then their staging table keeps that
+    column, even when the output is not merged any more."""
+    staging = load_table(catalog, target.names.staging)
+    if staging is None or OPERATION_COLUMN not in staging.schema().column_names:
+        return False
+    state = load_target_state(catalog, target.names)
+    reached = state.position(target.names) if state.mark is not None else None
+    staged = staged_batches(staging, stream=target.stream, output=target.output)
+    with_rows = [batch for batch in staged if batch.data_files > 0 and not batch.is_overtaken]
+    return any(reached is None or not is_behind(batch, reached) for batch in with_rows)
+
+
+def _drop_operations(publisher: Publisher) -> None:
+    """Take the operation column from the staging tables of outputs that are not merged any more.
+
+    Raises
+    ------
+    UnpublishableError: when a batch still needs it, because it is staged for some outputs and Spark stages the others.
+    """
+    for target in publisher.targets:
+        staging = load_staging_table(publisher.catalog, target.names)
+        if target.declared.mode == "merge" or OPERATION_COLUMN not in staging.schema().column_names:
+            continue
+        if _waits_with_operations(publisher.catalog, target):
+            raise UnpublishableError(
+                f"A batch of {target.names} was staged to be merged into {target.declared.table}, and its other "
+                f"outputs are not staged yet; the output is declared with mode `{target.declared.mode}` now.",
+                next_step="Declare mode `merge` again, start the stream once, and change the mode then.",
+            )
+        _prepare_staging(publisher.catalog, target, with_operations=False)
 
 
 def _refuse_newer_table(catalog: Catalog, target: IcebergTarget, checkpoint: CheckpointPosition) -> None:

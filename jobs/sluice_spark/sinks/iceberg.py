@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import MapType
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
-from sluice.publication.staged_batch import BatchSummary, StagedOutput
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
+from sluice.publication.staged_mode import StagedMode
 from sluice.publication.staging_layout import OPERATION_COLUMN
 from sluice_spark.session.identifiers import quoted, quoted_table
 
@@ -37,6 +38,16 @@ class IcebergTarget:
     def names(self) -> StagedOutput:
         """The names of the output and its tables, as the publication uses them."""
         return StagedOutput(stream=self.stream, output=self.output, target=self.declared.table)
+
+    @property
+    def mode(self) -> StagedMode:
+        """How its batches are published, for those that are staged now."""
+        return StagedMode.of(self.declared)
+
+    def as_staged(self, batch: StagedBatch) -> IcebergTarget:
+        """The target as it was declared when a batch was staged."""
+        mode = batch.summary.mode
+        return self if mode is None else replace(self, declared=mode.applied_to(self.declared))
 
     @property
     def identifier(self) -> str:
