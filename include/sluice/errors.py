@@ -20,6 +20,7 @@ SluiceError
 │   ├── UnpublishableError          nothing can be published into this table in this way, and why
 │   ├── StagingError                a staging table was changed by another writer
 │   │   └── StagedFilesMissingError files of a staged batch were deleted from the object store
+│   ├── UndeclaredOutputError       batches are staged for an output that the stream no longer declares
 │   ├── MarkError                   the mark on the target is missing, unreadable, or of another generation
 │   ├── StaleTokenError             a newer run has taken the stream over; this one must end
 │   ├── DivergedError               the table holds another batch under this number, or a later one
@@ -230,6 +231,12 @@ class StagedFilesMissingError(StagingError):
     """Files of a staged batch were deleted from the object store, so their rows cannot be published."""
 
     failure_reason = FailureReason.STAGED_FILES_LOST
+
+
+class UndeclaredOutputError(DeliveryError):
+    """Batches are staged for an output that the stream no longer declares, or declares for another table."""
+
+    failure_reason = FailureReason.DECLARATION_REFUSED
 
 
 class MarkError(DeliveryError):

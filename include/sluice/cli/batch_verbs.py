@@ -1,4 +1,4 @@
-"""`sluice batch list | show | reject`: the batches of a stream."""
+"""`sluice batch list | show | reject | publish | abandon`: the batches of a stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.publication import batch_commands
 from sluice.publication.batch_commands import BatchView, Rejection
+from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
-app = typer.Typer(help="List, show and reject batches of a stream.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="List, show and reject batches of a stream; settle those of former outputs.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Number = Annotated[int, typer.Argument(min=0, help="The batch's number in the current generation.")]
+OutputName = Annotated[str, typer.Argument(help="The output's name; that of rejected rows is `quarantine`.")]
 _ALL_BATCHES = 1_000_000
 
 
@@ -69,6 +75,38 @@ def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json:
         else:
             rejection = batch_commands.reject(catalog, ctx.ledger, declaration, number=number, requested_by=person())
     _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def publish(stream: StreamName, output: OutputName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Make visible what is staged for an output that a stopped stream no longer declares, as it was staged."""
+    _settle(stream, output, SettlementVerb.PUBLISH, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def abandon(stream: StreamName, output: OutputName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Discard what is staged for an output that a stopped stream no longer declares. Its rows are never published."""
+    _settle(stream, output, SettlementVerb.ABANDON, dry_run=dry_run, as_json=as_json)
+
+
+def _settle(stream: str, output: str, verb: SettlementVerb, *, dry_run: bool, as_json: bool) -> None:
+    with open_cli_context() as ctx:
+        declaration = ctx.declarations.stream(stream).declaration
+        catalog = open_catalog(ctx.settings)
+        if dry_run:
+            settled = plan_settlement(catalog, ctx.ledger, declaration, output=output, verb=verb)
+        else:
+            act = publish_output if verb is SettlementVerb.PUBLISH else abandon_output
+            settled = act(catalog, ctx.ledger, declaration, output=output)
+    if as_json:
+        keys = [str(key) for key in settled.batches]
+        print_json({**json_value(settled), "dry_run": dry_run, "batches": keys})
+        return
+    done = {SettlementVerb.PUBLISH: "become visible in", SettlementVerb.ABANDON: "never become visible in"}[verb]
+    typer.echo(
+        f"{'Would: ' if dry_run else ''}{len(settled.batches)} batches of {stream}.{output} with {settled.rows:,} rows "
+        f"{done} {settled.target or 'any table'}: {settled.batches[0]} to {settled.batches[-1]}."
+    )
 
 
 def _observe(stream: str, *, limit: int) -> tuple[BatchView, ...]:

@@ -28,6 +28,7 @@ from sluice.publication.mark_moves import MARK_MOVE, MarkMove, reject_batch
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import staged_batches
+from sluice.publication.undeclared_outputs import find_undeclared_outputs
 from sluice.tables.declared_tables import load_table
 
 
@@ -36,7 +37,7 @@ class BatchState(StrEnum):
 
     RECORDED: the ledger has it; it is visible or was rejected. VISIBLE: the tables have it and the ledger does not yet.
     STAGED: it waits for its publication. PARTLY_STAGED: some of its outputs are staged; the next run stages the rest.
-    ABANDONED: it is never published.
+    ABANDONED: it is never published. UNDECLARED: it waits for an output that the stream no longer declares.
     """
 
     RECORDED = "recorded"
@@ -44,6 +45,7 @@ class BatchState(StrEnum):
     STAGED = "staged"
     PARTLY_STAGED = "partly_staged"
     ABANDONED = "abandoned"
+    UNDECLARED = "undeclared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ def observe_batches(
     views = _output_views(catalog, declaration)
     staged = [one for one in _staged_views(views) if (one.key.generation, one.key.batch) not in known]
     newest_first = sorted(staged, key=lambda one: (one.key.generation, one.key.batch), reverse=True)
-    return (*newest_first, *(_recorded_view(batch) for batch in recorded))
+    former = _undeclared_views(catalog, declaration)
+    return (*former, *newest_first, *(_recorded_view(batch) for batch in recorded))
 
 
 def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
@@ -197,6 +200,19 @@ def _staged_views(views: Sequence[_OutputView]) -> Iterator[BatchView]:
     for view in views:
         for lost in view.plan.abandoned:
             yield _staged_view([lost.batch], BatchState.ABANDONED, str(lost.reason))
+
+
+def _undeclared_views(catalog: Catalog, declaration: StreamDeclaration) -> tuple[BatchView, ...]:
+    found = find_undeclared_outputs(catalog, declaration.stream, tuple(staged_outputs(declaration)))
+    return tuple(
+        _staged_view(
+            [batch],
+            BatchState.UNDECLARED,
+            f"the start waits for `sluice batch publish {one.stream} {one.output}`, or `abandon`",
+        )
+        for one in found
+        for batch in reversed(one.waiting)
+    )
 
 
 def _staged_view(batches: Sequence[StagedBatch], state: BatchState, explanation: str) -> BatchView:

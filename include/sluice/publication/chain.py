@@ -43,8 +43,8 @@ class AbandonReason(StrEnum):
     STALE_TOKEN: it was staged after a newer run had begun. OTHER_GENERATION: its generation is not the open one.
     STAGED_TWICE: another snapshot of the same batch counts. OUT_OF_CHAIN: it does not start at the offsets where the
     previous batch ends. NOT_PLANNED: the checkpoint has not planned it, or has planned other offsets under its
-    number; its input is read again. LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream
-    reset`).
+    number; its input is read again. UNDECLARED: its output is no longer declared, and a person has abandoned it.
+    LEFT_BEHIND: a person has reset the stream to a new generation (`sluice stream reset`).
     """
 
     STALE_TOKEN = "stale_token"  # noqa: S105  # a fencing token is not a secret
@@ -52,6 +52,7 @@ class AbandonReason(StrEnum):
     STAGED_TWICE = "staged_twice"
     OUT_OF_CHAIN = "out_of_chain"
     NOT_PLANNED = "not_planned"
+    UNDECLARED = "undeclared"
     LEFT_BEHIND = "left_behind"
 
 

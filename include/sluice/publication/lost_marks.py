@@ -84,7 +84,8 @@ def _previous_properties(table: Table) -> Iterator[dict[str, str]]:
     """The properties of the table's previous metadata files, newest first, as far as they are kept."""
     for entry in reversed(table.metadata.metadata_log):
         try:
-            with catalog_refusals(f"read the previous metadata of {'.'.join(table.name())}"):
+            reading = f"read the previous metadata of {'.'.join(table.name())}"
+            with catalog_refusals(reading, but_not=(FileNotFoundError,)):
                 metadata = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
         except FileNotFoundError:  # catalogs delete the oldest ones
             return

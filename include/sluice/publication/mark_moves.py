@@ -76,6 +76,7 @@ def open_generation(
     generation: int,
     token: int,
     batch: int = BEFORE_THE_FIRST_BATCH,
+    is_reopened: bool = False,
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Set the opening mark of a generation, so that its next batch is `batch + 1`, and take the stream over.
@@ -88,6 +89,8 @@ def open_generation(
     batch: what already counts as published: -1 for a generation that starts with batch 0, the newest published batch
         when an older checkpoint is restored. The first batch behind it may begin at any offset. When the output had
         another name before, and was published further under it, that counts.
+    is_reopened: whether the output was not declared for a while, so that the batches up to `batch` were not meant for
+        it, in a generation that is open already.
 
     Raises
     ------
@@ -101,6 +104,8 @@ def open_generation(
             return _after_former_name(state, opening, output)
         position = state.position(output)
         refuse_stale_token(position, token, target=output.target)
+        if position.generation == generation and is_reopened and position.batch < batch:
+            return opening
         if position.generation == generation:
             return replace(position, token=token) if token > position.token else None
         if position.generation > generation:

@@ -144,7 +144,7 @@ def _refuse_anothers_batches(staging: Table, target: Table) -> None:
             raise UnpublishableError(
                 f"{'.'.join(staging.name())} holds batches for an earlier table {'.'.join(target.name())}, which was "
                 "dropped and created again.",
-                next_step="Restore the earlier table, or drop the staging table; its batches are lost then.",
+                next_step="Restore the earlier table, or discard the batches: `sluice batch abandon STREAM OUTPUT`.",
             )
 
 

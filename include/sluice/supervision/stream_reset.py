@@ -29,7 +29,7 @@ from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 
-_WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED)
+_WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED, BatchState.UNDECLARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,19 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sluice.errors import StaleTokenError
+from sluice.ledger.batches import record_batch
 from sluice.ledger.table_locks import PublicationLocks
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.recovered_batch import recovered_observation
 from sluice.publication.staged_batch import BatchSummary
+from sluice.publication.undeclared_outputs import (
+    UndeclaredOutput,
+    close_output,
+    find_undeclared_outputs,
+    leave_output,
+    refuse_undeclared_outputs,
+)
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_context import DeliveryContext
@@ -32,8 +41,8 @@ from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPu
 from sluice_spark.delivery.stream_takeover import (
     marked_batches,
     publish_staged,
-    recovered_observation,
     take_stream_over,
+    with_former_outputs,
 )
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_planned_offsets
@@ -79,13 +88,29 @@ class StagedDelivery:
 
     def _take_over(self) -> None:
         generation, newest_committed = self.context.run.generation, self.context.found.newest_committed
+        former = self._former_outputs()
+        refuse_undeclared_outputs(former, generation=generation)
+        for one in former:
+            leave_output(self.publisher.catalog, one, token=self.publisher.token)
         take_stream_over(self.publisher, generation=generation, newest_committed=newest_committed)
         checkpoint = self._checkpoint()
-        for batch in publish_staged(self.publisher, checkpoint):
+        recovered = publish_staged(self.publisher, checkpoint)
+        for batch in with_former_outputs(recovered, former):
             observation = recovered_observation(batch)
+            if batch.keys().isdisjoint(self.publisher.outputs):  # no staging table has it any more
+                if checkpoint.has_committed(observation.key):
+                    record_batch(self.context.ledger, observation)
+                continue
             # A batch of an earlier generation never comes again.
             comes_again = observation.key.generation == generation and not checkpoint.has_committed(observation.key)
             self.publication.note_recovered(observation, comes_again=comes_again)
+        for one in former:
+            if one.output not in self.publisher.outputs:
+                close_output(self.publisher.catalog, one, generation=generation, batch=checkpoint.newest_committed)
+
+    def _former_outputs(self) -> tuple[UndeclaredOutput, ...]:
+        declared = [target.names for target in self.publisher.targets]
+        return find_undeclared_outputs(self.publisher.catalog, self.context.run.stream, declared)
 
     def _checkpoint(self) -> CheckpointPosition:
         """How far the checkpoint goes now that no older run can publish any more."""

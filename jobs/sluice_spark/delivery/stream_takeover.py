@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Sequence
 
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import is_behind, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
@@ -21,6 +19,7 @@ from sluice.publication.missing_files import find_missing_files, refuse_missing_
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_layout import OPERATION_COLUMN, ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_batches
+from sluice.publication.undeclared_outputs import UndeclaredOutput, is_closed, reopen_output
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -49,7 +48,17 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
         restore_lost_mark(catalog, target.names, token=token)
         leave_generations_before(catalog, target.names, generation=generation, token=token)
         _prepare_staging(catalog, target, with_operations=_waits_with_operations(catalog, target))
-        open_generation(catalog, target.names, generation=generation, token=token, batch=newest_committed)
+        is_reopened = is_closed(catalog, target.names)
+        open_generation(
+            catalog,
+            target.names,
+            generation=generation,
+            token=token,
+            batch=newest_committed,
+            is_reopened=is_reopened,
+        )
+        if is_reopened:
+            reopen_output(catalog, target.names)
 
 
 def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tuple[StagedByOutput, ...]:
@@ -88,6 +97,18 @@ def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tupl
     return whole
 
 
+def with_former_outputs(
+    recovered: Sequence[StagedByOutput], former: Sequence[UndeclaredOutput]
+) -> tuple[StagedByOutput, ...]:
+    """Recovered batches with what is visible of them in former outputs; those of former outputs alone come first."""
+    found: dict[PublicationKey, dict[str, StagedBatch]] = {}
+    for one in former:
+        for batch in one.visible:
+            found.setdefault(batch.summary.key, {})[one.output] = batch
+    whole = [{**found.pop(next(iter(batch.values())).summary.key, {}), **batch} for batch in recovered]
+    return (*found.values(), *whole)
+
+
 def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:
     """The numbers of the batches at which the marks of a generation stand."""
     positions = [load_target_state(publisher.catalog, one.names).position(one.names) for one in publisher.targets]
@@ -111,28 +132,6 @@ def _publish_what_exists(
     if whole:
         publisher.publish(whole)
     refuse_missing_files(sorted(missing, key=lambda one: one.batch.position))
-
-
-def recovered_observation(batch: StagedByOutput) -> BatchObservation:
-    """The record of a batch whose driver died before it wrote one: what the snapshots of the batch hold."""
-    summaries = [staged.summary for staged in batch.values()]
-    rows = {summary.output: summary.rows or 0 for summary in summaries}
-    return BatchObservation(
-        key=summaries[0].key,
-        run_id=summaries[0].run_id,
-        started_at=min(staged.staged_at for staged in batch.values()),
-        duration_ms=0,
-        input_rows=sum(rows.values()),
-        published_rows={output: count for output, count in rows.items() if output != QUARANTINE_OUTPUT},
-        refused_rows=rows.get(QUARANTINE_OUTPUT, 0),
-        late_rows=0,
-        duplicate_rows=0,
-        watermark=summaries[0].watermark,
-        start_offsets=json.loads(summaries[0].start_offsets),
-        end_offsets=json.loads(summaries[0].end_offsets),
-        snapshot_ids={},
-        durations_ms={},
-    )
 
 
 def _prepare_staging(catalog: Catalog, target: IcebergTarget, *, with_operations: bool) -> None:

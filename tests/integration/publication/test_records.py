@@ -10,10 +10,11 @@ from unittest.mock import patch
 from tests.fixtures.publication import Workbench, offsets
 
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.publication.recovered_batch import recovered_observation
 from sluice_spark.delivery import staged_publication
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
-from sluice_spark.delivery.stream_takeover import publish_staged, recovered_observation
+from sluice_spark.delivery.stream_takeover import publish_staged
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import AbandonReason, MarkPosition, batches_to_publish, plan_publication, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, canonical_offsets, offsets_digest, read_summary
+from sluice.publication.staged_mode import StagedMode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -143,6 +144,8 @@ def test_what_the_checkpoint_has_not_planned_is_not_published() -> None:
 def test_a_summary_is_read_as_it_was_written() -> None:
     summary = staged(1, 7, 3, 4).summary
     assert read_summary(summary.properties()) == summary
+    with_mode = replace(summary, mode=StagedMode(mode="merge", table="a.b", keys=("id",), ordering_column="at"))
+    assert read_summary(with_mode.properties()) == with_mode
     assert read_summary({"sluice.publication-key": "s/backfill/x/1", "sluice.token": "1"}) is None
     assert read_summary({}) is None
 

@@ -1,0 +1,223 @@
+"""`sluice batch publish | abandon`: decides about batches that are staged for an output which is no longer declared.
+
+The start of the stream is refused until a person has decided (`sluice.publication.undeclared_outputs`). Batches are
+published as they were staged, whatever the declaration says today.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import MarkError, UnpublishableError, UsageError
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import LIVE_STATES
+from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.runs import already_live, newest_run
+from sluice.publication.batch_commands import staged_outputs
+from sluice.publication.chain import AbandonedBatch, AbandonReason
+from sluice.publication.clear_staging import clear_staging
+from sluice.publication.lost_marks import restore_lost_mark
+from sluice.publication.mark_moves import plan_output
+from sluice.publication.publish_batches import ReplacedRange, publish_append, publish_replace
+from sluice.publication.recovered_batch import recovered_observation
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.staging_table import staged_batches
+from sluice.publication.undeclared_outputs import UndeclaredOutput, find_undeclared_outputs
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import load_table
+
+_log = logging.getLogger(__name__)
+
+
+class SettlementVerb(StrEnum):
+    """What is done with the batches: PUBLISH makes them visible, ABANDON discards them."""
+
+    PUBLISH = "publish"
+    ABANDON = "abandon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettlement:
+    """What a command does, or would do, with what is staged for an output.
+
+    target: the table that the batches were staged for; none when it is not known.
+    batches: those that wait, in order. rows: how many they have together.
+    """
+
+    verb: SettlementVerb
+    stream: str
+    output: str
+    target: str | None
+    batches: tuple[PublicationKey, ...]
+    rows: int
+
+
+def plan_settlement(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, verb: SettlementVerb
+) -> OutputSettlement:
+    """Check whether the batches of an output can be published or abandoned now, and say which they are.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when the stream has a live run.
+    UsageError: when nothing waits for the output, or the next start publishes it.
+    UnpublishableError: when the batches can only be published by a driver, or not at all.
+    DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
+    """
+    found = _settled(catalog, ledger, declaration, output, verb)
+    return OutputSettlement(
+        verb=verb,
+        stream=found.stream,
+        output=found.output,
+        target=found.target,
+        batches=tuple(batch.summary.key for batch in found.waiting),
+        rows=found.rows,
+    )
+
+
+def publish_output(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str
+) -> OutputSettlement:
+    """Make the batches of an undeclared output visible in the table that they were staged for, and record them.
+
+    After a crash in between, a second call or the next start completes the work.
+
+    Raises
+    ------
+    StaleTokenError: when a driver has begun meanwhile.
+    SluiceError: as `plan_settlement` does.
+    """
+    plan = plan_settlement(catalog, ledger, declaration, output=output, verb=SettlementVerb.PUBLISH)
+    found = _settled(catalog, ledger, declaration, output, SettlementVerb.PUBLISH)
+    names = StagedOutput(stream=found.stream, output=output, target=found.target or "")
+    token = found.position.token if found.position is not None else 0
+    restore_lost_mark(catalog, names, token=token)
+    for mode, alike in groupby(found.waiting, key=_mode_of):
+        _publish(catalog, names, list(alike), mode=mode, token=token)
+    for observed in _whole_batches(catalog, declaration, found):
+        record_batch(ledger, recovered_observation(observed))
+    clear_staging(catalog, names, token=token)
+    return plan
+
+
+def abandon_output(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str
+) -> OutputSettlement:
+    """Discard the batches that wait for an output. Their files stay until an orphan removal on the target.
+
+    Raises
+    ------
+    StaleTokenError: when a driver has begun meanwhile.
+    SluiceError: as `plan_settlement` does.
+    """
+    plan = plan_settlement(catalog, ledger, declaration, output=output, verb=SettlementVerb.ABANDON)
+    found = _settled(catalog, ledger, declaration, output, SettlementVerb.ABANDON)
+    for key in plan.batches:
+        _log.warning("%s: staged batch %s is abandoned", found, key)
+    if found.position is None or found.target is None:
+        # Nothing says which batches are visible, so the table is forgotten as a whole; its files are not its own.
+        with catalog_refusals(f"drop {found.staging}"):
+            catalog.drop_table(found.staging)
+        return plan
+    abandoned = [AbandonedBatch(batch=batch, reason=AbandonReason.UNDECLARED) for batch in found.waiting]
+    names = StagedOutput(stream=found.stream, output=output, target=found.target)
+    restore_lost_mark(catalog, names, token=found.position.token)
+    clear_staging(catalog, names, token=found.position.token, abandoned=abandoned)
+    return plan
+
+
+def _settled(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, output: str, verb: SettlementVerb
+) -> UndeclaredOutput:
+    live = newest_run(ledger, declaration.stream)
+    if live is not None and live.state in LIVE_STATES:
+        raise already_live(live)
+    declared = tuple(staged_outputs(declaration))
+    found = find_undeclared_outputs(catalog, declaration.stream, declared)
+    one = next((each for each in found if each.output == output), None)
+    if one is None and verb is SettlementVerb.ABANDON:
+        one = _without_mark(catalog, next((each for each in declared if each.output == output), None))
+    if one is None and any(each.output == output for each in declared):
+        raise UsageError(
+            f"The output {output} of stream {declaration.stream} is declared: its next start publishes what is staged.",
+            next_step=f"Start the stream; `sluice batch reject {declaration.stream} BATCH` discards a single batch.",
+        )
+    if one is None or not one.waiting:
+        raise UsageError(f"Nothing waits for an output {output} of stream {declaration.stream}.")
+    if verb is SettlementVerb.PUBLISH:
+        _refuse_unpublishable(one)
+    return one
+
+
+def _without_mark(catalog: Catalog, output: StagedOutput | None) -> UndeclaredOutput | None:
+    """A declared output whose mark is gone and cannot be found again, so that the stream does not start."""
+    staging = load_table(catalog, output.staging) if output is not None else None
+    if output is None or staging is None:
+        return None
+    try:
+        plan_output(catalog, output)
+    except MarkError:
+        staged = staged_batches(staging, stream=output.stream, output=output.output)
+        waiting = tuple(batch for batch in staged if not batch.is_overtaken)
+        return UndeclaredOutput(stream=output.stream, output=output.output, target=output.target, waiting=waiting)
+    return None
+
+
+def _refuse_unpublishable(found: UndeclaredOutput) -> None:
+    again = "Declare the output as it was and start the stream once, or abandon the batches: `sluice batch abandon "
+    next_step = f"{again}{found.stream} {found.output}`."
+    if found.position is None:
+        raise UnpublishableError(
+            f"The table {found.target or 'of the output'} that {found} was staged for is gone, or was created again.",
+            next_step=f"Abandon the batches: `sluice batch abandon {found.stream} {found.output}`.",
+        )
+    modes = {_mode_of(batch) for batch in found.waiting}
+    if None in modes:
+        raise UnpublishableError(
+            f"The batches of {found} were staged by an earlier version of Sluice, which did not note their mode.",
+            next_step=next_step,
+        )
+    if "merge" in modes:
+        raise UnpublishableError(
+            f"The batches of {found} were staged to be merged into {found.target}, which only a driver can do.",
+            next_step=next_step,
+        )
+
+
+def _mode_of(batch: StagedBatch) -> str | None:
+    return batch.summary.mode.mode if batch.summary.mode is not None else None
+
+
+def _publish(
+    catalog: Catalog, names: StagedOutput, batches: Sequence[StagedBatch], *, mode: str | None, token: int
+) -> None:
+    if mode == "append":
+        publish_append(catalog, names, batches, token=token)
+        return
+    replaced = ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS
+    publish_replace(catalog, names, batches, replaced=replaced, token=token)
+
+
+def _whole_batches(
+    catalog: Catalog, declaration: StreamDeclaration, found: UndeclaredOutput
+) -> list[Mapping[str, StagedBatch]]:
+    """The published batches with what is staged of them for the declared outputs, which the next start publishes."""
+    others: dict[PublicationKey, dict[str, StagedBatch]] = {}
+    for output in staged_outputs(declaration):
+        if output.output == found.output or load_table(catalog, output.staging) is None:
+            continue
+        try:
+            plan = plan_output(catalog, output)
+        except MarkError:  # it is new
+            continue
+        for batch in (*plan.published, *plan.ready):
+            others.setdefault(batch.summary.key, {})[output.output] = batch
+    return [{**others.get(batch.summary.key, {}), found.output: batch} for batch in found.waiting]
