@@ -284,3 +284,43 @@ def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:
 
     assert [key.batch for key in kept_rows(stream, "kept")] == [0]
     assert isinstance(delivery.failure, LeaseLostError)
+
+
+LOOKING = """
+    from pathlib import Path
+
+    def transform(records):
+        return {{"lake": records, "called": records}}
+
+    def look(rows, batch):
+        spark = rows.sparkSession
+        spark.sql("REFRESH TABLE {table}")
+        visible = spark.table("{table}").count()
+        with (Path(__file__).parent / "looks.txt").open("a") as file:
+            file.write(f"{{visible}} ")
+"""
+
+
+def test_a_sink_gets_a_batch_when_its_table_has_it_and_never_what_the_table_refused(workshop: Workshop) -> None:
+    stream, source = f"s{workshop.namespace}", workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS, required=["id"])
+    inputs: dict[str, Any] = {"records": {"stream": {"iceberg": {"table": source, "max_files_per_batch": 1}}}}
+    workshop.declare_stream(
+        stream,
+        python=LOOKING.format(table=f"{workshop.settings.catalog.name}.{target}"),
+        inputs=inputs,
+        outputs={
+            "lake": {"iceberg": {"table": target}},
+            "called": {"python": {"function": f"{stream}.py:look"}},
+        },
+        mode="continuous",
+        trigger={"processing_time": "100 milliseconds"},
+    )
+    for number in range(2):
+        workshop.append("source", [{"id": number, "word": "x"}])
+    workshop.run(stream, stop_when=lambda batch: batch.key.batch == 1)
+    workshop.append("source", [{"id": None, "word": "nobody"}])
+    with pytest.raises(DeliveryError, match=f"{stream}:1:2"):
+        workshop.run(stream, stop_after_batches=1)
+
+    assert (workshop.folder / "looks.txt").read_text().split() == ["1", "2"]

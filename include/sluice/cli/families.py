@@ -59,7 +59,11 @@ FAMILIES = (
         help="The local services: PostgreSQL, SeaweedFS, Kafka and Airflow.",
     ),
     Family(name="stream", module="stream_verbs", help="Streams as declared and as they run."),
-    Family(name="batch", module="batch_verbs", help="List, show and reject batches of a stream."),
+    Family(
+        name="batch",
+        module="batch_verbs",
+        help="List, show and reject batches of a stream; settle those of former outputs.",
+    ),
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
     Family(name="checkpoint", module="checkpoint_verbs", help="The checkpoints of streams."),
     Family(name="quality", module="quality_verbs", help="The results of table checks."),

@@ -39,6 +39,10 @@ PLATFORM_DAGS = frozenset(
 """The DAG of a stream has the stream's name, so no stream may have the name of one of the platform's DAGs."""
 
 
+def _is_grouped(output: OutputDeclaration) -> bool:
+    return output.iceberg is not None and output.iceberg.publish_every is not None
+
+
 class StreamDeclaration(Declared):
     """A declared dataflow: inputs → transformation → outputs, and how it is run."""
 
@@ -151,6 +155,15 @@ class StreamDeclaration(Declared):
         tables = [declared.iceberg for declared in self.outputs.values() if declared.iceberg is not None]
         if len({table.publish_every for table in tables}) > 1:
             raise wrong("the tables of one stream are published together: write the same publish_every", "outputs")
+        # Other outputs are written after the tables have the batch, and with Spark's own rows of it, which do not wait.
+        others = [name for name, declared in self.outputs.items() if declared.iceberg is None]
+        grouped = next((name for name, declared in self.outputs.items() if _is_grouped(declared)), None)
+        if grouped is not None and others:
+            sentence = (
+                f"`{others[0]}` gets a batch only when the table has it, so batches cannot wait for each other: leave "
+                f"this key out, or let a stream of its own read the table and write `{others[0]}`"
+            )
+            raise wrong(sentence, "outputs", grouped, "iceberg", "publish_every")
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Finds what is staged for outputs that a stream no longer declares, or declares for another table.
 
 A declaration may change between a crash and the next start. Spark commits a batch as soon as it is staged and does not
-bring it again, so what waits for a former output would be lost without a word. A person decides what becomes of it:
+bring it again, so what waits for a former output would be lost silently. A person decides what becomes of it, with
 `sluice batch publish` or `sluice batch abandon`.
 """
 

@@ -11,16 +11,20 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from tests.fixtures.lost_marks import forget_mark
 from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
 from tests.fixtures.stack import Stack
 
 from sluice.cli.app import main
+from sluice.errors import MarkError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staged_mode import StagedMode
+from sluice.publication.undeclared_outputs import find_undeclared_outputs
 from sluice.tables.catalog import open_catalog
 
 
@@ -176,3 +180,89 @@ def test_a_live_run_is_stopped_first(deployment: Deployment, sluice: Callable[..
 
     assert (code, refusal["error"]) == (1, "RunAlreadyLiveError")
     assert deployment.next_driver() == [[1], [1]]
+
+
+@pytest.fixture
+def former(deployment: Deployment) -> Workbench:
+    """An output that the stream no longer declares, with a visible batch and a staged one."""
+    first = deployment.benches[0]
+    names = StagedOutput(stream=deployment.stream, output="former", target=f"{deployment.stream}.formers")
+    bench = replace(first, output=names)
+    bench.declare()
+    bench.begin()
+    mode = StagedMode(mode="append", table=names.target)
+    bench.publish(bench.stage(0, [1], mode=mode))
+    bench.stage(1, [2, 3], mode=mode)
+    return bench
+
+
+def test_what_waits_for_a_former_output_is_listed_and_published_by_name(
+    deployment: Deployment, former: Workbench, sluice: Callable[..., Any]
+) -> None:
+    deployment.stage(0, 1)
+    (listed,) = [one for one in sluice("list", deployment.stream)[1]["batches"] if one["state"] == "undeclared"]
+    assert (listed["key"], listed["rows"]) == (f"{deployment.stream}:1:1", {"former": 2})
+    assert f"sluice batch publish {deployment.stream} former" in listed["explanation"]
+
+    code, planned = sluice("publish", deployment.stream, "former", "--dry-run")
+    assert (code, planned["batches"], planned["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
+    assert (planned["target"], former.ids()) == (former.output.target, [1])
+    assert sluice("publish", deployment.stream, "former") == (0, {**planned, "dry_run": False})
+
+    assert (former.ids(), former.staged()) == ([1, 2, 3], ())
+    (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
+    assert (recorded.key.batch, recorded.published_rows) == (1, {"former": 2})
+    code, refusal = sluice("publish", deployment.stream, "former")
+    assert (code, refusal["error"]) == (2, "UsageError")
+    assert deployment.next_driver() == [[1], [1]], "the declared outputs are not touched"
+
+
+def test_what_waits_for_a_former_output_is_abandoned_by_name(
+    deployment: Deployment, former: Workbench, sluice: Callable[..., Any]
+) -> None:
+    assert sluice("abandon", deployment.stream, "former", "--dry-run")[0] == 0
+    assert len(former.staged()) == 2
+    code, abandoned = sluice("abandon", deployment.stream, "former")
+    assert (code, abandoned["batches"], abandoned["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
+    assert (former.ids(), former.staged()) == ([1], ())
+    assert find_undeclared_outputs(former.catalog, deployment.stream, [])[0].waiting == ()
+
+
+@pytest.mark.parametrize("verb", ["publish", "abandon"])
+def test_what_the_next_start_publishes_is_not_settled_by_hand(
+    deployment: Deployment, sluice: Callable[..., Any], verb: str
+) -> None:
+    deployment.stage(0, 1)
+    code, refusal = sluice(verb, deployment.stream, "main")
+    assert (code, refusal["error"]) == (2, "UsageError")
+    assert "its next start publishes what is staged" in refusal["message"]
+    code, refusal = sluice(verb, deployment.stream, "unheard_of")
+    assert (code, refusal["error"]) == (2, "UsageError")
+    assert deployment.next_driver() == [[1], [1]]
+
+
+def test_a_former_merge_and_a_dropped_target_are_only_abandoned(
+    deployment: Deployment, former: Workbench, sluice: Callable[..., Any]
+) -> None:
+    former.stage(2, [4], mode=StagedMode(mode="merge", table=former.output.target, keys=("id",)))
+    code, refusal = sluice("publish", deployment.stream, "former")
+    assert (code, refusal["error"]) == (1, "UnpublishableError")
+    assert "which only a driver can do" in refusal["message"]
+    former.catalog.drop_table(former.output.target)
+    code, refusal = sluice("publish", deployment.stream, "former")
+    assert f"The table {former.output.target} that {former.output} was staged for is gone" in refusal["message"]
+    assert sluice("abandon", deployment.stream, "former")[1]["rows"] == 4
+    assert find_undeclared_outputs(former.catalog, deployment.stream, []) == ()
+
+
+def test_batches_whose_mark_is_lost_for_good_are_abandoned(deployment: Deployment, sluice: Callable[..., Any]) -> None:
+    deployment.stage(0, 1)
+    main_output = deployment.benches[0]
+    main_output.publish(main_output.staged()[0])
+    forget_mark(main_output)
+    with pytest.raises(MarkError, match="it is unknown which of them are visible"):
+        main_output.begin_as(2)
+
+    assert sluice("abandon", deployment.stream, "main")[1]["batches"] == [f"{deployment.stream}:1:0"]
+
+    assert main_output.begin_as(2).batch == -1

@@ -6,26 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.fixtures.lost_marks import forget_mark, forget_previous_metadata, remove_mark
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import MarkError, StaleTokenError
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import StagedOutput
-
-
-def remove_mark(bench: Workbench) -> None:
-    """Remove the property as a person does."""
-    with bench.target().transaction() as transaction:
-        transaction.remove_properties(bench.output.mark_property)
-
-
-def forget_previous_metadata(bench: Workbench) -> None:
-    """Commit as often as it takes for the metadata log to have lost the mark."""
-    with bench.target().transaction() as transaction:
-        transaction.set_properties({"write.metadata.previous-versions-max": "1"})
-    for number in range(3):
-        with bench.target().transaction() as transaction:
-            transaction.set_properties({"note": str(number)})
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["from the metadata log", "from the history of main"])
@@ -69,10 +55,7 @@ def test_a_zombie_does_not_restore_what_a_newer_run_has_taken(bench: Workbench) 
 def test_nothing_is_guessed_when_neither_log_nor_history_has_the_mark(bench: Workbench) -> None:
     bench.publish(bench.stage(0, [0]))
     bench.stage(1, [1])
-    remove_mark(bench)
-    bench.write_as_another(100)
-    bench.expire_all_but_the_newest()
-    forget_previous_metadata(bench)
+    forget_mark(bench)
     with pytest.raises(MarkError, match=r"2 batches are staged, .*:1:0 to .*:1:1, and it is unknown") as refusal:
         bench.begin_as(2)
     assert f"sluice batch abandon {bench.output}".replace(".", " ") in refusal.value.next_step
