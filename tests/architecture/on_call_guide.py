@@ -62,6 +62,36 @@ and counts its rows as refused; the batch behind it is the next one. Its source 
 keeps the changes of the batch in its state. To finish an interrupted rejection, run the command again. The rejected
 rows stay in files that no table refers to, until orphan removal deletes them.
 
+## A batch of an output that is no longer declared
+
+A batch is published as it was declared when it was staged: in that mode, into that table. When a driver dies between
+staging and publication, and the output is then renamed, removed, declared for another table, or the quarantine is
+switched off, nothing publishes the batch any more. The start is refused with the batches and their rows until they are
+published or abandoned by name:
+
+```
+sluice batch list STREAM
+sluice batch publish STREAM OUTPUT --dry-run
+sluice batch publish STREAM OUTPUT
+sluice batch abandon STREAM OUTPUT
+```
+
+`publish` adds the rows to the table that they were staged for. It is refused for mode `merge`, which only a driver can
+do: declare the output as it was and start the stream once. `abandon` discards the rows; a batch that Spark had not
+committed runs again, for the outputs that are declared now. An output that is declared again later continues where the
+checkpoint stands then.
+
+## A table that is ahead of its checkpoint
+
+A start is refused when a table holds batches that the checkpoint has not planned: the checkpoint was restored from an
+older copy, or a power failure took its newest files. Spark would plan other rows under the same numbers, and these would
+be lost. The message names the number of batches, their rows and offsets. Restore the newest checkpoint; when there is
+none, reset the stream, whose plan shows what is then published a second time. A batch that was only staged needs
+nothing: its input is read again.
+
+A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
+table or from its history.
+
 ## A checkpoint that is abandoned
 
 When a stream cannot continue from its checkpoint (the checkpoint is damaged, the source has lost the next records, or

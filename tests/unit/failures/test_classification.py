@@ -52,6 +52,7 @@ OWN_REASONS = {
     "LaunchError": Reason.LAUNCH_FAILED,
     "UnpublishableError": Reason.DECLARATION_REFUSED,
     "StagingError": Reason.TABLE_DIVERGED,
+    "UndeclaredOutputError": Reason.DECLARATION_REFUSED,
     "StagedFilesMissingError": Reason.STAGED_FILES_LOST,
     "MarkError": Reason.TABLE_DIVERGED,
     "DivergedError": Reason.TABLE_DIVERGED,
