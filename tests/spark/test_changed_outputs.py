@@ -124,7 +124,9 @@ def test_rows_of_a_quarantine_that_was_switched_off_are_not_lost_silently(worksh
     assert f"sluice batch publish {stream} quarantine" in refusal.value.next_step
 
     declaration = workshop.stream(stream).declaration
-    publish_output(open_catalog(workshop.settings), workshop.ledger, declaration, output="quarantine")
+    publish_output(
+        open_catalog(workshop.settings), workshop.ledger, declaration, output="quarantine", requested_by="ann"
+    )
     workshop.run(stream)
     assert ids(workshop) == [1]
     assert len(workshop.rows(f"quarantine.{stream}")) == 1
@@ -150,7 +152,11 @@ def test_a_chain_for_another_table_blocks_until_it_is_abandoned(workshop: Worksh
         workshop.run(stream)
 
     abandon_output(
-        open_catalog(workshop.settings), workshop.ledger, workshop.stream(stream).declaration, output="copies"
+        open_catalog(workshop.settings),
+        workshop.ledger,
+        workshop.stream(stream).declaration,
+        output="copies",
+        requested_by="ann",
     )
     workshop.run(stream)
     assert (ids(workshop), ids(workshop, "other")) == ([], [1]), "Spark had not committed it, and runs it again"

@@ -97,7 +97,7 @@ def _settle(stream: str, output: str, verb: SettlementVerb, *, dry_run: bool, as
             settled = plan_settlement(catalog, ctx.ledger, declaration, output=output, verb=verb)
         else:
             act = publish_output if verb is SettlementVerb.PUBLISH else abandon_output
-            settled = act(catalog, ctx.ledger, declaration, output=output)
+            settled = act(catalog, ctx.ledger, declaration, output=output, requested_by=person())
     if as_json:
         keys = [str(key) for key in settled.batches]
         print_json({**json_value(settled), "dry_run": dry_run, "batches": keys})

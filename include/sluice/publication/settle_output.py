@@ -18,6 +18,8 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import MarkError, UnpublishableError, UsageError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import record_event
+from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
 from sluice.ledger.records.run import LIVE_STATES
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.ledger.runs import already_live, newest_run
@@ -72,31 +74,28 @@ def plan_settlement(
     UnpublishableError: when the batches can only be published by a driver, or not at all.
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
-    found = _settled(catalog, ledger, declaration, output, verb)
-    return OutputSettlement(
-        verb=verb,
-        stream=found.stream,
-        output=found.output,
-        target=found.target,
-        batches=tuple(batch.summary.key for batch in found.waiting),
-        rows=found.rows,
-    )
+    return _settlement(_settled(catalog, ledger, declaration, output, verb), verb)
 
 
 def publish_output(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, requested_by: str
 ) -> OutputSettlement:
     """Make the batches of an undeclared output visible in the table that they were staged for, and record them.
 
     After a crash in between, a second call or the next start completes the work.
+
+    Parameters
+    ----------
+    requested_by: the person, as the ledger names them.
 
     Raises
     ------
     StaleTokenError: when a driver has begun meanwhile.
     SluiceError: as `plan_settlement` does.
     """
-    plan = plan_settlement(catalog, ledger, declaration, output=output, verb=SettlementVerb.PUBLISH)
     found = _settled(catalog, ledger, declaration, output, SettlementVerb.PUBLISH)
+    plan = _settlement(found, SettlementVerb.PUBLISH)
+    record_event(ledger, _event(plan, requested_by=requested_by))
     names = StagedOutput(stream=found.stream, output=output, target=found.target or "")
     token = found.position.token if found.position is not None else 0
     restore_lost_mark(catalog, names, token=token)
@@ -109,17 +108,22 @@ def publish_output(
 
 
 def abandon_output(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, requested_by: str
 ) -> OutputSettlement:
     """Discard the batches that wait for an output. Their files stay until an orphan removal on the target.
+
+    Parameters
+    ----------
+    requested_by: the person, as the ledger names them.
 
     Raises
     ------
     StaleTokenError: when a driver has begun meanwhile.
     SluiceError: as `plan_settlement` does.
     """
-    plan = plan_settlement(catalog, ledger, declaration, output=output, verb=SettlementVerb.ABANDON)
     found = _settled(catalog, ledger, declaration, output, SettlementVerb.ABANDON)
+    plan = _settlement(found, SettlementVerb.ABANDON)
+    record_event(ledger, _event(plan, requested_by=requested_by))
     for key in plan.batches:
         _log.warning("%s: staged batch %s is abandoned", found, key)
     if found.position is None or found.target is None:
@@ -132,6 +136,37 @@ def abandon_output(
     restore_lost_mark(catalog, names, token=found.position.token)
     clear_staging(catalog, names, token=found.position.token, abandoned=abandoned)
     return plan
+
+
+def _settlement(found: UndeclaredOutput, verb: SettlementVerb) -> OutputSettlement:
+    return OutputSettlement(
+        verb=verb,
+        stream=found.stream,
+        output=found.output,
+        target=found.target,
+        batches=tuple(batch.summary.key for batch in found.waiting),
+        rows=found.rows,
+    )
+
+
+def _event(plan: OutputSettlement, *, requested_by: str) -> Event:
+    actions = {
+        SettlementVerb.PUBLISH: EventAction.PUBLISH_OUTPUT,
+        SettlementVerb.ABANDON: EventAction.ABANDON_OUTPUT,
+    }
+    return Event(
+        name=plan.stream,
+        actor=Actor.person(requested_by),
+        action=actions[plan.verb],
+        reason=REQUESTED,
+        explanation=f"{len(plan.batches)} batches of the former output {plan.output}: {plan.verb}.",
+        evidence={
+            "output": plan.output,
+            "target": plan.target,
+            "batches": [str(key) for key in plan.batches],
+            "rows": plan.rows,
+        },
+    )
 
 
 def _settled(

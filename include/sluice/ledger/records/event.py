@@ -36,6 +36,8 @@ class EventAction(StrEnum):
     RESET = "reset"
     RESET_BREAKER = "reset_breaker"
     REJECT_BATCH = "reject_batch"
+    PUBLISH_OUTPUT = "publish_output"
+    ABANDON_OUTPUT = "abandon_output"
     CREATE_TABLE = "create_table"
     MAINTAIN_TABLE = "maintain_table"
 
