@@ -85,9 +85,9 @@ checkpoint stands then.
 
 A start is refused when a table holds batches that the checkpoint has not planned: the checkpoint was restored from an
 older copy, or a power failure took its newest files. Spark would plan other rows under the same numbers, and these
-would be lost. The message names the number of batches, their rows and offsets. Restore the newest checkpoint; when there
-is none, reset the stream, whose plan shows what is then published a second time. A batch that was only staged needs
-nothing: its input is read again.
+would be lost. The message names the number of batches, their rows and offsets. Restore the newest checkpoint; when
+there is none, reset the stream, whose plan shows what is then published a second time. A batch that was only staged
+needs nothing: its input is read again.
 
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
 table or from its history.
