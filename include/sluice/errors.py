@@ -9,6 +9,7 @@ SluiceError
 ├── StackError                      a local service cannot be started, reached or stopped
 ├── LedgerError                     the ledger refuses a change, or cannot be reached
 │   ├── LedgerUnreachableError      the ledger does not answer now; worth another try
+│   ├── UnknownRunError             the ledger answers and has no such run
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
 ├── LaunchError                     a driver cannot be started
@@ -144,6 +145,23 @@ class LedgerUnreachableError(LedgerError):
     """The ledger does not answer now. A later try may succeed, unlike after any other `LedgerError`."""
 
     failure_reason = FailureReason.LEDGER_UNREACHABLE
+
+
+class UnknownRunError(LedgerError):
+    """The ledger answers and has no such run: it never had, or a copy from before the run has replaced it.
+
+    A driver with such a run has lost its lease, unlike one whose ledger does not answer.
+
+    Parameters
+    ----------
+    run_id: the run.
+    """
+
+    failure_reason = FailureReason.LEASE_LOST
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"The ledger has no run {run_id}.", next_step="See the runs with `sluice stream list`.")
+        self.run_id = run_id
 
 
 class RunAlreadyLiveError(LedgerError):

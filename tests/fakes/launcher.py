@@ -86,4 +86,5 @@ class FakeLauncher:
 
 def reborn(process: ProcessIdentity) -> ProcessIdentity:
     """Another process that was given the same id later."""
-    return replace(process, started_at_seconds=process.started_at_seconds + 1000)
+    ticks = None if process.start_ticks is None else process.start_ticks + 100_000
+    return replace(process, started_at_seconds=process.started_at_seconds + 1000, start_ticks=ticks)

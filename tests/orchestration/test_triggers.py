@@ -88,6 +88,14 @@ def test_it_is_silent_beside_a_live_run_and_fires_when_the_run_ends(ledger: Ledg
     assert _watched(_beside(run), end) == {"seen": f"run {run.run_id} failed"}
 
 
+def test_it_fires_when_the_ledger_answers_and_does_not_know_the_run(ledger: Ledger, run: RunObservation) -> None:
+    def forget() -> None:
+        with ledger.transaction() as connection:
+            connection.exec_driver_sql("DELETE FROM sluice.runs")
+
+    assert _watched(_beside(run), forget) == {"seen": f"run {run.run_id} is unknown to the ledger"}
+
+
 def test_an_odd_run_is_left_alone_as_long_as_its_supervisor_is_patient(ledger: Ledger, run: RunObservation) -> None:
     set_desired_state(ledger, run.stream, DesiredState.STOPPED)  # asked to stop, it is odd until it ends
     patience_seconds = 1.0

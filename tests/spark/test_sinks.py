@@ -278,7 +278,7 @@ def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:
     delivery = BatchHandover(gate=BatchGate(), writer=writer)
 
     delivery(workshop.spark.range(1), 0)
-    lease.lost()
+    lease.lost("another run has the lease")
     with pytest.raises(LeaseLostError):
         delivery(workshop.spark.range(1), 1)
 

@@ -13,8 +13,9 @@ from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.terminal import console, print_json
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.publication import batch_commands
-from sluice.publication.batch_commands import BatchView, Rejection
+from sluice.publication import batch_commands, batch_rejection
+from sluice.publication.batch_commands import BatchView
+from sluice.publication.batch_rejection import Rejection, RejectionState
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
@@ -66,14 +67,16 @@ def show(stream: StreamName, number: Number, as_json: AsJson = False) -> None:
 
 @app.command()
 def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next."""
+    """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next.
+
+    When the command is interrupted, type it again: it completes the rejection. So does the next start of the stream.
+    """
     with open_cli_context() as ctx:
-        declaration = ctx.declarations.stream(stream).declaration
-        catalog = open_catalog(ctx.settings)
+        declaration, catalog = ctx.declarations.stream(stream).declaration, open_catalog(ctx.settings)
         if dry_run:
-            rejection = batch_commands.plan_rejection(catalog, ctx.ledger, declaration, number=number)
+            rejection = batch_rejection.plan_rejection(catalog, ctx.ledger, declaration, number=number)
         else:
-            rejection = batch_commands.reject(catalog, ctx.ledger, declaration, number=number, requested_by=person())
+            rejection = batch_rejection.reject(catalog, ctx.ledger, declaration, number=number, requested_by=person())
     _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
 
 
@@ -119,9 +122,19 @@ def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> N
     if as_json:
         print_json({"verb": "reject", "dry_run": dry_run, **json_value(rejection), "key": str(rejection.key)})
         return
+    typer.echo(_sentence(rejection, dry_run=dry_run))
+
+
+def _sentence(rejection: Rejection, *, dry_run: bool) -> str:
+    batch, outputs = f"Batch {rejection.key}", ", ".join(rejection.outputs)
+    if rejection.state is RejectionState.COMPLETE:
+        return f"{batch} was rejected before: the ledger and every mark have it. Nothing is left to do."
+    if rejection.state is RejectionState.INTERRUPTED:
+        verb = "would be completed" if dry_run else "is complete"
+        return f"{batch} was rejected by a command that was interrupted. The rejection {verb} now, in: {outputs}."
     rows = ", ".join(f"{count:,} rows of {output}" for output, count in rejection.rows.items())
     verb = "would be rejected" if dry_run else "is rejected"
-    typer.echo(f"Batch {rejection.key} {verb}: {rows} never become visible.")
+    return f"{batch} {verb}: {rows} never become visible."
 
 
 def _as_json(sight: BatchView) -> dict[str, Any]:

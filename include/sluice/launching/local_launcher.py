@@ -18,8 +18,8 @@ import psutil
 from sluice.errors import LaunchError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.records.run import DriverExit
-from sluice.processes.driver_processes import RUN_ID_VARIABLE, ask_to_end, kill_group, observe_process
-from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process
+from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
 
 REPORTED_WITHIN_SECONDS = 60.0
 """How long the attendant may take to report the launch: it retries an unreachable ledger for 30 seconds."""

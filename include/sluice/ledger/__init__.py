@@ -4,6 +4,8 @@ connection      `open_ledger`
 models          the tables
 records         the frozen observations that the repositories take and return
 runs, leases    admit, observe and end runs; at most one live run for each stream, with a fencing token
+vacated_runs, token_raising
+                end a run whose process is gone; raise the token of a run above those of its tables
 desired_states  what a person requested of a stream, and what suspends it
 batches, generations, progress_samples
                 what streams did, and up to where

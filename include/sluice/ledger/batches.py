@@ -44,6 +44,26 @@ def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) 
     return newest if newest is not None and generation in (None, newest.key.generation) else None
 
 
+def find_rejection(ledger: Ledger, stream: str, *, generation: int, batch: int) -> BatchObservation | None:
+    """The record of a batch that a person rejected; none when it was not rejected.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    return next((one for one in _rejections(ledger, stream, generation) if one.key.batch == batch), None)
+
+
+def rejected_batches(ledger: Ledger, stream: str, *, generation: int) -> frozenset[int]:
+    """The numbers of the batches of a generation that a person rejected.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    return frozenset(one.key.batch for one in _rejections(ledger, stream, generation))
+
+
 def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObservation, ...]:
     """The newest batches of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:
@@ -97,6 +117,14 @@ def totals(ledger: Ledger, stream: str) -> StreamTotals:
         sums.update({name: getattr(old, name) for name in row._fields})
         published_rows.update(old.published_rows)
     return StreamTotals(stream=stream, published_rows=dict(sorted(published_rows.items())), **sums)
+
+
+def _rejections(ledger: Ledger, stream: str, generation: int) -> tuple[BatchObservation, ...]:
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*_COLUMNS).where(Batch.stream == stream, Batch.generation == generation, Batch.is_rejected)
+        ).all()
+    return tuple(_observation_of(row) for row in rows)
 
 
 def _observation_of(row: Row[Any]) -> BatchObservation:

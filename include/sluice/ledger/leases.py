@@ -1,12 +1,15 @@
 """The leases: one holder for each stream, and a fencing token that rises with every admitted run.
 
     admit_run ──► acquire        in one transaction: no run without a token, no token without a run
+    raise_token ► raise_above    in one transaction: a table has seen a higher token
     beat      ──► renew          in one transaction: a run that reports holds its lease
     record_end ─► release        in one transaction: an ended run holds nothing
 
 A lease that is neither renewed nor released expires by the database's clock; `runs.take_over` then ends its run,
 whether or not the driver lives, and the next admission acquires it with a higher token. The row of a stream is never
-deleted, so its token never falls. These functions work inside the transaction of their caller; a driver that must not
+deleted, so its token never falls. Tokens follow the database's clock in milliseconds, so that they do not fall either
+when an older copy of the database replaces it; where that is not enough, the run raises its token above those that its
+tables have seen (decision 0036). These functions work inside the transaction of their caller; a driver that must not
 ask the ledger before each publication asks its `sluice.supervision.held_lease.HeldLease` instead.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Row, cast, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError
@@ -29,7 +32,7 @@ def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
 
     Returns
     -------
-    The run's token: one more than that of any run of the stream before.
+    The run's token: higher than that of any earlier run of the stream in this ledger.
 
     Raises
     ------
@@ -38,10 +41,15 @@ def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
     held_until = _from_now(LEASE_SECONDS)
     token = connection.execute(
         insert(Lease)
-        .values(stream=stream, token=1, run_id=run_id, expires_at=held_until)
+        .values(stream=stream, token=_token_above(literal(0)), run_id=run_id, expires_at=held_until)
         .on_conflict_do_update(
             index_elements=[Lease.stream],
-            set_={"token": Lease.token + 1, "run_id": run_id, "renewed_at": func.now(), "expires_at": held_until},
+            set_={
+                "token": _token_above(Lease.__table__.c.token),
+                "run_id": run_id,
+                "renewed_at": func.now(),
+                "expires_at": held_until,
+            },
             where=or_(Lease.expires_at.is_(None), Lease.expires_at <= func.now()),
         )
         .returning(Lease.token)
@@ -52,6 +60,22 @@ def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
             next_step=f"See who: `sluice stream show {stream}`.",
         )
     return int(token)
+
+
+def raise_above(connection: Connection, *, run_id: str, token: int) -> int | None:
+    """Raise the token of a lease above one that a table has seen.
+
+    Returns
+    -------
+    The new token; none when the run does not hold its lease.
+    """
+    raised = connection.execute(
+        update(Lease)
+        .where(Lease.run_id == run_id, Lease.expires_at.is_not(None))
+        .values(token=_token_above(func.greatest(Lease.token, token)))
+        .returning(Lease.token)
+    ).scalar_one_or_none()
+    return None if raised is None else int(raised)
 
 
 def renew(connection: Connection, *, run_id: str) -> bool:
@@ -84,6 +108,15 @@ def find_lease(ledger: Ledger, stream: str) -> LeaseObservation | None:
     with ledger.transaction() as connection:
         row = connection.execute(select(*Lease.__table__.columns).where(Lease.stream == stream)).one_or_none()
     return None if row is None else _observation_of(row)
+
+
+def _token_above(token: ColumnElement[Any]) -> ColumnElement[int]:
+    """The next token: the time in milliseconds, and always more than the previous token.
+
+    The ledger cannot see that it is an older copy of itself, which has forgotten the newest tokens; the time can.
+    """
+    now_ms = func.floor(func.extract("epoch", func.clock_timestamp()) * 1000)
+    return func.greatest(token + 1, cast(now_ms, BigInteger))
 
 
 def _from_now(seconds: float) -> ColumnElement[Any]:

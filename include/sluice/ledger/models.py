@@ -90,6 +90,9 @@ class Run(LedgerTable):
     pid: Mapped[int | None] = mapped_column(Integer)
     process_started_at_seconds: Mapped[float | None]
     application: Mapped[str | None]
+    boot_id: Mapped[str | None]
+    pid_namespace: Mapped[int | None]
+    process_start_ticks: Mapped[int | None]
     log_file: Mapped[str | None]
     heartbeat_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
@@ -207,6 +210,7 @@ class Batch(LedgerTable):
     skipped_input: Mapped[dict[str, Any]] = mapped_column(
         "passed_over", key="skipped_input", server_default=text("'{}'::jsonb")
     )
+    is_rejected: Mapped[bool] = mapped_column(server_default=text("false"))
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from sluice.errors import LedgerError, RunAlreadyLiveError
+from sluice.errors import LedgerError, RunAlreadyLiveError, UnknownRunError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
@@ -117,6 +117,8 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
         Run.pid == identity.pid,
         Run.process_started_at_seconds == identity.started_at_seconds,
         Run.application.is_not_distinct_from(identity.application),
+        Run.boot_id.is_not_distinct_from(identity.boot_id),
+        Run.pid_namespace.is_not_distinct_from(identity.pid_namespace),
     )
     with ledger.transaction() as connection:
         bound = connection.execute(
@@ -127,6 +129,9 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
                 pid=identity.pid,
                 process_started_at_seconds=identity.started_at_seconds,
                 application=identity.application,
+                boot_id=identity.boot_id,
+                pid_namespace=identity.pid_namespace,
+                process_start_ticks=identity.start_ticks,
                 log_file=str(log_file) if log_file is not None else None,
             )
             .returning(*Run.__table__.columns)
@@ -146,7 +151,8 @@ def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
 
     Raises
     ------
-    LedgerError: when the run is unknown or the ledger cannot be reached.
+    UnknownRunError: when the ledger has no such run, which has lost its lease then.
+    LedgerError: when the ledger cannot be reached.
     """
     # Every heartbeat reads the desired state again: a request made while the run was being admitted is not lost.
     wanted = case(
@@ -190,7 +196,8 @@ def record_end(
 
     Raises
     ------
-    LedgerError: when the run is unknown, the state is a live one, or the ledger cannot be reached.
+    UnknownRunError: when the ledger has no such run.
+    LedgerError: when the state is a live one, or the ledger cannot be reached.
     """
     if state in LIVE_STATES:
         raise LedgerError(f"A run does not end as {state}: allowed are finished, failed and lost.")
@@ -210,7 +217,7 @@ def record_end(
         ).one_or_none()
         leases.release(connection, run_id=run_id)
     if ended is None:
-        raise _unknown(run_id)
+        raise UnknownRunError(run_id)
     return run_of(ended)
 
 
@@ -320,6 +327,9 @@ def run_of(row: Row[Any]) -> RunObservation:
             pid=row.pid,
             started_at_seconds=row.process_started_at_seconds,
             application=row.application,
+            boot_id=row.boot_id,
+            pid_namespace=row.pid_namespace,
+            start_ticks=row.process_start_ticks,
         )
     return RunObservation(
         run_id=row.run_id,
@@ -356,12 +366,8 @@ def _runs(stream: str) -> Select[Any]:
 def _run(connection: Connection, run_id: str) -> RunObservation:
     row = connection.execute(select(*Run.__table__.columns).where(Run.run_id == run_id)).one_or_none()
     if row is None:
-        raise _unknown(run_id)
+        raise UnknownRunError(run_id)
     return run_of(row)
-
-
-def _unknown(run_id: str) -> LedgerError:
-    return LedgerError(f"The ledger has no run {run_id}.", next_step="See the runs with `sluice stream list`.")
 
 
 def _current_generation(stream: str) -> ColumnElement[int]:

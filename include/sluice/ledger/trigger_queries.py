@@ -17,7 +17,7 @@ from sqlalchemy import ARRAY, Executable, Row, Text, any_, func, literal, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from sluice.errors import LedgerError
+from sluice.errors import LedgerError, UnknownRunError
 from sluice.ledger.connection import checked_url, engine_options, ledger_errors
 from sluice.ledger.desired_states import desired_state_of, select_desired_states
 from sluice.ledger.models import Run
@@ -41,7 +41,8 @@ async def observe_run(ledger_url: str, run_id: str) -> WatchedRun:
 
     Raises
     ------
-    LedgerError: when there is no such run or the ledger cannot be reached.
+    UnknownRunError: when the ledger has no such run.
+    LedgerError: when the ledger cannot be reached.
     """
     batchers = _batchers.setdefault(asyncio.get_running_loop(), {})
     batcher: _Batcher[WatchedRun] = batchers.setdefault(("runs", ledger_url), _Batcher(partial(_find_runs, ledger_url)))
@@ -123,7 +124,7 @@ async def _find_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str, Wa
     query = select(*Run.__table__.columns, func.now().label("observed_at")).where(is_requested)
     rows = await _query(await _engine_of_this_loop(ledger_url), query)
     found = {row.run_id: WatchedRun(run=run_of(row), observed_at=row.observed_at) for row in rows}
-    return {run_id: found.get(run_id) or LedgerError(f"The ledger has no run {run_id}.") for run_id in run_ids}
+    return {run_id: found.get(run_id) or UnknownRunError(run_id) for run_id in run_ids}
 
 
 async def _find_desired_states(

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from contextlib import suppress
 
 import psutil
 
-from sluice.processes.living_processes import find_process
-from sluice.processes.process_identity import ProcessIdentity, ProcessState
-
-RUN_ID_VARIABLE = "SLUICE_RUN_ID"
-"""The environment variable that marks a driver and every process that the driver starts."""
-
-START_TIME_TOLERANCE_SECONDS = 2.0
-"""How far a start time may differ from the recorded one. The kernel reports it relative to the boot, and the time of
-the boot moves a little when the clock is corrected."""
+from sluice.processes.living_processes import find_process, this_place
+from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
+from sluice.processes.process_judgement import judge_process
 
 
 def identity_of(pid: int) -> ProcessIdentity:
@@ -34,26 +27,20 @@ def identity_of(pid: int) -> ProcessIdentity:
 
 
 def observe_process(identity: ProcessIdentity) -> ProcessState:
-    """See whether the process with this identity lives.
+    """See whether the process with this identity lives, as `judge_process` decides it.
 
     Parameters
     ----------
     identity: the recorded identity.
-
-    Returns
-    -------
-    UNKNOWN for a process of another host. UNKNOWN also for a process that has the recorded id and a driver's mark, or
-    an environment that cannot be read, but another start time: either the id was reused or the clock was set.
     """
-    if identity.host != socket.gethostname():
-        return ProcessState.UNKNOWN
     seen = find_process(identity.pid)
-    if seen is None:
-        return ProcessState.GONE
-    if abs(seen.identity.started_at_seconds - identity.started_at_seconds) <= START_TIME_TOLERANCE_SECONDS:
-        return ProcessState.ALIVE
-    may_be_a_driver = seen.environment is None or RUN_ID_VARIABLE in seen.environment
-    return ProcessState.UNKNOWN if may_be_a_driver else ProcessState.GONE
+    may_be_driver = seen is not None and (seen.environment is None or RUN_ID_VARIABLE in seen.environment)
+    return judge_process(
+        identity,
+        here=this_place(),
+        seen=seen.identity if seen is not None else None,
+        may_be_driver=may_be_driver,
+    )
 
 
 def ask_to_end(pid: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.processes.process_identity import ProcessIdentity
+from sluice.processes.process_identity import ProcessIdentity, ProcessPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,24 @@ class LivingProcess:
     @property
     def identity(self) -> ProcessIdentity:
         """The identity to record. Its start time depends on the time of the boot, which follows the clock."""
-        started_at_seconds = self.start_ticks / os.sysconf("SC_CLK_TCK") + psutil.boot_time()
-        return ProcessIdentity(host=socket.gethostname(), pid=self.pid, started_at_seconds=started_at_seconds)
+        here = this_place()
+        return ProcessIdentity(
+            host=here.host,
+            pid=self.pid,
+            started_at_seconds=self.start_ticks / os.sysconf("SC_CLK_TCK") + psutil.boot_time(),
+            boot_id=here.boot_id,
+            pid_namespace=here.pid_namespace,
+            start_ticks=self.start_ticks,
+        )
 
     def variable(self, name: str) -> str:
         """A variable of its environment; empty when it is not set or cannot be read."""
         return (self.environment or {}).get(name, "")
+
+
+def this_place() -> ProcessPlace:
+    """Where this process observes others: the host, its boot, and the namespace in which process ids count here."""
+    return ProcessPlace(host=socket.gethostname(), boot_id=_read_boot_id(), pid_namespace=_read_pid_namespace())
 
 
 def find_process(pid: int) -> LivingProcess | None:
@@ -120,6 +132,22 @@ def own_lineage(everything: Mapping[int, LivingProcess]) -> set[int]:
         lineage.add(pid)
         pid = everything[pid].parent_pid if pid in everything else 0
     return lineage
+
+
+def _read_boot_id() -> str | None:
+    """The random id of this boot. Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#random."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:  # a sandbox that hides it
+        return None
+
+
+def _read_pid_namespace() -> int | None:
+    """The inode of this process's namespace, from a link such as `pid:[4026531836]`. Source: pid_namespaces(7)."""
+    try:
+        return int(str(Path("/proc/self/ns/pid").readlink()).partition("[")[2].rstrip("]"))
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,13 @@ def _merged_position(state: TargetState, *, output: StagedOutput) -> MarkPositio
 
 
 def reject_batch(
-    catalog: Catalog, output: StagedOutput, batch: StagedBatch, *, token: int, policy: RacePolicy = DEFAULT_POLICY
+    catalog: Catalog,
+    output: StagedOutput,
+    batch: StagedBatch,
+    *,
+    token: int,
+    reached: Reached = unnoticed,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Move the mark past a staged batch that will never be published; the following batch is the next one.
 
@@ -222,7 +228,7 @@ def reject_batch(
         admitted = batches_to_publish(position, [batch], token=token, target=output.target)
         return position_after(batch.summary, token=token) if admitted else None
 
-    return move_mark(catalog, output, wanted, why=MarkMove.REJECTED, token=token, policy=policy)
+    return move_mark(catalog, output, wanted, why=MarkMove.REJECTED, token=token, reached=reached, policy=policy)
 
 
 def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> None:

@@ -1,6 +1,7 @@
 """A driver's own view of its lease: whether it may publish, and whether it must stop. It never queries the ledger.
 
-    heartbeat thread ──► renewed(asked_at_seconds=…) after each renewal, lost() when the ledger reports the loss
+    heartbeat thread ──► renewed(asked_at_seconds=…) after each renewal
+                         lost(…) when the ledger answers that the run has lost it, or that it knows no such run
     delivery         ──► require() right before each publication
     heartbeat thread ──► is_to_stop: the ledger did not answer for so long that a graceful stop must begin
 
@@ -69,7 +70,7 @@ class HeldLease:
         self._lock = threading.Lock()
         self._began_seconds = clock()
         self._renewed_seconds: float | None = None
-        self._is_lost = False
+        self._lost_because: str | None = None
 
     def now_seconds(self) -> float:
         """The lease's own clock, for the argument of `renewed`."""
@@ -85,22 +86,27 @@ class HeldLease:
         with self._lock:
             self._renewed_seconds = max(asked_at_seconds, self._renewed_seconds or asked_at_seconds)
 
-    def lost(self) -> None:
-        """Record that the run does not hold its lease any more, as the ledger reported."""
+    def lost(self, because: str) -> None:
+        """Record that the run does not hold its lease any more, as the ledger reported. The first reason stays.
+
+        Parameters
+        ----------
+        because: why, as a sentence without its full stop.
+        """
         with self._lock:
-            self._is_lost = True
+            self._lost_because = self._lost_because or because
 
     @property
     def is_lost(self) -> bool:
         """Whether the ledger has taken the lease away."""
-        return self._is_lost
+        return self._lost_because is not None
 
     @property
     def is_to_stop(self) -> bool:
         """Whether the run must begin to stop: its lease is lost, or was not renewed for too long."""
         with self._lock:
             since = self._clock() - (self._began_seconds if self._renewed_seconds is None else self._renewed_seconds)
-            return self._is_lost or since >= self._outage_grace_seconds
+            return self.is_lost or since >= self._outage_grace_seconds
 
     def require(self) -> None:
         """Require that this lease allows a publication now. It reads memory only.
@@ -110,9 +116,9 @@ class HeldLease:
         LeaseLostError: when the lease was taken away, was never renewed, or its newest renewal is too old.
         """
         with self._lock:
-            renewed, is_lost = self._renewed_seconds, self._is_lost
-        if is_lost:
-            raise LeaseLostError(f"Stream {self.stream}, token {self.token}: another run has the lease.")
+            renewed, lost_because = self._renewed_seconds, self._lost_because
+        if lost_because is not None:
+            raise LeaseLostError(f"Stream {self.stream}, token {self.token}: {lost_because}.")
         if renewed is None:
             raise LeaseLostError(f"Stream {self.stream}, token {self.token}: the ledger has not confirmed the lease.")
         since = self._clock() - renewed

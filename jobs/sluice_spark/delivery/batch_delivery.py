@@ -92,8 +92,9 @@ class BatchDelivery:
         return writer.foreachBatch(deliver).trigger(**trigger).start()
 
     def stops_at_once(self, *, may_publish: bool) -> bool:
-        """Never: the running batch is waited for, and the next one is turned away at the gate."""
-        return False
+        """When the run may not publish any more: what is left of the batch would be refused, or reach a sink beside the
+        next run's. Otherwise the running batch is waited for, and the next one is turned away at the gate."""
+        return not may_publish
 
     def take(self, number: int) -> DeliveredBatch | None:
         """What was delivered of a batch, once; none when this run did not deliver it."""

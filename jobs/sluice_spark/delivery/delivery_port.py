@@ -4,8 +4,8 @@ There are four ways, one module for each; `choose_delivery` picks the one that t
 
 | way      | who writes the rows                                     | a stop waits for a pause | who counts the rows |
 |----------|---------------------------------------------------------|--------------------------|---------------------|
-| staged   | Sluice, into staging tables that it then publishes      | yes                      | Sluice, staging     |
-| sinks    | Sluice, into other systems, after the tables if any     | yes                      | Sluice, before      |
+| staged   | Sluice, into staging tables that it then publishes      | while the run may publish | Sluice, staging     |
+| sinks    | Sluice, into other systems, after the tables if any     | while the run may publish | Sluice, before      |
 | direct   | Iceberg's own streaming sink                            | while the run may publish | the table          |
 | records  | Spark's own Kafka sink, record by record                | no                       | Spark's report      |
 """
@@ -26,10 +26,12 @@ class DeliveredBatch:
 
     rows: the number of rows by output, as the delivery counted them.
     counted_by_spark: the output whose rows only Spark's progress report counts; none when `rows` holds all of them.
+    is_rejected: whether a person rejected the batch, so that no output gets it.
     """
 
     rows: Mapping[str, int]
     counted_by_spark: str | None = None
+    is_rejected: bool = False
 
 
 class Delivery(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -58,11 +58,14 @@ class SinkDelivery:
             # Counted here: Spark reports no observation from a write into Kafka or Delta.
             kept.write.format("noop").mode("overwrite").save()
             of_sinks = {output: int(count) for output, count in counts.get.items()}
-            of_tables = self.tables.deliver(kept, number).rows if self.tables is not None else {}
-            self._write_sinks(kept, of_sinks, self.run.key(number))
+            in_tables = self.tables.deliver(kept, number) if self.tables is not None else DeliveredBatch(rows={})
+            if in_tables.is_rejected:
+                of_sinks = dict.fromkeys(of_sinks, 0)
+            else:
+                self._write_sinks(kept, of_sinks, self.run.key(number))
         finally:
             kept.unpersist()
-        return DeliveredBatch(rows={**of_tables, **of_sinks})
+        return replace(in_tables, rows={**in_tables.rows, **of_sinks})
 
     def _write_sinks(self, kept: DataFrame, counted: Mapping[str, int], key: PublicationKey) -> None:
         for sink in self.sinks:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sluice.errors import StaleTokenError
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import record_batch, rejected_batches
 from sluice.ledger.table_locks import PublicationLocks
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
@@ -39,6 +39,7 @@ from sluice_spark.delivery.offset_log import OffsetLog, canonical_end
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
+    complete_rejections,
     marked_batches,
     publish_staged,
     take_stream_over,
@@ -65,6 +66,7 @@ class StagedDelivery:
     offsets: OffsetLog
     is_stateful: bool
     _newest: int | None = None
+    _rejected: frozenset[int] = frozenset()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -94,6 +96,8 @@ class StagedDelivery:
             leave_output(self.publisher.catalog, one, token=self.publisher.token)
         take_stream_over(self.publisher, generation=generation, newest_committed=newest_committed)
         checkpoint = self._checkpoint()
+        self._rejected = rejected_batches(self.context.ledger, self.context.run.stream, generation=generation)
+        complete_rejections(self.publisher, self._rejected, checkpoint)
         recovered = publish_staged(self.publisher, checkpoint)
         for batch in with_former_outputs(recovered, former):
             observation = recovered_observation(batch)
@@ -142,7 +146,7 @@ class StagedDelivery:
         else:
             self.publication.publish(look.batches, look.tables)
         staged = {output: one.summary.rows or 0 for output, one in look.batches.items()}
-        return DeliveredBatch(rows={**counted, **staged})
+        return DeliveredBatch(rows={**counted, **staged}, is_rejected=number in self._rejected)
 
     def _stage(
         self, rows: DataFrame, batch: BatchSummary, *, found: StagedByOutput, missing: Collection[str]

@@ -13,7 +13,7 @@ from sluice.publication.chain import is_behind, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.publication.lost_marks import restore_lost_mark
-from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output
+from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output, reject_batch
 from sluice.publication.marks import load_target_state
 from sluice.publication.missing_files import find_missing_files, refuse_missing_files
 from sluice.publication.staged_batch import StagedBatch
@@ -59,6 +59,31 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
         )
         if is_reopened:
             reopen_output(catalog, target.names)
+
+
+def complete_rejections(publisher: Publisher, rejected: Collection[int], checkpoint: CheckpointPosition) -> None:
+    """Move the marks past staged batches that a person rejected, where the command was interrupted before that.
+
+    Parameters
+    ----------
+    rejected: the numbers of the rejected batches of the open generation, as the ledger has them.
+    checkpoint: as of `publish_staged`.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when a table is not as publication left it.
+    """
+    for target in publisher.targets if rejected else ():
+        while following := _next_if_rejected(publisher, target, rejected, checkpoint):
+            _log.info("batch %s was rejected: its mark on %s moves past it", following.summary.key, target.identifier)
+            reject_batch(publisher.catalog, target.names, following, token=publisher.token)
+
+
+def _next_if_rejected(
+    publisher: Publisher, target: IcebergTarget, rejected: Collection[int], checkpoint: CheckpointPosition
+) -> StagedBatch | None:
+    ready = plan_output(publisher.catalog, target.names, checkpoint=checkpoint).ready[:1]
+    return next((batch for batch in ready if batch.summary.key.batch in rejected), None)
 
 
 def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tuple[StagedByOutput, ...]:

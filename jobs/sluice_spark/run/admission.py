@@ -8,12 +8,11 @@ import os
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import record_event
 from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.runs import admit_run, find_run, record_end, record_process, take_over
-from sluice.processes.driver_processes import identity_of, observe_process
-from sluice.processes.process_identity import ProcessState
+from sluice.ledger.records.run import RunObservation
+from sluice.ledger.runs import admit_run, find_run, record_process
+from sluice.ledger.vacated_runs import has_given_way
+from sluice.processes.driver_processes import identity_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,39 +36,11 @@ def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -
     try:
         run = _admit(ledger, stream, launched_by)
     except RunAlreadyLiveError as refusal:
-        if not _has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=launched_by):
+        if not has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=launched_by):
             raise
         _log.warning("run %s has given way; its batch, if any, runs again now", refusal.run_id)
         run = _admit(ledger, stream, launched_by)
     return record_process(ledger, run.run_id, identity_of(os.getpid()), None)
-
-
-def _has_given_way(ledger: Ledger, live: RunObservation, *, launched_by: str) -> bool:
-    """Whether the driver of the live run is gone, or cannot be observed and its lease is over."""
-    seen = ProcessState.UNKNOWN if live.process is None else observe_process(live.process)
-    if seen is ProcessState.GONE:
-        reason = "its driver is gone"
-        event = _event(live, EventAction.CLOSE_RUN, "driver_vanished", reason, launched_by=launched_by)
-        record_event(ledger, event)
-        record_end(ledger, live.run_id, state=RunState.LOST, exit_code=None, reason=reason)
-    elif seen is ProcessState.UNKNOWN:
-        reason = "its driver fell silent, and its lease is over"
-        event = _event(live, EventAction.TAKE_OVER, "lease_over", reason, launched_by=launched_by)
-        return not take_over(ledger, live.run_id, reason=reason, event=event).is_live
-    return seen is ProcessState.GONE
-
-
-def _event(live: RunObservation, action: EventAction, reason: str, text: str, *, launched_by: str) -> Event:
-    return Event(
-        name=live.stream,
-        actor=Actor.component(launched_by),
-        action=action,
-        reason=reason,
-        explanation=f"Run {live.run_id} gives way to the next one: {text}.",
-        run_id=live.run_id,
-        evidence={"token": live.token, "heartbeat_at": live.heartbeat_at},
-        occasion=f"{live.run_id}, {reason}",
-    )
 
 
 def _admit(ledger: Ledger, stream: LoadedStream, launched_by: str) -> RunObservation:

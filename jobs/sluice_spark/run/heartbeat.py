@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from sluice.errors import LedgerError
+from sluice.errors import LedgerError, UnknownRunError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import beat
@@ -28,7 +28,8 @@ class Heartbeat:
 
     A run goes on when the ledger does not answer: the tables keep every batch once without it. It stops after a while,
     because its lease runs out meanwhile (`sluice.supervision.held_lease`). A second thread watches that, because the
-    heartbeat may hang in a query to the ledger.
+    heartbeat may hang in a query to the ledger. A run stops at once when the ledger answers and does not know it: then
+    an older copy of the ledger has replaced it, which may give the stream to another run at any moment.
 
     Parameters
     ----------
@@ -74,13 +75,22 @@ class Heartbeat:
 
     def _beat(self) -> None:
         asked_at_seconds = self._lease.now_seconds()
-        answer = beat(self._ledger, self._run_id)
+        try:
+            answer = beat(self._ledger, self._run_id)
+        except UnknownRunError:
+            self._lose("the ledger does not know this run: an older copy or another database has replaced it")
+            return
         if not answer.holds_lease:
-            self._lease.lost()
+            self._lose("the ledger counts this run as ended, and another run may have the lease")
             return
         self._lease.renewed(asked_at_seconds=asked_at_seconds)
         if answer.desired_state is DesiredState.STOPPED:
             self._stop.make(StopReason.STOPPED)
+
+    def _lose(self, because: str) -> None:
+        if not self._lease.is_lost:
+            _log.error("run %s has lost its lease: %s", self._run_id, because)
+        self._lease.lost(because)
 
     def _watch_lease(self) -> None:
         while not self._ended.wait(_WATCH_SECONDS):

@@ -142,6 +142,9 @@ class QueryRun:
             _log.warning("the batch still runs after %d s", seconds)
 
     def _raise_failure(self, query: StreamingQuery, *, is_interrupted: bool) -> None:
+        if is_interrupted and self.stop.reason is StopReason.LEASE_LOST:
+            _log.info("the batch was interrupted because the lease was lost; the next run delivers it")
+            return
         if self.delivery.failure is not None:
             raise self.delivery.failure
         error = query.exception()

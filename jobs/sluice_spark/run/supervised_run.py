@@ -11,9 +11,11 @@ from sluice.errors import LeaseLostError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.seen_tokens import with_raised_token
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
+from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
@@ -69,7 +71,7 @@ class SupervisedRun:
             finally:
                 spark.stop()
         if reason in LEASE_ENDS:
-            raise LeaseLostError(f"Run {self.run.run_id} of {self.run.stream}, token {self.run.token}: {reason}.")
+            raise LeaseLostError(f"Run {self.run.run_id} of {self.run.stream}, token {lease.token}: {reason}.")
         return reason
 
     def work_in(
@@ -93,7 +95,10 @@ class SupervisedRun:
         )
         plan = plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint.location)
         checkpoint.bind(plan)
-        context = self._context(plan, checkpoint, lease=lease, stop=stop, hand_over=hand_over)
+        catalog = open_catalog(self.settings)
+        run = with_raised_token(self.run, self.stream.declaration, ledger=self.ledger, catalog=catalog)
+        lease.token = run.token
+        context = self._context(plan, checkpoint, token=run.token, lease=lease, stop=stop, hand_over=hand_over)
         query_run = QueryRun(
             plan=plan,
             delivery=choose_delivery(plan, context),
@@ -107,14 +112,21 @@ class SupervisedRun:
             return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)
 
     def _context(
-        self, plan: StreamPlan, checkpoint: RunCheckpoint, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver
+        self,
+        plan: StreamPlan,
+        checkpoint: RunCheckpoint,
+        *,
+        token: int,
+        lease: HeldLease,
+        stop: StopRequest,
+        hand_over: HandOver,
     ) -> DeliveryContext:
         return DeliveryContext(
             run=DeliveringRun(
                 stream=self.stream.name,
                 generation=checkpoint.generation.generation,
                 run_id=self.run.run_id,
-                token=self.run.token,
+                token=token,
             ),
             checkpoint=checkpoint.location,
             found=checkpoint.state,

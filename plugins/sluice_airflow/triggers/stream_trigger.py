@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.errors import UnknownRunError
 from sluice.ledger.trigger_queries import observe_run
 from sluice.supervision.decide_live_run import calls_for_supervisor
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
@@ -31,8 +32,11 @@ class StreamTrigger(LedgerTrigger):
         self.patience_seconds = patience_seconds
 
     async def look(self, ledger_url: str, *, waited_seconds: float) -> str | None:
-        """Look at the run once."""
-        watched = await observe_run(ledger_url, self.run_id)
+        """Look at the run once. A run that the ledger does not know is answered to at once: it has lost its lease."""
+        try:
+            watched = await observe_run(ledger_url, self.run_id)
+        except UnknownRunError:
+            return f"run {self.run_id} is unknown to the ledger"
         is_odd = calls_for_supervisor(watched)
         if is_odd and (not watched.run.is_live or waited_seconds >= self.patience_seconds):
             return f"run {self.run_id} {watched.run.state}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +19,14 @@ from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
 from tests.fixtures.stack import Stack
 
 from sluice.cli.app import main
-from sluice.errors import MarkError
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import LeaseLostError, MarkError, RunAlreadyLiveError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.records.run import RunState
-from sluice.ledger.runs import admit_run, record_end
+from sluice.ledger.runs import admit_run, newest_run, recent_runs, record_end
+from sluice.publication.batch_rejection import reject
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staged_mode import StagedMode
@@ -33,6 +39,7 @@ class Deployment:
     """A declared stream of two tables, and what stages for it as its driver does."""
 
     stream: str
+    folder: Path
     ledger: Ledger
     benches: tuple[Workbench, ...]
 
@@ -44,8 +51,9 @@ class Deployment:
     def next_driver(self) -> list[list[int]]:
         """What the tables hold when a newer driver has published what it found staged."""
         for bench in self.benches:
-            bench.begin_as(2)
-            bench.as_run(2).recover()
+            token = max(one.mark().token for one in self.benches) + 1
+            bench.begin_as(token)
+            bench.as_run(token).recover()
         return [bench.ids() for bench in self.benches]
 
 
@@ -83,7 +91,7 @@ def deployment(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.
         bench.declare()
         bench.begin()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        yield Deployment(stream=namespace, ledger=ledger, benches=(first, second))
+        yield Deployment(stream=namespace, folder=tmp_path, ledger=ledger, benches=(first, second))
 
 
 @pytest.fixture
@@ -126,12 +134,97 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
     assert (code, planned["rows"]) == (0, {"main": 2, "other": 2})
     assert recent_batches(deployment.ledger, deployment.stream, limit=9) == ()
 
-    for _ in range(2):  # again, as after a crash in between, it changes nothing
-        assert sluice("reject", deployment.stream, "0") == (0, {**planned, "dry_run": False})
+    assert sluice("reject", deployment.stream, "0") == (0, {**planned, "dry_run": False})
+    assert sluice("reject", deployment.stream, "0") == (
+        0,
+        {**planned, "dry_run": False, "state": "complete", "outputs": []},
+    )
 
     (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
     assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
+    assert recorded.is_rejected
     assert deployment.next_driver() == [[3], [3]]
+    assert [(one["key"], one["state"]) for one in sluice("list", deployment.stream)[1]["batches"]][-1] == (
+        f"{deployment.stream}:1:0",
+        "rejected",
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "occurrence", "state"),
+    [
+        (CrashPoint.RECORDED, 1, "interrupted"),
+        (CrashPoint.CHECKED, 1, "interrupted"),
+        (CrashPoint.FIRST_OUTPUT_PUBLISHED, 1, "interrupted"),
+        (CrashPoint.CHECKED, 2, "interrupted"),
+        (CrashPoint.PUBLISHED, 1, "complete"),
+    ],
+    ids=["recorded", "before the first mark", "between the marks", "before the second mark", "after the marks"],
+)
+def test_a_command_that_is_killed_is_completed_by_typing_it_again(
+    deployment: Deployment, sluice: Callable[..., Any], point: CrashPoint, occurrence: int, state: str
+) -> None:
+    deployment.stage(0, 1, 2)
+    deployment.stage(1, 3)
+    place = [f"--point={point}", f"--occurrence={occurrence}"]
+    command = [sys.executable, "-m", "tests.faults.dying_rejection", f"--stream={deployment.stream}", "--number=0"]
+    died = subprocess.run([*command, *place], check=False, capture_output=True)  # noqa: S603  # our own program
+    assert died.returncode == -signal.SIGKILL, died.stderr
+
+    code, completed = sluice("reject", deployment.stream, "0")
+
+    assert (code, completed["state"]) == (0, state)
+    (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
+    assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
+    ends = [run.state for run in recent_runs(deployment.ledger, deployment.stream, limit=2)]
+    assert ends == [RunState.FINISHED, RunState.LOST]
+    assert deployment.next_driver() == [[3], [3]]
+
+
+def test_a_run_that_begins_meanwhile_is_refused(deployment: Deployment) -> None:
+    deployment.stage(0, 1)
+    declaration = load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream).declaration
+    refused = []
+
+    def begin_another(point: CrashPoint) -> None:
+        if point is CrashPoint.FIRST_OUTPUT_PUBLISHED:
+            with pytest.raises(RunAlreadyLiveError) as refusal:
+                admit_run(
+                    deployment.ledger,
+                    stream=deployment.stream,
+                    mode="incremental",
+                    declaration_digest="d",
+                    launched_by="a test",
+                )
+            refused.append(refusal.value)
+
+    catalog = deployment.benches[0].catalog
+    reject(catalog, deployment.ledger, declaration, number=0, requested_by="a test", reached=begin_another)
+
+    assert len(refused) == 1
+    assert deployment.next_driver() == [[], []]
+
+
+def test_a_rejection_that_lost_its_lease_moves_no_further_mark(deployment: Deployment) -> None:
+    deployment.stage(0, 1)
+    declaration = load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream).declaration
+
+    def lose_lease(point: CrashPoint) -> None:
+        run = newest_run(deployment.ledger, deployment.stream)
+        if point is CrashPoint.FIRST_OUTPUT_PUBLISHED and run is not None:
+            record_end(deployment.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="taken over")
+
+    with pytest.raises(LeaseLostError, match="another run has taken it over"):
+        reject(
+            deployment.benches[0].catalog,
+            deployment.ledger,
+            declaration,
+            number=0,
+            requested_by="a test",
+            reached=lose_lease,
+        )
+
+    assert [bench.mark().batch for bench in deployment.benches] == [0, -1]
 
 
 def test_a_rejection_that_was_cut_short_is_finished(deployment: Deployment, sluice: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 from tests.fixtures.streams import continuous_stream
+from tests.fixtures.successors import runs_since
 
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
@@ -21,7 +22,7 @@ STREAM = continuous_stream(
     mode="incremental", trigger={"available_now": True}, schedule={"cron": "@hourly"}, supervision={}
 )
 HERE = identity_of(os.getpid())
-GONE = replace(HERE, started_at_seconds=HERE.started_at_seconds - 10_000)
+GONE = replace(HERE, start_ticks=0)
 ELSEWHERE = replace(HERE, host="another-host")
 
 
@@ -55,7 +56,7 @@ def test_a_run_without_a_driver_or_without_a_lease_gives_way(
     if is_over:
         let_lease_run_out(ledger)
     admitted = admit_increment(ledger, STREAM, launched_by="now")
-    assert (admitted.token, admitted.process) == (run.token + 1, HERE)
+    assert (runs_since(ledger, run), admitted.process) == (1, HERE)
     assert find_run(ledger, run.run_id).state is RunState.LOST
 
 

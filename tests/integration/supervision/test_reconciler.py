@@ -15,6 +15,7 @@ from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import end_drivers
 from tests.fixtures.streams import continuous_stream
+from tests.fixtures.successors import runs_since
 
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -263,7 +264,7 @@ def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
     again = supervise(supervisor, changed)
     assert words(again) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN), "its end is not a failure"
     assert again.run is not None
-    assert (again.run.declaration_digest, again.run.token) == ("new", run.token + 1)
+    assert (again.run.declaration_digest, runs_since(ledger, run)) == ("new", 1)
 
 
 def test_a_change_that_the_checkpoint_cannot_follow_leaves_the_run_alone(
@@ -294,7 +295,7 @@ def test_an_unknown_driver_loses_its_place_when_its_lease_is_over(
     fall_silent(ledger)
     successor = supervise(supervisor, WANTED).run
     assert successor is not None
-    assert successor.token == run.token + 1
+    assert runs_since(ledger, run) == 1
     assert find_run(ledger, run.run_id).state is RunState.LOST
     answer = beat(ledger, run.run_id)
     assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
@@ -368,5 +369,5 @@ def test_a_suspended_driver_is_ended_by_its_identity_before_another_takes_over(
     second = supervise(real_supervisor, WANTED).run
     assert second is not None
     assert observe_process(process_of(first)) is ProcessState.GONE
-    assert (find_run(ledger, first.run_id).reason, second.token) == ("killed by SIGKILL", first.token + 1)
+    assert (find_run(ledger, first.run_id).reason, runs_since(ledger, first)) == ("killed by SIGKILL", 1)
     assert len([run for run in recent_runs(ledger, "flights", limit=9) if run.is_live]) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 from tests.fixtures.stream_commands import Sluice, document
+from tests.fixtures.successors import runs_since
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.failure_reasons import Failure, FailureReason, next_step
@@ -46,7 +47,7 @@ def test_a_restart_makes_a_new_run(sluice: Sluice, ledger: Ledger) -> None:
     answer = document(sluice("stream", "restart", "flights", "--json"))
     second, first = recent_runs(ledger, "flights", limit=5)
     assert (answer["verb"], answer["run"]["run_id"]) == ("restart", second.run_id)
-    assert (first.state, second.is_live, second.token) == (RunState.FINISHED, True, first.token + 1)
+    assert (first.state, second.is_live, runs_since(ledger, first)) == (RunState.FINISHED, True, 1)
     assert str(first.end_asked_because).startswith("restarted by command line: ")
 
 

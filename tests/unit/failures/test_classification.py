@@ -48,6 +48,7 @@ OWN_REASONS = {
     "RegistryUnreachableError": Reason.REGISTRY_UNREACHABLE,
     "RunAlreadyLiveError": Reason.LEASE_LOST,
     "LeaseLostError": Reason.LEASE_LOST,
+    "UnknownRunError": Reason.LEASE_LOST,
     "StaleTokenError": Reason.LEASE_LOST,
     "LaunchError": Reason.LAUNCH_FAILED,
     "UnpublishableError": Reason.DECLARATION_REFUSED,

@@ -75,7 +75,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for(lease: HeldLease, clock: _C
 
 def test_a_lease_that_was_taken_away_stays_lost(lease: HeldLease, clock: _Clock) -> None:
     lease.renewed(asked_at_seconds=clock())
-    lease.lost()
+    lease.lost("another run has the lease")
     lease.renewed(asked_at_seconds=clock())
     assert lease.is_to_stop
     with pytest.raises(LeaseLostError, match="another run has the lease"):

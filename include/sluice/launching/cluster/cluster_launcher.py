@@ -33,8 +33,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
 from sluice.processes.deadline import wait_until
-from sluice.processes.driver_processes import RUN_ID_VARIABLE
-from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ how long a driver works without the ledger and how long it may then take to stop
 class LeaseObservation:
     """The lease of a stream. All times are the database's.
 
-    token: of the newest run that was ever admitted. It is never given twice and never falls, even when
-        runs are archived.
+    token: of the newest run that was ever admitted. It is never given twice and never falls, even when runs are
+        archived, or when an older copy of the database replaces it.
     run_id: that run.
     expires_at: until then no other run may run the stream; unset when the run has ended and the lease is free.
     """

@@ -40,6 +40,7 @@ class BatchObservation:
     skipped_input: input that no batch will ever read, by input name and place: the offsets of a Kafka partition that
         were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
         declaration allows it.
+    is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
     """
 
     key: PublicationKey
@@ -57,6 +58,7 @@ class BatchObservation:
     snapshot_ids: Mapping[str, int] = field(default_factory=dict)
     durations_ms: Mapping[str, int] = field(default_factory=dict)
     skipped_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    is_rejected: bool = False
     recorded_at: datetime | None = None
 
 

@@ -1,0 +1,254 @@
+"""Rejects the next staged batch of a stream: one step that a crash does not split, under the stream's lease.
+
+    admit a run ─► record in the ledger ─► move the mark of each output past the batch ─► end the run
+
+No driver begins meanwhile, because the stream has one run at a time, and what an older driver may still send meets a
+higher token. The ledger's record is the decision: after a crash behind it the next run of the stream, or the same
+command typed again, moves the marks that have not moved, and neither publishes the batch nor writes it into a sink.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import DeliveryError, LeaseLostError, LedgerError, RunAlreadyLiveError, UsageError
+from sluice.ledger.batches import find_rejection, record_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.events import record_event
+from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
+from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.runs import admit_run, already_live, beat, find_run, newest_run, record_end, record_process
+from sluice.ledger.vacated_runs import has_given_way, is_vacated
+from sluice.processes.driver_processes import identity_of
+from sluice.publication.batch_commands import OutputView, output_views
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.mark_moves import reject_batch
+from sluice.publication.seen_tokens import with_raised_token
+from sluice.publication.staged_batch import StagedBatch
+
+REJECTION_MODE = "rejection"
+"""The mode of a run that rejects a batch; runs of drivers have that of their declaration."""
+
+
+class RejectionState(StrEnum):
+    """How far a rejection was when the command found it.
+
+    NEW: the batch waited. INTERRUPTED: an earlier command recorded it and did not move every mark. COMPLETE: nothing
+    was left to do.
+    """
+
+    NEW = "new"
+    INTERRUPTED = "interrupted"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """The rejection of a batch.
+
+    state: as the command found it. outputs: those whose marks it moves past the batch.
+    rows: by output, as they are staged; they never become visible. Empty once the staging tables are cleared.
+    """
+
+    key: PublicationKey
+    state: RejectionState
+    outputs: tuple[str, ...]
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """rejection: what the command says. batches: the staged batch by output. waiting: the outputs to move."""
+
+    rejection: Rejection
+    batches: Mapping[str, StagedBatch]
+    waiting: tuple[OutputView, ...]
+
+
+def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
+    """Check whether a batch may be rejected now, and plan the rejection. Nothing is changed.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when the stream has a live run, which publishes the staged batches.
+    UsageError: when the batch is not the next one, or not all of its outputs are staged.
+    DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
+    """
+    live = newest_run(ledger, declaration.stream)
+    if live is not None and live.is_live and not is_vacated(live):
+        raise already_live(live)
+    return _plan(ledger, declaration, output_views(catalog, declaration), number).rejection
+
+
+def reject(
+    catalog: Catalog,
+    ledger: Ledger,
+    declaration: StreamDeclaration,
+    *,
+    number: int,
+    requested_by: str,
+    reached: Reached = unnoticed,
+) -> Rejection:
+    """Record that a staged batch is rejected, and move the mark of every output past it.
+
+    After a crash in between, a second call completes the rejection; when nothing is left to do, it changes nothing.
+
+    Parameters
+    ----------
+    requested_by: the person, as the ledger names them.
+    reached: is called with RECORDED, then with CHECKED before each commit, FIRST_OUTPUT_PUBLISHED when the first of
+        several marks has moved, and PUBLISHED when all have.
+
+    Raises
+    ------
+    LeaseLostError: when another run has taken the stream over meanwhile; the rejection is recorded, and completed by
+        that run.
+    SluiceError: as `plan_rejection` does.
+    """
+    with _run_of_command(ledger, declaration, requested_by=requested_by, what=f"batch {number}") as admitted:
+        run = with_raised_token(admitted, declaration, ledger=ledger, catalog=catalog)
+        plan = _plan(ledger, declaration, output_views(catalog, declaration), number)
+        if plan.rejection.state is RejectionState.COMPLETE:
+            return plan.rejection
+        record_event(ledger, _event(plan.rejection, run, requested_by=requested_by))
+        record_batch(ledger, _rejected_observation(declaration, plan.batches))
+        reached(CrashPoint.RECORDED)
+        for position, view in enumerate(plan.waiting):
+            _require_lease(ledger, run)
+            batch = plan.batches[view.output.output]
+            reject_batch(catalog, view.output, batch, token=run.token, reached=reached)
+            if position == 0 and len(plan.waiting) > 1:
+                reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
+        reached(CrashPoint.PUBLISHED)
+    return plan.rejection
+
+
+@contextmanager
+def _run_of_command(
+    ledger: Ledger, declaration: StreamDeclaration, *, requested_by: str, what: str
+) -> Iterator[RunObservation]:
+    """Admit a run that this process carries out, and record its end."""
+    try:
+        run = _admit(ledger, declaration, requested_by)
+    except RunAlreadyLiveError as refusal:
+        if not has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=requested_by):
+            raise
+        run = _admit(ledger, declaration, requested_by)
+    try:
+        yield record_process(ledger, run.run_id, identity_of(os.getpid()), None)
+    except BaseException as error:  # an interruption by a person, too: no run may stay live behind this command
+        reason = f"the rejection of {what} ended early: {type(error).__name__}: {error}"
+        with suppress(LedgerError):  # the error to raise is the one that ended it
+            record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=reason)
+        raise
+    record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason=f"{what} is rejected")
+
+
+def _admit(ledger: Ledger, declaration: StreamDeclaration, requested_by: str) -> RunObservation:
+    return admit_run(
+        ledger,
+        stream=declaration.stream,
+        mode=REJECTION_MODE,
+        declaration_digest="",  # of no declaration: the end of this run is not a failure of the stream
+        launched_by=requested_by,
+        event=None,  # the command's own event follows, once the batch is known to be the next one
+    )
+
+
+def _require_lease(ledger: Ledger, run: RunObservation) -> None:
+    if not beat(ledger, run.run_id).holds_lease:
+        raise LeaseLostError(
+            f"The rejection lost the lease of stream {run.stream}, token {run.token}: another run has taken it over.",
+            next_step="No action is needed: that run completes the rejection.",
+        )
+
+
+def _event(rejection: Rejection, run: RunObservation, *, requested_by: str) -> Event:
+    return Event(
+        name=run.stream,
+        actor=Actor.person(requested_by),
+        action=EventAction.REJECT_BATCH,
+        reason=REQUESTED,
+        explanation=f"Batch {rejection.key} is never published.",
+        run_id=run.run_id,
+        evidence={"batch": str(rejection.key), "rows": rejection.rows, "found": rejection.state},
+    )
+
+
+def _plan(ledger: Ledger, declaration: StreamDeclaration, views: Sequence[OutputView], number: int) -> _Plan:
+    if not views:
+        raise UsageError(f"Nothing is staged for {declaration.stream}: it has no staging table.")
+    generations = {view.plan.position.generation for view in views}
+    if len(generations) > 1:
+        raise DeliveryError(
+            f"The outputs of {declaration.stream} are at different generations: {sorted(generations)}.",
+            next_step="Start the stream once: it opens its newest generation in every table.",
+        )
+    generation = generations.pop()
+    recorded = find_rejection(ledger, declaration.stream, generation=generation, batch=number)
+    waiting = tuple(view for view in views if _is_next(view, number))
+    for view in views:
+        is_past = view.has_passed(number) if recorded is not None else view.has_rejected(number)
+        if view not in waiting and not is_past:
+            raise _not_the_next(declaration, view, number)
+    batches = {
+        view.output.output: batch
+        for view in views
+        for batch in (*view.plan.published, *view.plan.ready)
+        if batch.position == (generation, number)
+    }
+    rejection = Rejection(
+        key=PublicationKey(stream=declaration.stream, generation=generation, batch=number),
+        state=_state(is_recorded=recorded is not None, is_waiting=bool(waiting)),
+        outputs=tuple(view.output.output for view in waiting),
+        rows={output: batch.summary.rows or 0 for output, batch in batches.items()},
+    )
+    return _Plan(rejection=rejection, batches=batches, waiting=waiting)
+
+
+def _is_next(view: OutputView, number: int) -> bool:
+    return any(batch.summary.key.batch == number for batch in view.plan.ready[:1])
+
+
+def _state(*, is_recorded: bool, is_waiting: bool) -> RejectionState:
+    if not is_recorded:
+        return RejectionState.NEW
+    return RejectionState.INTERRUPTED if is_waiting else RejectionState.COMPLETE
+
+
+def _not_the_next(declaration: StreamDeclaration, view: OutputView, number: int) -> UsageError:
+    waiting = ", ".join(str(batch.summary.key.batch) for batch in view.plan.ready[:10]) or "none"
+    return UsageError(
+        f"Batch {number} of {declaration.stream} is not the next one of the output {view.output.output}; "
+        f"staged and not visible are: {waiting}.",
+        next_step="Only the first of them can be rejected, once all of its outputs are staged; start the stream to "
+        "stage the missing ones.",
+    )
+
+
+def _rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
+    """The batch as the ledger records it: no output got a row, all rows were rejected."""
+    summary = next(iter(batches.values())).summary
+    rows = sum(batch.summary.rows or 0 for batch in batches.values())
+    return BatchObservation(
+        key=summary.key,
+        run_id=summary.run_id,
+        started_at=min(batch.staged_at for batch in batches.values()),
+        duration_ms=0,
+        input_rows=rows,
+        published_rows=dict.fromkeys(declaration.outputs, 0),
+        refused_rows=rows,
+        watermark=summary.watermark,
+        start_offsets=json.loads(summary.start_offsets),
+        end_offsets=json.loads(summary.end_offsets),
+        is_rejected=True,
+    )

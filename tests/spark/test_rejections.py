@@ -1,0 +1,60 @@
+"""A rejected batch reaches no table and no sink, wherever the command was interrupted, and is counted once."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading
+from tests.fixtures.workshop import Workshop
+
+from sluice.ledger.batches import record_batch, totals
+from sluice.publication.batch_rejection import reject
+from sluice.publication.crash_points import CrashPoint
+from sluice.tables.catalog import open_catalog
+from sluice_spark.sinks.memory import kept_rows
+
+ROWS = [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
+
+
+@pytest.fixture
+def stream_name(workshop: Workshop) -> str:
+    """A stream that no other test has: the ledger is shared."""
+    return f"s{workshop.namespace}"
+
+
+@pytest.fixture
+def staged(workshop: Workshop, stream_name: str) -> Workshop:
+    """Two tables and a sink; the first batch is staged, and its driver died before it was published."""
+    source = workshop.declare_table("source", COLUMNS)
+    tables = {output: workshop.declare_table(output, COLUMNS) for output in ("first", "second")}
+    workshop.declare_stream(
+        stream_name,
+        python="def transform(records):\n    return {name: records for name in ('first', 'second', 'sent')}\n",
+        inputs=reading(source),
+        outputs={output: {"iceberg": {"table": table}} for output, table in tables.items()} | {"sent": {"memory": {}}},
+    )
+    workshop.append("source", ROWS[:1])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream_name, reached=dying_at(CrashPoint.STAGED))
+    return workshop
+
+
+@pytest.mark.parametrize("point", [CrashPoint.RECORDED, CrashPoint.FIRST_OUTPUT_PUBLISHED, CrashPoint.PUBLISHED, None])
+def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, point: CrashPoint | None) -> None:
+    declaration, catalog = staged.stream(stream_name).declaration, open_catalog(staged.settings)
+    if point is None:
+        reject(catalog, staged.ledger, declaration, number=0, requested_by="a test")
+    else:
+        with pytest.raises(OSError, match="dies here"):
+            reject(catalog, staged.ledger, declaration, number=0, requested_by="a test", reached=dying_at(point))
+        declare_lost(staged, stream_name)
+    staged.append("source", ROWS[1:])
+
+    for batch in staged.run(stream_name).batches:
+        record_batch(staged.ledger, batch)
+
+    assert staged.rows("first") == staged.rows("second") == ROWS[1:]
+    assert {key.batch: rows for key, rows in kept_rows(stream_name, "sent").items()} == {1: ROWS[1:]}
+    counted = totals(staged.ledger, stream_name)
+    assert counted.published_rows == {"first": 1, "second": 1, "sent": 1}
+    assert (counted.batches, counted.refused_rows) == (2, 2)
