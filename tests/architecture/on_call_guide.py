@@ -57,10 +57,26 @@ sluice stream start STREAM
 ```
 
 Only the first waiting batch can be rejected, in all tables of the stream at once, and not while a driver lives or when
-one of the tables shows the batch already. The marks move past the batch; the ledger records it with no published rows
-and counts its rows as refused; the batch behind it is the next one. Its source is not read again, and a stateful stream
-keeps the changes of the batch in its state. To finish an interrupted rejection, run the command again. The rejected
-rows stay in files that no table refers to, until orphan removal deletes them.
+one of the tables shows the batch already. The command holds the stream's lease meanwhile, so no driver begins. It first
+records the batch as rejected, with no published rows and all its rows as refused; then the marks move past it, and the
+batch behind it is the next one. No sink beside the tables gets the batch. Its source is not read again, and a stateful
+stream keeps the changes of the batch in its state. When the command is interrupted after the record, the next start of
+the stream completes the rejection; typing the command again does it at once, and reports what was left to do. The
+rejected rows stay in files that no table refers to, until orphan removal deletes them.
+
+## A ledger that was replaced by an older copy
+
+After a failover to a replica that was behind, or a restored backup, the ledger does not know what happened since. What
+follows is done by itself:
+
+- A driver that the ledger still knows goes on. The records of the batches since the copy are missing from the ledger;
+  the rows are in the tables.
+- A driver that the ledger does not know ends within seconds (`lease_lost`), and the stream's task starts another one.
+- A token is never lower than one that the tables have seen, so the next driver is not taken for an old one.
+
+What a person requested since the copy is forgotten, too: stop or start again what was stopped or started meanwhile. A
+*reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a
+start ends with that message.
 
 ## A batch of an output that is no longer declared
 
