@@ -3,7 +3,8 @@
     spark-submit --master 'local[*]' jobs/maintain_table.py --table=bronze.flights --launched-by=me
 
 The settings come from the environment (`SLUICE_*`). What there is to do is decided from the metadata first; when Spark
-has nothing to do, no session is opened. Exit status 1 means that a step that was due was not done.
+has nothing to do, no session is opened. Exit status 1 means that a step failed, was refused, gave way to writers in two
+runs in a row, or was blocked for days (`sluice.maintenance.run_verdict`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from sluice.errors import UnhealthyError
 from sluice.launching.job_command import MaintainTable, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
+from sluice.ledger.maintenance_history import recent_maintenance
 from sluice.maintenance.maintenance_records import run_sentences
+from sluice.maintenance.run_verdict import RUNS_JUDGED, problems_of_run
 from sluice.settings import load_settings
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.run.job import run_job
@@ -39,13 +42,12 @@ def _run(command: MaintainTable) -> None:
         return open_session(settings, name=f"maintain {command.table}", state=StateDeclaration())
 
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        earlier = recent_maintenance(ledger, command.table, limit=RUNS_JUDGED)
         run = maintain_table(command, settings, ledger, open_session=session)
     sys.stdout.writelines(f"{sentence}\n" for sentence in (*run_sentences(run), json_line(run)))
     sys.stdout.flush()
-    if not run.success:
-        raise UnhealthyError(
-            "; ".join(f"{step.step} {step.outcome}, {step.reason}: {step.explanation}" for step in run.unfinished)
-        )
+    if problems := problems_of_run(run, earlier):
+        raise UnhealthyError("; ".join(problems))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -72,10 +73,13 @@ def create(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create and evolve tables as they are declared. Nothing is ever dropped, and a second run changes nothing."""
+    """Create and evolve tables as they are declared. Nothing is ever dropped, and a second run changes nothing.
+
+    With a named table come the quarantines of the streams that write it.
+    """
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
-    declared = _declared(declarations, names or [])
+    declared = _declared(declarations, _with_quarantines(declarations, names or []))
     catalog = open_catalog(settings)
     outcomes = [plan_table(catalog, declaration) for declaration in declared]
     if not dry_run:
@@ -115,6 +119,16 @@ def _declared(declarations: Declarations, names: list[str]) -> list[TableDeclara
     if not names:
         return list(tables.values())
     return [tables[name] if name in tables else declarations.table(name).declaration for name in names]
+
+
+def _with_quarantines(declarations: Declarations, names: list[str]) -> list[str]:
+    """The names, each table followed by the quarantines of the streams that write it: these streams need both."""
+    streams = [stream.declaration for _, stream in sorted(declarations.streams.items())]
+    wanted = (
+        (name, *(stream.quarantine_table for stream in streams if stream.quarantine and name in stream.tables_written))
+        for name in names
+    )
+    return list(dict.fromkeys(chain.from_iterable(wanted)))
 
 
 def _writers(declarations: Declarations, table: str) -> list[str]:

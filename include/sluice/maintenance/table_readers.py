@@ -68,8 +68,8 @@ def _observe_reader(
     batch = newest_batch(ledger, stream.stream)
     if batch is not None and batch.key.generation != generation.generation:
         batch = None
-    checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
     try:
+        checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
         started = batch is not None or bool(checkpoint.list_files("offsets")) or bool(checkpoint.list_files("sources"))
         first = _first_offset(checkpoint, stream, listed)
     except CheckpointError as error:

@@ -34,7 +34,7 @@ def data_quality_dag(declarations: Declarations) -> DAG:
         description="Checks every table against its declared expectations",
         document=_DOCUMENT,
         cron="47 */6 * * *",
-        tables=[table for table in declarations.tables.values() if table.declaration.quality is not None],
+        tables=[table.declaration for table in declarations.tables.values() if table.declaration.quality is not None],
         command=lambda table: CheckQuality(table=table, launched_by=LAUNCHED_BY),
         retries=1,
     )

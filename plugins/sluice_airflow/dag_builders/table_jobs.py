@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
 
-from sluice.declarations.load_declarations import LoadedTable
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.launching.job_command import JobCommand
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.choices import choice_param, chosen
@@ -31,7 +31,7 @@ def table_jobs_dag(
     description: str,
     document: str,
     cron: str,
-    tables: Iterable[LoadedTable],
+    tables: Iterable[TableDeclaration],
     command: Callable[[str], JobCommand],
     retries: int,
 ) -> DAG:
@@ -45,7 +45,7 @@ def table_jobs_dag(
     command: the job of a table, by the table's name.
     retries: how often Airflow tries a failed job again.
     """
-    chosen_tables = {table.name: table for table in tables}
+    chosen_tables = {table.table: table for table in tables}
     with DAG(
         dag_id,
         description=description,
@@ -63,13 +63,13 @@ def table_jobs_dag(
             with TaskGroup(namespace):
                 for table in members:
                     choose >> SparkJobOperator(
-                        task_id=table.name.partition(".")[2],
-                        command=command(table.name),
-                        owner=table.declaration.owner,
-                        doc_md=table.declaration.description,
+                        task_id=table.table.partition(".")[2],
+                        command=command(table.table),
+                        owner=table.owner,
+                        doc_md=table.description,
                         retries=retries,
                         retry_delay=timedelta(minutes=1),
-                        inlets=[table_asset(table.name)],
+                        inlets=[table_asset(table.table)],
                     )
     return dag
 
@@ -83,8 +83,8 @@ def _choose_tables(tables: list[str]) -> Any:
     return choose_tables()
 
 
-def _by_namespace(tables: Mapping[str, LoadedTable]) -> dict[str, list[LoadedTable]]:
-    groups: dict[str, list[LoadedTable]] = {}
+def _by_namespace(tables: Mapping[str, TableDeclaration]) -> dict[str, list[TableDeclaration]]:
+    groups: dict[str, list[TableDeclaration]] = {}
     for table in tables.values():
-        groups.setdefault(table.declaration.namespace, []).append(table)
+        groups.setdefault(table.namespace, []).append(table)
     return groups

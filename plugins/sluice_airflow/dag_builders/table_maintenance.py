@@ -6,6 +6,7 @@ from airflow.sdk import DAG
 
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_command import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
 from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
@@ -23,19 +24,20 @@ task for each table, all in the pool `spark`. A task that finds nothing to do sa
 - Clearing a task is always safe: maintenance changes the layout of a table, never its rows, and writers go first.
 
 ## What to do when it is red
-The end of the task's log names the step that was not done and why. Where writers always came in between, the next
-hour tries again by itself; otherwise repair the cause and clear the task.
+The end of the task's log names the step that was not done and why. A step that gives way to writers is tried again in
+the next hour and turns the task red only when it gives way then, too; a step that a reader or a late writer has blocked
+for two days turns it red as well. Repair the cause and clear the task.
 """
 
 
 def table_maintenance_dag(declarations: Declarations) -> DAG:
-    """Build the DAG with a task for every table whose declaration asks for any maintenance."""
+    """Build the DAG with a task for every table whose declaration asks for any maintenance, quarantines included."""
     return table_jobs_dag(
         DAG_ID,
         description="Keeps every table in order: small files, manifests, snapshots",
         document=_DOCUMENT,
         cron="17 * * * *",
-        tables=[table for table in declarations.tables.values() if _asks(table.declaration.maintenance)],
+        tables=[table for table in all_tables(declarations).values() if _asks(table.maintenance)],
         command=lambda table: MaintainTable(table=table, launched_by=LAUNCHED_BY),
         retries=1,
     )

@@ -191,3 +191,13 @@ def test_of_two_tables_the_one_that_lists_the_snapshot_is_meant(
     room.start(offsets=offsets)
 
     assert (room.look().knowledge, room.look().position) == (knowledge, position)
+
+
+def test_a_checkpoint_that_only_spark_can_read_makes_its_reader_unknown(room: Room) -> None:
+    room.declare(TABLE)
+    current_generation(room.ledger, "silver", checkpoints_root="hdfs://namenode/checkpoints")
+
+    seen = room.look()
+
+    assert seen.knowledge is Knowledge.UNKNOWN
+    assert "has the scheme hdfs" in seen.problem

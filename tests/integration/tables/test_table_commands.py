@@ -72,6 +72,15 @@ def test_a_dry_run_prints_the_plan_and_the_run_carries_it_out(
     assert all(table["changes"] == [] for table in answer(capsys, "create")["tables"])
 
 
+def test_the_quarantine_of_its_stream_comes_with_a_table(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = answer(capsys, "create", f"{namespace}.delays")
+    assert [table["table"] for table in done["tables"]] == [f"{namespace}.delays", f"quarantine.{namespace}_s"]
+    assert states(capsys)[f"quarantine.{namespace}_s"] == "as declared"
+    assert states(capsys)[f"{namespace}.flights"] == "not created"
+
+
 def test_one_refused_table_does_not_stop_the_others(
     pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

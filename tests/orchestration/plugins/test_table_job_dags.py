@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
-from tests.fixtures.sample_declarations import write_table
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.choices import chosen
@@ -32,6 +32,15 @@ def test_every_table_that_asks_for_it_is_maintained(tmp_path: Path) -> None:
     job = jobs["bronze.flights"]
     assert (job.application, job.pool, job.owner) == ("jobs/maintain_table.py", "spark", "table-owner")
     assert job.application_args == ["--table=bronze.flights", "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}"]
+
+
+def test_the_quarantine_of_a_stream_is_maintained_too(tmp_path: Path) -> None:
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "silver.flights")
+    write_continuous_stream(tmp_path, "silver_flights", more="quarantine: true\n")
+    jobs = _jobs(table_maintenance_dag(load_declarations(tmp_path)))
+    assert set(jobs) >= {"bronze.flights", "silver.flights", "quarantine.silver_flights"}
+    assert jobs["quarantine.silver_flights"].application_args[0] == "--table=quarantine.silver_flights"
 
 
 def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class StepOutcome(StrEnum):
 
 
 UNFINISHED_OUTCOMES = frozenset({StepOutcome.YIELDED, StepOutcome.REFUSED, StepOutcome.FAILED})
-"""A run with one of these has not done what was asked: it ends with exit code 1 and says which step and why."""
+"""A run with one of these has not done everything that was due. Whether it ends red: `maintenance.run_verdict`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
