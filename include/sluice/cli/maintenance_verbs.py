@@ -39,7 +39,14 @@ def status(name: TableName, as_json: AsJson = False) -> None:
         newest = newest_maintenance(ledger, name)
     if as_json:
         newest_run = json_value(newest) if newest else None
-        print_json({"table": json_value(plan.seen), "plan": json_value(plan.steps), "newest_run": newest_run})
+        print_json(
+            {
+                "table": json_value(plan.seen),
+                "plan": json_value(plan.steps),
+                "notes": list(plan.notes),
+                "newest_run": newest_run,
+            }
+        )
         return
     for sentence in (*table_sentences(plan.seen), "", *plan_sentences(plan), ""):
         typer.echo(sentence)
@@ -92,7 +99,7 @@ def _plan(settings: Settings, name: str) -> MaintenancePlan:
 
 def _print_plan(plan: MaintenancePlan, name: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"table": name, "dry_run": True, "plan": json_value(plan.steps)})
+        print_json({"table": name, "dry_run": True, "plan": json_value(plan.steps), "notes": list(plan.notes)})
         return
     for sentence in plan_sentences(plan):
         typer.echo(sentence)

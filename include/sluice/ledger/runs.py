@@ -297,6 +297,17 @@ def live_run(connection: Connection, stream: str) -> RunObservation | None:
     return None if row is None else run_of(row)
 
 
+def live_streams(ledger: Ledger) -> frozenset[str]:
+    """The streams that have a live run, declared or not.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        return frozenset(connection.execute(select(Run.stream).where(_IS_LIVE)).scalars())
+
+
 def newest_run(ledger: Ledger, stream: str) -> RunObservation | None:
     """The newest run of a stream, live or ended; none before its first."""
     return next(iter(recent_runs(ledger, stream, limit=1)), None)

@@ -1,7 +1,9 @@
-"""Finds the declared tables, plans the maintenance of a table, and sets its pins. For the job and the CLI."""
+"""Finds the declared tables and plans the maintenance of a table. For the job and the CLI."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from pyiceberg.table import Table
@@ -10,13 +12,23 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
+from sluice.ledger.runs import live_streams
+from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
-from sluice.maintenance.pin_plan import PinPlan, plan_pins
+from sluice.maintenance.pin_plan import PinKind, PinPlan, plan_pins
+from sluice.maintenance.reader_costs import reader_costs
+from sluice.maintenance.retention_plan import (
+    RetentionNeed,
+    SnapshotOnMain,
+    need_of,
+    plan_retention,
+    short_retentions,
+)
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import Settings
 from sluice.supervision.progress_watch import writers_that_defer
-from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import observe_table
+from sluice.tables.table_observation import TableObservation
 
 
 def find_declaration(declarations: Declarations, name: str) -> TableDeclaration:
@@ -65,31 +77,42 @@ def plan_table_maintenance(
         object_store=settings.object_store,
     )
     seen = observe_table(table.refresh(), name=name, small_file_bytes=small_file_bytes(policy), now=now)
-    pins = plan_pins(
-        seen=seen,
-        readers=readers,
-        unreadable_streams=frozenset(declarations.stream_names) - frozenset(declarations.streams),
+    live = live_streams(ledger)
+    writers = observe_direct_writers(
+        ledger, declarations, table, name, live_streams=live, object_store=settings.object_store
     )
-    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now)
+    unreadable = frozenset(declarations.stream_names) - frozenset(declarations.streams)
+    pins = plan_pins(seen=seen, readers=readers, writers=writers, kept_streams=unreadable | live)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
+    plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 
 
-def apply_pins(table: Table, plan: PinPlan) -> None:
-    """Set and remove the tags of a plan in one commit. Nothing is committed when the tags are as planned.
+def _with_retention(pins: PinPlan, seen: TableObservation, declaration: TableDeclaration, table: Table) -> PinPlan:
+    """The pins together with the properties by which other tools keep what the readers need."""
+    properties = plan_retention(
+        properties=table.properties,
+        declared=declaration.properties,
+        need=_need(pins, seen),
+        policy=declaration.maintenance.expiry,
+    )
+    return replace(pins, properties=properties)
 
-    A commit of another writer in between is not a conflict: the catalog checks each tag by itself, and only Sluice
-    changes its own tags.
 
-    Raises
-    ------
-    LakehouseError: when the catalog refuses, for example because a snapshot has been expired meanwhile.
-    """
-    if plan.is_current:
-        return
-    update = table.manage_snapshots()
-    for pin in plan.to_set:
-        update = update.create_tag(pin.snapshot_id, pin.tag)
-    for tag in plan.to_remove:
-        update = update.remove_tag(tag)
-    with catalog_refusals(f"set the pins of {'.'.join(table.name())}"):
-        update.commit()
+def _need(pins: PinPlan, seen: TableObservation) -> RetentionNeed | None:
+    line = tuple(SnapshotOnMain(snapshot_id=one.snapshot_id, committed_at=one.committed_at) for one in seen.main_line)
+    positions = {pin.snapshot_id for pin in pins.pins if pin.kind is PinKind.POSITION}
+    return need_of(positions, main_line=line, now=seen.observed_at)
+
+
+def _notes(plan: MaintenancePlan, declaration: TableDeclaration, table: Table) -> Iterator[str]:
+    """What a person should know of the readers: what they hold back, and what the table declares too little of."""
+    policy = declaration.maintenance.expiry
+    if policy is not None:
+        cutoff = plan.seen.observed_at - policy.older_than
+        costs = reader_costs(plan.seen, plan.pins.pins, cutoff=cutoff, retain_last=policy.retain_last)
+        yield from (str(cost) for cost in costs)
+    short = short_retentions(
+        properties=table.properties, declared=declaration.properties, need=_need(plan.pins, plan.seen)
+    )
+    yield from (str(one) for one in short)

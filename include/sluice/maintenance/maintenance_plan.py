@@ -80,11 +80,12 @@ class StepDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
-    """The observation of one table, and the decisions about its steps."""
+    """The observation of one table, and the decisions about its steps. notes: sentences about its readers."""
 
     seen: TableObservation
     pins: PinPlan
     steps: tuple[StepDecision, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def needs_spark(self) -> bool:
@@ -222,6 +223,8 @@ def _decide_pins(policy: ExpiryDeclaration | None, pins: PinPlan) -> StepDecisio
     if pins.is_current:
         return _skip(step, StepReason.PINS_CURRENT, f"{len(pins.pins)} pins are where they are to be")
     moved = f"{len(pins.to_set)} to set, {len(pins.to_remove)} to remove, {len(pins.pins)} in all"
+    if pins.properties:
+        moved += "; the table asks every expiry to keep what its readers need"
     return StepDecision(step=step, action=StepAction.RUN, reason=StepReason.PINS_MOVED, explanation=moved)
 
 

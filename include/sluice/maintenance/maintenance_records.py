@@ -86,6 +86,12 @@ def plan_sentences(plan: MaintenancePlan) -> Iterator[str]:
     """A line for each step of a plan: what a run would do, and why."""
     for decision in plan.steps:
         yield f"{plan.seen.table}: {decision.step} {_PLANNED[decision.action]}: {decision.explanation}"
+    yield from note_sentences(plan)
+
+
+def note_sentences(plan: MaintenancePlan) -> Iterator[str]:
+    """A line for each thing that a person should know of the readers of a table."""
+    yield from (f"{plan.seen.table}: {note}" for note in plan.notes)
 
 
 def run_sentences(run: MaintenanceObservation) -> Iterator[str]:

@@ -9,13 +9,15 @@ missing. The plan therefore has two parts: tags for the snapshots at which reade
 time on every snapshot stays. `keep_since` protects readers from Sluice's own expiry; the tags keep the data of their
 position from any other expiry.
 
-Known limitation: it cannot prevent an expiry that another engine runs on the table.
+A stream sets its own pins as well (`sluice.maintenance.position_pins`), so that it is protected before the first
+maintenance. An expiry that another engine runs on the table can still remove snapshots between a position and the
+newest one; `sluice.maintenance.retention_plan` asks such engines to keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -51,6 +53,15 @@ class ReaderObservation:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterObservation:
+    """An output of a stream with `delivery: direct`. position: the newest snapshot that its sink wrote."""
+
+    stream: str
+    output: str
+    position: int
+
+
 PIN_PREFIX = "sluice_pin__"
 """Tags with this prefix belong to Sluice, which moves and removes them."""
 
@@ -59,14 +70,16 @@ class PinKind(StrEnum):
     """Why a snapshot is kept.
 
     POSITION: a reader continues from it.
+    WRITTEN: the newest one that Iceberg's own sink wrote for a stream; by it the sink recognises a repeated batch.
     """
 
     POSITION = "position"
+    WRITTEN = "written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A snapshot and the stream that needs it. endpoint: the name of the stream's input."""
+    """A snapshot and the stream that needs it. endpoint: the name of the stream's input, or of its output."""
 
     kind: PinKind
     stream: str
@@ -109,6 +122,7 @@ class PinPlan:
     pins: every required pin. to_set: those whose tag is missing or on another snapshot. to_remove: tags without a pin.
     holds: the readers that prevent any expiry.
     keep_since: every snapshot committed then or later stays; unset when no reader needs one.
+    properties: of the table, to set with the tags (`sluice.maintenance.retention_plan`).
     """
 
     pins: tuple[Pin, ...]
@@ -116,31 +130,35 @@ class PinPlan:
     to_remove: tuple[str, ...]
     holds: tuple[Hold, ...]
     keep_since: datetime | None
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_current(self) -> bool:
-        """Whether the tags are already as planned."""
-        return not self.to_set and not self.to_remove
+        """Whether the tags and the properties are already as planned."""
+        return not self.to_set and not self.to_remove and not self.properties
 
 
 def plan_pins(
     *,
     seen: TableObservation,
     readers: Sequence[ReaderObservation],
-    unreadable_streams: Collection[str] = (),
+    writers: Sequence[WriterObservation] = (),
+    kept_streams: Collection[str] = (),
 ) -> PinPlan:
     """Plan the pins of one table.
 
     Parameters
     ----------
     readers: every declared input that reads the table as a stream.
-    unreadable_streams: streams whose declaration cannot be read now: their tags are respected and not changed.
+    writers: every declared output that Iceberg's own sink writes into the table, and that may repeat a batch.
+    kept_streams: streams whose declaration cannot be read now, or that run without being declared any more: their tags
+        are respected and not changed.
     """
-    pins = list(_reader_pins(readers))
+    pins = [*_reader_pins(readers), *_writer_pins(writers)]
     held = {(reader.stream, reader.input) for reader in readers if reader.knowledge is not Knowledge.KNOWN}
     listed = {snapshot.snapshot_id for snapshot in seen.snapshots}
     tags = {ref.name: ref.snapshot_id for ref in seen.references if _is_pin(ref.name, ref.kind)}
-    obeyed = {tag for tag in tags if _owner(tag)[0] in unreadable_streams}
+    obeyed = {tag for tag in tags if _owner(tag)[0] in kept_streams}
     wanted = {pin.tag for pin in pins}
     return PinPlan(
         pins=tuple(pin for pin in pins if pin.snapshot_id in listed),
@@ -167,6 +185,40 @@ def _reader_pins(readers: Sequence[ReaderObservation]) -> Iterator[Pin]:
             yield Pin(kind=PinKind.POSITION, stream=reader.stream, endpoint=reader.input, snapshot_id=reader.position)
 
 
+def _writer_pins(writers: Sequence[WriterObservation]) -> Iterator[Pin]:
+    for writer in writers:
+        yield Pin(kind=PinKind.WRITTEN, stream=writer.stream, endpoint=writer.output, snapshot_id=writer.position)
+
+
+def plan_own_pins(
+    *,
+    main_line: Sequence[int],
+    tags: Mapping[str, int],
+    readers: Sequence[ReaderObservation],
+    writers: Sequence[WriterObservation],
+) -> tuple[Pin, ...]:
+    """The pins that a stream sets itself, where they are not in place yet.
+
+    A reader that has read nothing begins with the oldest snapshot, so it pins that one. A position that is not on main
+    cannot be read from; its tag stays where it is, as the evidence of what was read.
+
+    Parameters
+    ----------
+    main_line: the snapshots of main, newest first. tags: the table's tags. readers, writers: those of the stream.
+    """
+    if not main_line:
+        return ()
+    started = [
+        replace(reader, position=main_line[-1]) if _is_at_the_beginning(reader) else reader for reader in readers
+    ]
+    pins = [*_reader_pins(started), *_writer_pins(writers)]
+    return tuple(pin for pin in pins if pin.snapshot_id in main_line and tags.get(pin.tag) != pin.snapshot_id)
+
+
+def _is_at_the_beginning(reader: ReaderObservation) -> bool:
+    return reader.knowledge is Knowledge.NOT_STARTED or reader.position == BEGINNING
+
+
 def _holds(seen: TableObservation, readers: Sequence[ReaderObservation]) -> Iterator[Hold]:
     main = {snapshot.snapshot_id for snapshot in seen.main_line}
     listed = {snapshot.snapshot_id for snapshot in seen.snapshots}
@@ -176,7 +228,7 @@ def _holds(seen: TableObservation, readers: Sequence[ReaderObservation]) -> Iter
         if reader.knowledge is Knowledge.UNKNOWN:
             reason = HoldReason.READER_UNKNOWN
             explanation = f"the position of {reader_is} is unknown: {reader.problem}"
-        elif reader.knowledge is Knowledge.NOT_STARTED or reader.position == BEGINNING:
+        elif _is_at_the_beginning(reader):
             reason = HoldReason.READER_NOT_STARTED
             explanation = f"{reader_is} has read nothing yet and starts with the oldest snapshot"
         elif reader.position not in listed:

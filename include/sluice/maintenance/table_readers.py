@@ -42,14 +42,30 @@ def observe_readers(
     LedgerError: when the ledger cannot be reached. A checkpoint that cannot be reached makes its reader UNKNOWN.
     """
     return tuple(
-        _observe_reader(ledger, loaded.declaration, name, listed, object_store)
+        reader
         for loaded in declarations.streams.values()
-        for name, source in _streamed_tables(loaded.declaration)
+        for reader in observe_stream_inputs(ledger, loaded.declaration, table, listed=listed, object_store=object_store)
+    )
+
+
+def observe_stream_inputs(
+    ledger: Ledger,
+    stream: StreamDeclaration,
+    table: str,
+    *,
+    listed: Collection[int],
+    object_store: ObjectStoreSettings,
+) -> tuple[ReaderObservation, ...]:
+    """Observe the inputs of one stream that read a table's appended rows, as `observe_readers` does."""
+    return tuple(
+        _observe_reader(ledger, stream, name, listed, object_store)
+        for name, source in streamed_tables(stream)
         if source.table == table
     )
 
 
-def _streamed_tables(stream: StreamDeclaration) -> Iterator[tuple[str, IcebergSource]]:
+def streamed_tables(stream: StreamDeclaration) -> Iterator[tuple[str, IcebergSource]]:
+    """The inputs of a stream that read the appended rows of an Iceberg table."""
     for name, declared in stream.inputs.items():
         if declared.is_stream and isinstance(source := declared.declared_source.source, IcebergSource):
             yield name, source
@@ -94,7 +110,7 @@ def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed
     With one Iceberg input it is the only one. Among several inputs, those of this table have a snapshot that it lists.
     """
     firsts: Mapping[int, int] = first_offsets(checkpoint)
-    if len(list(_streamed_tables(stream))) == 1:
+    if len(list(streamed_tables(stream))) == 1:
         return next(iter(firsts.values()), None)
     own = [snapshot_id for snapshot_id in firsts.values() if snapshot_id in listed]
     if own:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
@@ -41,6 +41,11 @@ class TableStep:
     appended_files: int = 0
     changed_rows: int = 0
     committed_at_ms: int = 0
+
+    @property
+    def committed_at(self) -> datetime:
+        """When the snapshot was committed."""
+        return datetime.fromtimestamp(self.committed_at_ms / 1000, UTC)
 
     def is_before(self, instant: datetime) -> bool:
         """Whether the snapshot was committed before a time."""

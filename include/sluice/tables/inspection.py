@@ -100,6 +100,7 @@ def _snapshot(snapshot: Snapshot) -> SnapshotObservation:
         committed_at=_time(snapshot.timestamp_ms),
         operation=summary.operation.value if summary else "unknown",
         publication_key=summary.additional_properties.get(PUBLICATION_KEY) if summary else None,
+        removed_bytes=int(summary.additional_properties.get("removed-files-size", 0)) if summary else 0,
     )
 
 

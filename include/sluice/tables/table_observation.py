@@ -20,6 +20,7 @@ class SnapshotObservation:
 
     operation: Iceberg's name of it: `append`, `overwrite`, `replace` or `delete`.
     publication_key: the published batch, `<stream>:<generation>:<batch>`; unset when Sluice did not write it.
+    removed_bytes: of the files that it removed from the table; older snapshots still refer to them.
     """
 
     snapshot_id: int
@@ -27,6 +28,7 @@ class SnapshotObservation:
     committed_at: datetime
     operation: str
     publication_key: str | None = None
+    removed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

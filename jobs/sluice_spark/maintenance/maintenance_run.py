@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -15,12 +16,14 @@ from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.ledger.table_locks import maintenance_lock
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import StepDecision
-from sluice.maintenance.maintenance_records import maintenance_record, step_event
+from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.maintenance.maintenance_steps import TableMaintainer
+
+_log = logging.getLogger(__name__)
 
 
 def maintain_table(
@@ -55,6 +58,8 @@ def maintain_table(
         def save(step: StepDecision) -> None:
             record_event(ledger, step_event(step, plan, launched_by=command.launched_by))
 
+        for note in note_sentences(plan):
+            _log.warning("%s", note)
         maintainer = TableMaintainer(
             catalog=settings.catalog.name,
             name=command.table,

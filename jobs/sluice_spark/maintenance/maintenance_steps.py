@@ -20,8 +20,8 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sluice.errors import LakehouseError
 from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.maintained_tables import apply_pins
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
+from sluice.maintenance.pin_commit import commit_pins
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
 from sluice_spark.maintenance.table_content import HASHED_UP_TO_BYTES, changed_content, rewrites_since
@@ -160,8 +160,13 @@ class TableMaintainer:
         return {**self._call("rewrite_manifests", "", decision.options), **self._verified(plan, since)}
 
     def _pin_snapshots(self, _: StepDecision, plan: MaintenancePlan, __: int | None) -> Mapping[str, Any]:
-        apply_pins(self.table.refresh(), plan.pins)
-        return {"set": [pin.tag for pin in plan.pins.to_set], "removed": list(plan.pins.to_remove)}
+        pins = plan.pins
+        commit_pins(self.table.refresh(), to_set=pins.to_set, to_remove=pins.to_remove, properties=pins.properties)
+        return {
+            "set": [pin.tag for pin in pins.to_set],
+            "removed": list(pins.to_remove),
+            "properties": dict(pins.properties),
+        }
 
     def _expire_snapshots(self, decision: StepDecision, plan: MaintenancePlan, _: int | None) -> Mapping[str, Any]:
         bounds = ", older_than => TIMESTAMP {older_than}, retain_last => {retain_last}"

@@ -21,6 +21,7 @@ from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
 from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stop_on_signals
@@ -106,7 +107,8 @@ class SupervisedRun:
             stop=stop,
             on_started=checkpoint.register_query,
         )
-        with plan.renewals.kept(), query_run.delivery.at_work():
+        pinning = Pinning(self.stream.declaration, self.settings, self.ledger)
+        with plan.renewals.kept(), query_run.delivery.at_work(), pinning:
             if self.stream.declaration.mode == "continuous":
                 return query_run.keep_running(trigger_of(self.stream.declaration))
             return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)

@@ -15,6 +15,8 @@ from sluice.maintenance.pin_plan import (
     PinKind,
     PinPlan,
     ReaderObservation,
+    WriterObservation,
+    plan_own_pins,
     plan_pins,
 )
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, SnapshotObservation, TableObservation
@@ -73,7 +75,7 @@ def reader(position: int | None = 3, *, knowledge: Knowledge = Knowledge.KNOWN, 
 
 def plan(seen: TableObservation, *readers: ReaderObservation, unreadable: Sequence[str] = ()) -> PinPlan:
     """The pins of a table."""
-    return plan_pins(seen=seen, readers=readers, unreadable_streams=unreadable)
+    return plan_pins(seen=seen, readers=readers, kept_streams=unreadable)
 
 
 def test_a_reader_keeps_its_position_and_everything_after_it() -> None:
@@ -165,3 +167,42 @@ def test_the_tags_of_a_stream_whose_declaration_is_broken_are_obeyed() -> None:
 
 def test_a_tag_of_the_delivery_that_looked_into_history_goes() -> None:
     assert plan(table(tags={DELIVERY_TAG: 2})).to_remove == (DELIVERY_TAG,)
+
+
+def test_the_tags_of_a_stream_that_still_runs_are_obeyed_although_it_is_not_declared_any_more() -> None:
+    planned = plan(table(tags={POSITION_TAG: 2, "sluice_pin__gone__rows__position": 1}), unreadable=["silver"])
+
+    assert planned.to_remove == ("sluice_pin__gone__rows__position",)
+    assert planned.keep_since == NOON + 2 * MINUTE
+
+
+def test_the_newest_snapshot_of_a_direct_stream_and_all_after_it_stay() -> None:
+    writer = WriterObservation(stream="bronze", output="rows", position=2)
+
+    planned = plan_pins(seen=table(), readers=(), writers=(writer,))
+
+    assert [pin.tag for pin in planned.to_set] == ["sluice_pin__bronze__rows__written"]
+    assert planned.keep_since == NOON + 2 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("who", "tags", "pinned"),
+    [
+        (reader(None, knowledge=Knowledge.NOT_STARTED), {}, [3]),
+        (reader(BEGINNING), {}, [3]),
+        (reader(4), {}, [4]),
+        (reader(4), {POSITION_TAG: 3}, [4]),
+        (reader(4), {POSITION_TAG: 4}, []),
+        (reader(2), {POSITION_TAG: 2}, []),
+        (reader(None, knowledge=Knowledge.UNKNOWN), {POSITION_TAG: 3}, []),
+    ],
+    ids=["not started", "began empty", "new", "moved on", "in place", "cut off", "unknown"],
+)
+def test_a_stream_pins_where_it_is_itself(who: ReaderObservation, tags: dict[str, int], pinned: list[int]) -> None:
+    pins = plan_own_pins(main_line=(5, 4, 3), tags=tags, readers=(who,), writers=())
+
+    assert [pin.snapshot_id for pin in pins] == pinned
+
+
+def test_there_is_nothing_to_pin_in_a_table_without_a_snapshot() -> None:
+    assert plan_own_pins(main_line=(), tags={}, readers=(reader(BEGINNING),), writers=()) == ()

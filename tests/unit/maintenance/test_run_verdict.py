@@ -18,11 +18,6 @@ def run(outcome: StepOutcome, reason: str = "some_reason", *, hours_ago: int = 0
     step = StepObservation(
         step=MaintenanceStep.EXPIRE_SNAPSHOTS, outcome=outcome, reason=reason, explanation="why it did"
     )
-    counts = dict.fromkeys(
-        f"{figure}_{when}"
-        for figure in ("rows", "files", "bytes", "delete_files", "manifests", "snapshots")
-        for when in ("before", "after")
-    )
     return MaintenanceObservation(
         table="bronze.flights",
         started_at=NOW - hours_ago * HOUR,
@@ -31,7 +26,18 @@ def run(outcome: StepOutcome, reason: str = "some_reason", *, hours_ago: int = 0
         snapshot_before=None,
         snapshot_after=None,
         operations=(step,),
-        **dict.fromkeys(counts, 0),
+        rows_before=0,
+        rows_after=0,
+        files_before=0,
+        files_after=0,
+        bytes_before=0,
+        bytes_after=0,
+        delete_files_before=0,
+        delete_files_after=0,
+        manifests_before=0,
+        manifests_after=0,
+        snapshots_before=0,
+        snapshots_after=0,
     )
 
 
