@@ -29,6 +29,7 @@ SluiceError
 │   ├── StarvedError                other writers committed first every time; nothing was published
 │   ├── UncertainError              it is unknown whether a commit succeeded
 │   └── SchemaError                 the rows of an output do not fit their table; knows the differences
+├── InputGapError                   snapshots of an input were expired before a stream read them
 ├── CheckpointError                 a checkpoint is damaged, or belongs to another stream
 ├── DemonstrationError              a step of the demo failed or took too long
 ├── VerificationError               counted figures are inconsistent
@@ -325,6 +326,12 @@ class SchemaError(DeliveryError):
         listed = "; ".join(str(difference) for difference in differences)
         super().__init__(f"{message} {listed}.", next_step=next_step)
         self.differences = differences
+
+
+class InputGapError(SluiceError):
+    """Snapshots of an input table were expired before a stream had read them; a person decides what is to happen."""
+
+    failure_reason = FailureReason.SNAPSHOT_EXPIRED
 
 
 class CheckpointError(SluiceError):

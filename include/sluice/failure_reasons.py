@@ -156,8 +156,9 @@ class FailureReason(StrEnum):
     SNAPSHOT_EXPIRED = (
         "snapshot_expired",
         _L,
-        "the source table no longer has the snapshot at which the stream stands",
-        f"Decide what the gap means; then {_RESET} reads the snapshots that are left.",
+        "snapshots of the source table were expired before the stream had read them",
+        "`sluice stream continue {stream} --dry-run` names what is missing, and shows whether it can still be read "
+        "exactly once.",
     )
     FILE_VANISHED = (
         "file_vanished",

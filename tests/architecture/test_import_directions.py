@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.tables",
         "sluice.checkpoints",
         "sluice.sources",
+        "sluice.publication",
         "sluice.supervision",
     ),
     "sluice.stack": ("sluice.errors", "sluice.processes", "sluice.settings", "sluice.ledger", "sluice.setup"),

@@ -65,7 +65,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         return in_folder(tmp_path)
     if request.param == "bucket":
         return in_bucket(request.getfixturevalue("services_stack"))
-    return FakeCheckpointFiles
+    return lambda files: FakeCheckpointFiles(dict(files))
 
 
 def test_all_files_are_listed_with_their_sizes_in_order(made: Made) -> None:
@@ -122,3 +122,21 @@ def test_a_store_that_does_not_answer_is_said() -> None:
 def test_another_scheme_is_refused() -> None:
     with pytest.raises(CheckpointError, match="has the scheme ftp; supported are file, s3 and s3a"):
         open_checkpoint_files("ftp://somewhere/checkpoints", NOWHERE)
+
+
+def test_a_written_file_is_read_and_listed(made: Made) -> None:
+    files = made(FILES)
+
+    files.write_text("offsets/11", "v1\né")
+    files.write_text("offsets/10", "v2")
+
+    assert (files.read_text("offsets/11"), files.read_text("offsets/10")) == ("v1\né", "v2")
+    assert [seen.path for seen in files.list_files("offsets")] == ["offsets/0", "offsets/10", "offsets/11", "offsets/9"]
+
+
+def test_a_file_is_written_into_a_checkpoint_that_does_not_exist(made: Made) -> None:
+    files = made({})
+
+    files.write_text("sources/0/offsets/0", "first")
+
+    assert files.read_text("sources/0/offsets/0") == "first"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ WRITTEN_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 class FakeCheckpointFiles:
     """The files of a checkpoint, by path; all were written at `WRITTEN_AT`."""
 
-    texts: Mapping[str, str]
+    texts: dict[str, str]
     location: str = "memory://checkpoint"
 
     def list_files(self, folder: str = "") -> Sequence[FileObservation]:
@@ -29,3 +29,7 @@ class FakeCheckpointFiles:
     def read_text(self, path: str) -> str | None:
         """The text of one file, unset when it does not exist."""
         return self.texts.get(path)
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write one file, in place of one that exists."""
+        self.texts[path] = text

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 import yaml
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 from tests.fixtures.workshop import Workshop
@@ -176,35 +175,21 @@ def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str,
     assert ids(workshop, target) == list(range(14))
 
 
-def test_without_the_pins_the_paused_reader_would_be_lost(copying: tuple[Workshop, str, str, str]) -> None:
-    """The counterpart: the same story with an expiry that knows of no reader. It shows what the pins are for."""
-    workshop, stream, source, _ = copying
-    append(workshop, source, 0, 3)
+def test_the_reader_of_a_stream_that_was_never_maintained_is_pinned_by_the_stream_itself(
+    copying: tuple[Workshop, str, str, str],
+) -> None:
+    workshop, stream, source, target = copying
+    append(workshop, source, 0, 4)
     run_stream(workshop, stream)
-    append(workshop, source, 3, 10)
+    workshop.run_supervised(stream)  # nothing new; it pins where it is
+    append(workshop, source, 4, 5)
 
     expire_like_anybody(workshop, source)
 
-    with pytest.raises(PySparkException, match="expired or removed"):
-        run_stream(workshop, stream)
-
-
-def test_a_tag_on_the_position_alone_would_not_be_enough(copying: tuple[Workshop, str, str, str]) -> None:
-    """A reader walks over every snapshot after its position, so all of them stay, and not only the tagged one."""
-    workshop, stream, source, _ = copying
-    append(workshop, source, 0, 3)
+    assert f"sluice_pin__{stream}__records__position" in workshop.table(source).refs()
+    assert len(workshop.table(source).snapshots()) == 2
     run_stream(workshop, stream)
-    append(workshop, source, 3, 4)
-    run_stream(workshop, stream)
-    position = workshop.table(source).metadata.current_snapshot_id
-    assert position is not None
-    append(workshop, source, 4, 10)
-    workshop.table(source).manage_snapshots().create_tag(position, "position").commit()
-
-    expire_like_anybody(workshop, source)
-
-    with pytest.raises(PySparkException, match="Cannot find snapshot after"):
-        run_stream(workshop, stream)
+    assert ids(workshop, target) == list(range(5))
 
 
 def test_expiry_waits_for_a_reader_that_has_not_started(copying: tuple[Workshop, str, str, str]) -> None:

@@ -45,6 +45,15 @@ class CheckpointFiles(Protocol):
         """
         ...
 
+    def write_text(self, path: str, text: str) -> None:
+        """Write one file, in place of one that exists. Readers see the old or the new one, and never a part.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer.
+        """
+        ...
+
 
 def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:
     """The files of the checkpoint folder at a URI.

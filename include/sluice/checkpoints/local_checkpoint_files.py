@@ -40,6 +40,17 @@ class LocalCheckpointFiles:
         except OSError as error:
             raise self._problem(f"read ({path})", error) from error
 
+    def write_text(self, path: str, text: str) -> None:
+        """Write one file, in place of one that exists."""
+        file = self._root / path
+        part = file.with_name(f".{file.name}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+        except OSError as error:
+            raise self._problem(f"written ({path})", error) from error
+
     def _observe(self, path: Path) -> FileObservation | None:
         try:
             status = path.stat()

@@ -53,6 +53,11 @@ class S3CheckpointFiles:
                 return None
             return answer["Body"].read().decode("utf-8", errors="replace")
 
+    def write_text(self, path: str, text: str) -> None:
+        """Write one file, in place of one that exists."""
+        with self._sentences(f"written ({path})"):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=text.encode())
+
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,14 +9,13 @@ from rich.console import Console
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.command_options import AsJson, DryRun, StreamName
-from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.cli.plan_consent import print_plan, require_consent
+from sluice.cli.terminal import print_json
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import UnhealthyError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
-from sluice.supervision.control_plans import ControlPlan
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
 
@@ -36,7 +33,7 @@ def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) ->
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(control_plans.plan_start(ctx.supervisor(), stream), as_json=as_json)
+            print_plan(control_plans.plan_start(ctx.supervisor(), stream), as_json=as_json)
             return
         started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
         _print_start("start", stream, started, as_json=as_json)
@@ -51,7 +48,7 @@ def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> 
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         if dry_run:
             mode = None if stream is None else stream.declaration.mode
-            _print_plan(control_plans.plan_stop(ctx.supervisor(), name, mode=mode), as_json=as_json)
+            print_plan(control_plans.plan_stop(ctx.supervisor(), name, mode=mode), as_json=as_json)
             return
         ended = _stop_known(ctx, name) if stream is None else _stop(ctx, stream)
     if as_json:
@@ -67,7 +64,7 @@ def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) 
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(control_plans.plan_restart(ctx.supervisor(), stream), as_json=as_json)
+            print_plan(control_plans.plan_restart(ctx.supervisor(), stream), as_json=as_json)
             return
         _print_start("restart", stream, _restart(ctx, stream), as_json=as_json)
 
@@ -86,10 +83,10 @@ def reset(
         stream = ctx.declarations.stream(name)
         plan = plan_reset(ctx.ledger, stream, ctx.settings)
         if dry_run:
-            _print_plan(plan, as_json=as_json)
+            print_plan(plan, as_json=as_json)
             return
         if not yes:
-            _require_consent(plan)
+            require_consent(plan)
         opened = reset_stream(ctx.ledger, stream, ctx.settings, leaving=plan.leaves, asked_by=person())
     if as_json:
         print_json({"verb": "reset", "plan": json_value(plan), "generation": json_value(opened)})
@@ -104,7 +101,7 @@ def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = F
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            _print_plan(control_plans.plan_reset_breaker(ctx.supervisor(), stream), as_json=as_json)
+            print_plan(control_plans.plan_reset_breaker(ctx.supervisor(), stream), as_json=as_json)
             return
         desired = stream_commands.reset_breaker(ctx.supervisor(), stream, requested_by=person())
     if as_json:
@@ -151,37 +148,3 @@ def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | N
 
 def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:
     print_json({"verb": verb, "stream": stream, "run": None if run is None else json_value(run)})
-
-
-def _print_plan(plan: ControlPlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, "plans": [json_value(plan)]})
-        return
-    _print_steps(plan)
-    print_dry_run_note()
-
-
-def _print_steps(plan: ControlPlan, *, err: bool = False) -> None:
-    typer.echo(f"{plan.verb} {plan.stream}:", err=err)
-    for number, step in enumerate(plan.steps, start=1):
-        typer.echo(f"  {number}. {step.sentence}", err=err)
-        if step.command:
-            typer.echo(f"     {shlex.join(step.command)}", err=err)
-
-
-def _require_consent(plan: ControlPlan) -> None:
-    """Show a plan on stderr and ask for consent.
-
-    Raises
-    ------
-    UsageError: when there is no terminal to answer on.
-    UnhealthyError: when the answer is no.
-    """
-    _print_steps(plan, err=True)
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"`{plan.verb}` asks before it does this, and there is no terminal to answer on; nothing was changed.",
-            next_step="See the plan with `--dry-run`, and give `--yes`.",
-        )
-    if not typer.confirm("Do this?", err=True):
-        raise UnhealthyError("Nothing was changed.")

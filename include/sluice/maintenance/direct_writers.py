@@ -1,8 +1,8 @@
 """Observes the streams that write a table with `delivery: direct`: the newest snapshot that each of their sinks wrote.
 
 Iceberg's sink recognises a repeated batch by walking from main to the newest snapshot of its own. When expiry has
-removed it, a batch that was planned and not committed in the checkpoint could be written twice, so the stream refuses to start.
-A stream that runs, or whose checkpoint has such a batch, therefore needs that snapshot and all that follow.
+removed it, a batch that was planned and not committed in the checkpoint could be written twice, so the stream refuses
+to start. A stream that runs, or whose checkpoint has such a batch, therefore needs that snapshot and all that follow.
 """
 
 from __future__ import annotations

@@ -21,13 +21,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from sluice.sources.iceberg_positions import BEGINNING
 from sluice.tables.table_observation import ReferenceKind, TableObservation
-
-BEGINNING = -1
-"""The snapshot id in the offset of a reader that found the table empty; the oldest listed snapshot takes its place.
-
-Source: Iceberg's `StreamingOffset.START_OFFSET`.
-"""
 
 
 class Knowledge(StrEnum):

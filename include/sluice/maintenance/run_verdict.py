@@ -2,7 +2,7 @@
 
 A step that gave way to writers is tried again by the next run, so once is not a problem and twice in a row is one. A
 step that a reader or a late writer blocks is skipped rightly, and each run by itself is green; when every run of the
-last days was blocked, a table grows for ever and nobody would see it.
+last days was blocked, the table grows and there is no sign of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Observes the streams that read a table: from which snapshot each of them would continue.
 
-The earliest position of a reader is the *start* of its newest recorded batch: a driver that died between delivering a
-batch and committing it in the checkpoint runs that batch again. A reader without a recorded batch continues from the
-first offset in its checkpoint.
+The earliest position of a reader is the end of its newest recorded batch when the checkpoint has committed that batch,
+and its start otherwise: a driver that died between delivering a batch and committing it runs the batch again. A reader
+without a recorded batch continues from the first offset in its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.maintenance.pin_plan import BEGINNING, Knowledge, ReaderObservation
+from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.settings import ObjectStoreSettings
-from sluice.sources.iceberg_positions import first_offsets, snapshot_of
+from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of
 
 
 def observe_readers(
@@ -88,20 +88,26 @@ def _observe_reader(
         checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
         started = batch is not None or bool(checkpoint.list_files("offsets")) or bool(checkpoint.list_files("sources"))
         first = _first_offset(checkpoint, stream, listed)
+        is_committed = batch is not None and checkpoint.read_text(f"commits/{batch.key.batch}") is not None
     except CheckpointError as error:
         return _unknown(stream, name, error.message)
     if not started:
         return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.NOT_STARTED)
-    recorded = _recorded_offset(batch, name)
+    recorded = _recorded_offset(batch, name, is_committed=is_committed)
     position = first if recorded is None else recorded
     if position is None:
         return _unknown(stream, name, f"neither the ledger nor the checkpoint {generation.checkpoint} has its offset")
     return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.KNOWN, position=position)
 
 
-def _recorded_offset(batch: BatchObservation | None, name: str) -> int | None:
-    """The start of the newest recorded batch; unset for the first batch, which starts at the first offset."""
-    return None if batch is None else snapshot_of(batch.start_offsets.get(name))
+def _recorded_offset(batch: BatchObservation | None, name: str, *, is_committed: bool) -> int | None:
+    """Where the newest recorded batch ends once the checkpoint has committed it, and where it starts before that.
+
+    Unset for an uncommitted first batch, which starts at the first offset.
+    """
+    if batch is None:
+        return None
+    return snapshot_of((batch.end_offsets if is_committed else batch.start_offsets).get(name))
 
 
 def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed: Collection[int]) -> int | None:

@@ -22,9 +22,39 @@ if TYPE_CHECKING:
 _FIRST_OFFSET = re.compile(r"sources/(\d+)/offsets/0")
 _FIELDS = frozenset({"version", "snapshot_id", "position", "scan_all_files"})
 
+BEGINNING = -1
+"""The snapshot id in the offset of a reader that found the table empty; the oldest listed snapshot takes its place.
+
+Source: Iceberg's `StreamingOffset.START_OFFSET`.
+"""
+
 _APPEND = "append"
 _CHANGES = frozenset({"overwrite", "delete"})
 """Operations of pyiceberg.table.snapshots.Operation. The fourth, `replace`, rewrites files and changes no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """An offset of Iceberg's source.
+
+    position: how many files of the snapshot are read: of those that it added, or of all of them (`scan_all_files`).
+    """
+
+    snapshot_id: int
+    position: int
+    scan_all_files: bool
+
+    def text(self) -> str:
+        """The offset as Iceberg writes it."""
+        return json.dumps(
+            {
+                "version": 1,
+                "snapshot_id": self.snapshot_id,
+                "position": self.position,
+                "scan_all_files": self.scan_all_files,
+            },
+            separators=(",", ":"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +63,7 @@ class TableStep:
 
     appended_rows, appended_files: what the snapshot appended; both zero when it only rewrote or removed files.
     changed_rows: the rows that it added or removed in another way; such a reader does not receive them.
-    committed_at_ms: milliseconds since 1970.
+    committed_at_ms: milliseconds since 1970. parent_id: none for the first one. operation: in Iceberg's words.
     """
 
     snapshot_id: int
@@ -41,6 +71,13 @@ class TableStep:
     appended_files: int = 0
     changed_rows: int = 0
     committed_at_ms: int = 0
+    parent_id: int | None = None
+    operation: str = _APPEND
+
+    @property
+    def is_append(self) -> bool:
+        """Whether it appended rows and did nothing else."""
+        return self.operation == _APPEND
 
     @property
     def committed_at(self) -> datetime:
@@ -57,12 +94,13 @@ def history_of(table: Table) -> Iterator[TableStep]:
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        yield _step_of(snapshot)
+        yield step_of(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = by_id.get(parent) if parent is not None else None
 
 
-def _step_of(snapshot: Snapshot) -> TableStep:
+def step_of(snapshot: Snapshot) -> TableStep:
+    """What a reader of appended rows needs of a snapshot."""
     summary = snapshot.summary
     operation = summary.operation.value if summary is not None else "replace"
     counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
@@ -74,11 +112,24 @@ def _step_of(snapshot: Snapshot) -> TableStep:
         appended_files=int(appended.get("added-data-files", 0)),
         changed_rows=int(changed.get("added-records", 0)) + int(changed.get("deleted-records", 0)),
         committed_at_ms=snapshot.timestamp_ms,
+        parent_id=snapshot.parent_snapshot_id,
+        operation=operation,
     )
 
 
 def snapshot_of(offset: object) -> int | None:
     """The snapshot id in an offset of Iceberg's source; None for an offset that another kind of source wrote.
+
+    Parameters
+    ----------
+    offset: the JSON text, or the object parsed from it.
+    """
+    found = stream_offset_of(offset)
+    return None if found is None else found.snapshot_id
+
+
+def stream_offset_of(offset: object) -> StreamOffset | None:
+    """An offset of Iceberg's source, read; None for an offset that another kind of source wrote.
 
     Parameters
     ----------
@@ -92,7 +143,11 @@ def snapshot_of(offset: object) -> int | None:
             return None
     if not isinstance(content, Mapping) or not _FIELDS.issuperset(content) or "snapshot_id" not in content:
         return None
-    return int(content["snapshot_id"])
+    return StreamOffset(
+        snapshot_id=int(content["snapshot_id"]),
+        position=int(content.get("position", 0)),
+        scan_all_files=bool(content.get("scan_all_files", False)),
+    )
 
 
 def first_offsets(checkpoint: CheckpointFiles) -> Mapping[int, int]:

@@ -1,9 +1,10 @@
-"""Pins the positions of a stream from its driver: at the start, and every few minutes while it runs.
+"""Pins the positions of a stream from its driver: at the start, every few minutes while it runs, and at its end.
 
 Purpose: maintenance pins the positions of readers once an hour. Until then a new stream, and a stream whose first batch
 takes long, would be without protection.
 
-How it works: a thread beside the query, so that no batch waits for a pin. The first pin is set before the query starts.
+How it works: a thread beside the query, so that no batch waits for a pin. The first pin is set before the query starts,
+and the last one after it has ended.
 
 What it does not do: a pin that fails is logged and tried again at the next turn; the stream runs on. The tables then
 keep what the previous pin keeps, which is more.
@@ -60,10 +61,12 @@ class Pinning:
             self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(_LAST_PIN_SECONDS)
+        if kind is None and pinned_tables(self._declaration):
+            self._pin()  # the stream may be away for long; a position that is pinned is continued from
 
     @cached_property
     def _catalog(self) -> Catalog:

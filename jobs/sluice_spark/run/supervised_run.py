@@ -10,6 +10,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation
+from sluice.maintenance.input_check import require_unbroken_input
+from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.seen_tokens import with_raised_token
 from sluice.settings import Settings
@@ -108,10 +110,21 @@ class SupervisedRun:
             on_started=checkpoint.register_query,
         )
         pinning = Pinning(self.stream.declaration, self.settings, self.ledger)
-        with plan.renewals.kept(), query_run.delivery.at_work(), pinning:
+        with plan.renewals.kept(), pinning, query_run.delivery.at_work():
+            self._require_unbroken_input(checkpoint)
             if self.stream.declaration.mode == "continuous":
                 return query_run.keep_running(trigger_of(self.stream.declaration))
             return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)
+
+    def _require_unbroken_input(self, checkpoint: RunCheckpoint) -> None:
+        """What earlier runs staged is published by now, so that only unread rows count as missing."""
+        if pinned_tables(self.stream.declaration):
+            require_unbroken_input(
+                open_catalog(self.settings),
+                self.stream.declaration,
+                checkpoint.generation,
+                object_store=self.settings.object_store,
+            )
 
     def _context(
         self,

@@ -17,9 +17,10 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.maintenance.pin_plan import BEGINNING, Knowledge, ReaderObservation
+from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import ObjectStoreSettings
+from sluice.sources.iceberg_positions import BEGINNING
 
 TABLE, OTHER = "bronze.rows", "bronze.others"
 LISTED = (11, 12, 13)
@@ -68,7 +69,20 @@ class Room:
             file.parent.mkdir(parents=True)
             file.write_text(json.dumps(offset(snapshot_id)))
 
-    def record(self, starts: Mapping[str, Any], *, generation: int = 1, batch: int = 7) -> None:
+    def commit(self, batch: int) -> None:
+        """Commit a batch in the checkpoint."""
+        file = self.folder / "ck" / "silver" / "1" / "commits" / str(batch)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("v1")
+
+    def record(
+        self,
+        starts: Mapping[str, Any],
+        *,
+        ends: Mapping[str, Any] | None = None,
+        generation: int = 1,
+        batch: int = 7,
+    ) -> None:
         """Record a batch that began at these offsets."""
         record_batch(
             self.ledger,
@@ -80,6 +94,7 @@ class Room:
                 input_rows=1,
                 published_rows={"kept": 1},
                 start_offsets=starts,
+                end_offsets=ends or {},
             ),
         )
 
@@ -201,3 +216,14 @@ def test_a_checkpoint_that_only_spark_can_read_makes_its_reader_unknown(room: Ro
 
     assert seen.knowledge is Knowledge.UNKNOWN
     assert "has the scheme hdfs" in seen.problem
+
+
+def test_a_reader_goes_on_from_the_end_of_a_batch_that_its_checkpoint_has_committed(room: Room) -> None:
+    room.declare(TABLE)
+    room.start(offsets=[11])
+    room.record({"rows": offset(12)}, ends={"rows": offset(13)}, batch=8)
+    assert room.look().position == 12
+
+    room.commit(8)
+
+    assert room.look().position == 13

@@ -42,6 +42,10 @@ class BusyCheckpointFiles:
         """The text of one file."""
         return self._now().read_text(path)
 
+    def write_text(self, path: str, text: str) -> None:
+        """A check writes nothing."""
+        raise AssertionError(f"{path} was written")
+
     def _now(self) -> FakeCheckpointFiles:
         return FakeCheckpointFiles(files(planned=2 * self.looks + 1, committed=2 * self.looks))
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.maintenance.pin_plan import (
-    BEGINNING,
     HoldReason,
     Knowledge,
     Pin,
@@ -19,6 +18,7 @@ from sluice.maintenance.pin_plan import (
     plan_own_pins,
     plan_pins,
 )
+from sluice.sources.iceberg_positions import BEGINNING
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, SnapshotObservation, TableObservation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

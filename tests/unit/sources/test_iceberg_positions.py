@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
 
-from sluice.maintenance.pin_plan import BEGINNING
-from sluice.sources.iceberg_positions import first_offsets, snapshot_of
+from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of
 
 OFFSET = '{"version":1,"snapshot_id":4395228297730365165,"position":0,"scan_all_files":false}'
 

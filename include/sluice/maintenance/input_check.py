@@ -1,0 +1,52 @@
+"""Checks at the start of a run that the history of its Iceberg input reaches back to where the stream continues."""
+
+from __future__ import annotations
+
+import logging
+
+from pyiceberg.catalog import Catalog
+
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import CheckpointError, InputGapError
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.maintenance.reading_position import observe_reading_position
+from sluice.settings import ObjectStoreSettings
+from sluice.sources.input_gap import find_gap
+from sluice.tables.declared_tables import load_table
+
+_log = logging.getLogger(__name__)
+
+
+def require_unbroken_input(
+    catalog: Catalog,
+    stream: StreamDeclaration,
+    generation: GenerationObservation,
+    *,
+    object_store: ObjectStoreSettings,
+) -> None:
+    """Check that no snapshot is missing between where a stream continues and the newest one.
+
+    Iceberg's source finds that out as well, and names neither the snapshots nor the rows.
+
+    Raises
+    ------
+    InputGapError: when snapshots are missing: which, and how many rows they had.
+    DeliveryError, LakehouseError: when a table cannot be read.
+    """
+    try:
+        checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
+        position = observe_reading_position(catalog, checkpoint, stream, generation=generation.generation)
+    except CheckpointError as error:  # a file system that only Spark reads: Iceberg's own check remains
+        _log.debug("the input is not checked for a gap: %s", error)
+        return
+    table = load_table(catalog, position.table) if position is not None else None
+    if position is None or table is None:
+        return
+    gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
+    if gap is not None:
+        raise InputGapError(
+            f"Stream {stream.stream}, input {position.input}: {gap}.",
+            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows whether these rows can still be read "
+            "exactly once; it names the choices otherwise.",
+        )

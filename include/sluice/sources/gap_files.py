@@ -1,0 +1,132 @@
+"""Decides whether the rows of a gap can still be read exactly once, from the files of the oldest reachable snapshot.
+
+How it works: expiry removes snapshots and leaves the files that are still live. When every snapshot of the gap only
+appended, and all that it appended is still live, then these files are the rows of the gap, no more and no less. The
+source of Iceberg can read a range of a snapshot's files, in the order of its manifests (`scan_all_files`). New files
+come before older ones in that order as long as no manifest was rewritten, so the files of the gap are one range.
+
+What it does not do: where a snapshot of the gap rewrote or removed rows, or the files are not one range, nothing is
+proved and nothing is offered.
+
+Source: org.apache.iceberg.spark.source.SparkMicroBatchStream and org.apache.iceberg.MicroBatches (1.12).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+
+from sluice.sources.iceberg_positions import StreamOffset, TableStep
+from sluice.sources.input_gap import InputGap
+from sluice.tables.catalog import catalog_refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """A live data file of a snapshot. added_by: the snapshot that added it."""
+
+    added_by: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRange:
+    """The files of a gap: `first` up to, and without, `end` in the order of the snapshot's files."""
+
+    snapshot_id: int
+    first: int
+    end: int
+    rows: int
+
+    @property
+    def start_offset(self) -> StreamOffset:
+        """The offset at which a batch over these files starts."""
+        return StreamOffset(snapshot_id=self.snapshot_id, position=self.first, scan_all_files=True)
+
+    @property
+    def end_offset(self) -> StreamOffset:
+        """The offset at which it ends: behind the snapshot, because the range has at least the files that it added."""
+        return StreamOffset(snapshot_id=self.snapshot_id, position=self.end, scan_all_files=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotProved:
+    """Why the rows of a gap cannot be read exactly once. reason: half a sentence."""
+
+    reason: str
+
+
+def live_files(table: Table, snapshot_id: int) -> tuple[LiveFile, ...] | None:
+    """The live data files of a snapshot in the order in which Iceberg's source counts them; none when it has deletes.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        return ()
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
+        manifests = snapshot.manifests(table.io)
+        if any(one.content == ManifestContent.DELETES and _live_count(one) for one in manifests):
+            return None
+        return tuple(
+            LiveFile(added_by=entry.snapshot_id or 0, rows=entry.data_file.record_count)
+            for manifest in manifests
+            if manifest.content == ManifestContent.DATA
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        )
+
+
+def plan_gap_range(gap: InputGap, files: Sequence[LiveFile] | None, *, offset: StreamOffset) -> GapRange | NotProved:
+    """Prove which files are the rows of a gap, or say why that cannot be proved.
+
+    Parameters
+    ----------
+    files: of the oldest reachable snapshot, from `live_files`.
+    offset: where the reader continues.
+    """
+    if not gap.is_named:
+        return NotProved(reason="the expired snapshots are not all known: earlier metadata of the table is gone")
+    if offset.scan_all_files or gap.read is None or offset.position < gap.read.appended_files:
+        return NotProved(reason=f"snapshot {gap.position} itself was read in part only")
+    if files is None:
+        return NotProved(reason=f"snapshot {gap.resumes_at.snapshot_id} has delete files, which this read would miss")
+    steps = (*gap.missing, gap.resumes_at)
+    if changed := next((step for step in steps if not step.is_append), None):
+        return NotProved(reason=f"snapshot {changed.snapshot_id} did not only append: it is `{changed.operation}`")
+    if gone := _incomplete(steps, files):
+        return NotProved(reason=f"files that snapshot {gone.snapshot_id} appended were rewritten or removed since")
+    return _one_range(gap.resumes_at.snapshot_id, {step.snapshot_id for step in steps}, files)
+
+
+def _incomplete(steps: Sequence[TableStep], files: Sequence[LiveFile]) -> TableStep | None:
+    """The first snapshot of which not every file and row is live."""
+    counts, rows = Counter(file.added_by for file in files), Counter[int]()
+    for file in files:
+        rows[file.added_by] += file.rows
+    return next(
+        (
+            step
+            for step in steps
+            if (counts[step.snapshot_id], rows[step.snapshot_id]) != (step.appended_files, step.appended_rows)
+        ),
+        None,
+    )
+
+
+def _one_range(snapshot_id: int, wanted: set[int], files: Sequence[LiveFile]) -> GapRange | NotProved:
+    places = [number for number, file in enumerate(files) if file.added_by in wanted]
+    first, end = (places[0], places[-1] + 1) if places else (0, 0)
+    if end - first != len(places):
+        return NotProved(reason="its files are not beside each other any more, because manifests were rewritten")
+    return GapRange(snapshot_id=snapshot_id, first=first, end=end, rows=sum(files[number].rows for number in places))
+
+
+def _live_count(manifest: object) -> int:
+    added, existing = getattr(manifest, "added_files_count", 0), getattr(manifest, "existing_files_count", 0)
+    return (added or 0) + (existing or 0)

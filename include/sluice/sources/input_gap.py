@@ -1,0 +1,132 @@
+"""A gap in the history of an input table: snapshots that were expired before a stream had read them.
+
+A reader of appended rows walks from its position to the newest snapshot. An expiry that knows of no reader can remove
+snapshots in between; the position may still be listed, because a tag keeps it, and cannot be continued from.
+
+The expired snapshots are named from earlier metadata files of the table: `metadata-log` lists them, and expiry leaves
+them in place. Pure, except for `find_gap` and `read_expired`, which read a table's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+
+from sluice.sources.iceberg_positions import BEGINNING, TableStep, history_of, step_of
+from sluice.tables.catalog import catalog_refusals
+
+_NAMED = 5
+"""How many snapshots a message names; a long gap has hundreds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGap:
+    """The snapshots between the position of a reader and the oldest one that can be reached from main.
+
+    position: the snapshot from which the reader would continue.
+    resumes_at: the oldest snapshot that main's history reaches.
+    missing: the expired ones, oldest first, as far as they are known.
+    read: the snapshot at the position itself, listed or not; none when it is unknown.
+    is_named: whether `missing` is all of them: each is the parent of the next.
+    """
+
+    table: str
+    position: int
+    resumes_at: TableStep
+    missing: tuple[TableStep, ...]
+    is_named: bool
+    read: TableStep | None = None
+
+    @property
+    def rows(self) -> int:
+        """The rows that the missing snapshots appended, as far as they are known."""
+        return sum(step.appended_rows for step in self.missing)
+
+    def __str__(self) -> str:
+        if self.is_named and not self.missing:
+            return (
+                f"snapshot {self.position} of {self.table} was expired; nothing is missing between it and the oldest "
+                f"snapshot that can be reached, {self.resumes_at.snapshot_id}"
+            )
+        known = "" if self.is_named else "at least "
+        named = ", ".join(str(step.snapshot_id) for step in self.missing[:_NAMED])
+        more = f" and {len(self.missing) - _NAMED} more" if len(self.missing) > _NAMED else ""
+        which = f": {named}{more}" if named else ""
+        return (
+            f"the history of {self.table} is cut behind snapshot {self.position}: {known}{len(self.missing)} snapshots "
+            f"with {known}{self.rows:,} appended rows were expired before they were read{which}; the oldest snapshot "
+            f"that can be reached is {self.resumes_at.snapshot_id}"
+        )
+
+
+def find_gap(table: Table, *, name: str, position: int) -> InputGap | None:
+    """The gap behind a position; none while main's history reaches back to it, or when main has no history at all.
+
+    Parameters
+    ----------
+    table: freshly loaded. name: `<namespace>.<table>`. position: the snapshot from which a reader continues.
+
+    Raises
+    ------
+    LakehouseError: when earlier metadata cannot be read.
+    """
+    line = tuple(history_of(table))
+    if not line or position == BEGINNING or any(step.snapshot_id == position for step in line):
+        return None
+    resumes_at = line[-1]
+    with catalog_refusals(f"read earlier metadata of {name}"):
+        expired = read_expired(table, resumes_at=resumes_at, position=position)
+    missing = tuple(_missing(resumes_at, expired, position))
+    oldest = missing[-1] if missing else expired.get(resumes_at.snapshot_id, resumes_at)
+    at = table.snapshot_by_id(position)
+    return InputGap(
+        table=name,
+        position=position,
+        resumes_at=resumes_at,
+        missing=tuple(reversed(missing)),
+        is_named=oldest.parent_id == position,
+        read=step_of(at) if at is not None else expired.get(position),
+    )
+
+
+def read_expired(table: Table, *, resumes_at: TableStep, position: int) -> Mapping[int, TableStep]:
+    """The snapshots that earlier metadata files list, by id, until they lead from one snapshot back to a position.
+
+    A file that was removed ends the search: then some of the gap stays unnamed.
+    """
+    found: dict[int, TableStep] = {}
+    for entry in reversed(table.metadata.metadata_log):
+        if _is_connected(resumes_at, found, position):
+            break
+        try:
+            earlier = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except FileNotFoundError:
+            break
+        for snapshot in earlier.snapshots:
+            # pyiceberg's expiry removes the parent of what it keeps; a file from before that expiry has it.
+            if snapshot.snapshot_id not in found or found[snapshot.snapshot_id].parent_id is None:
+                found[snapshot.snapshot_id] = step_of(snapshot)
+    return found
+
+
+def _is_connected(resumes_at: TableStep, found: Mapping[int, TableStep], position: int) -> bool:
+    """Whether the known snapshots lead back to the position."""
+    step = found.get(resumes_at.snapshot_id, resumes_at)
+    while step.parent_id != position:
+        parent = found.get(step.parent_id) if step.parent_id is not None else None
+        if parent is None:
+            return False
+        step = parent
+    return True
+
+
+def _missing(resumes_at: TableStep, expired: Mapping[int, TableStep], position: int) -> Iterator[TableStep]:
+    """The known expired snapshots before the oldest reachable one, newest first, up to the position."""
+    step: TableStep | None = expired.get(resumes_at.snapshot_id, resumes_at)
+    while step is not None and step.parent_id is not None and step.parent_id != position:
+        step = expired.get(step.parent_id)
+        if step is not None:
+            yield step

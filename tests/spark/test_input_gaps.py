@@ -1,0 +1,225 @@
+"""Snapshots that a stream had not read were expired: what is missing is named, and the stream continues exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import InputGapError, UsageError
+from sluice.ledger.batches import record_batch
+from sluice.ledger.connection import database_time
+from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan, continue_stream, plan_continuation
+from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
+from sluice.tables.catalog import open_catalog
+
+COLUMNS: dict[str, Any] = {"id": "long", "word": "string"}
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
+
+
+class Copying:
+    """A stream that copies a table into another; its source is written by pyiceberg and expired by a stranger."""
+
+    def __init__(self, workshop: Workshop, **output: Any) -> None:
+        self.workshop = workshop
+        self.stream = f"s{workshop.namespace}"
+        self.source = workshop.declare_table("source", COLUMNS)
+        self.target = workshop.declare_table("target", COLUMNS)
+        workshop.declare_stream(
+            self.stream,
+            sql="SELECT id, word FROM records",
+            inputs={"records": {"stream": {"iceberg": {"table": self.source}}}},
+            outputs={"copies": {"iceberg": {"table": self.target, **output}}},
+        )
+        workshop.create_tables()
+
+    def append(self, first: int, last: int) -> list[int]:
+        """Append a snapshot with two rows for each number; the ids of these snapshots."""
+        added = []
+        for number in range(first, last):
+            table = self.workshop.table(self.source)
+            rows = [{"id": number, "word": "a"}, {"id": number, "word": "b"}]
+            table.append(pa.Table.from_pylist(rows, table.schema().as_arrow()))
+            added.append(self.workshop.table(self.source).metadata.current_snapshot_id or 0)
+        return added
+
+    def run(self) -> None:
+        """Run the stream over what is there, and record its batches as its driver does."""
+        for batch in self.workshop.run(self.stream).batches:
+            record_batch(self.workshop.ledger, batch)
+
+    def expire(self, *, retain_last: int | None = 1) -> None:
+        """Expire everything that no reference needs, as somebody does who knows of no reader."""
+        kept = "" if retain_last is None else f", retain_last => {retain_last}"
+        statement = f"CALL lakehouse.system.expire_snapshots(table => {{table}}, older_than => TIMESTAMP {{now}}{kept})"
+        now = database_time(self.workshop.ledger).isoformat()
+        self.workshop.spark.sql(statement, table=f"lakehouse.{self.source}", now=now).collect()
+
+    def plan(self, *, leaves_out: bool = False) -> ContinuationPlan:
+        """The plan of a continuation."""
+        return plan_continuation(
+            self.workshop.ledger,
+            open_catalog(self.workshop.settings),
+            self.workshop.stream(self.stream),
+            self.workshop.settings,
+            leaves_out=leaves_out,
+        )
+
+    def go_on(self, *, leaves_out: bool = False) -> None:
+        """Carry out a continuation."""
+        stream, settings = self.workshop.stream(self.stream), self.workshop.settings
+        plan = self.plan(leaves_out=leaves_out)
+        continue_stream(self.workshop.ledger, stream, settings, plan, asked_by="a test")
+
+    def ids(self) -> list[int]:
+        """The ids in the target, read without Spark."""
+        return sorted(row["id"] for row in self.workshop.rows(self.target))
+
+
+def each_twice(*numbers: int) -> list[int]:
+    """What the target holds when it has both rows of each number once."""
+    return sorted([*numbers, *numbers])
+
+
+@pytest.fixture
+def copying(workshop: Workshop) -> Copying:
+    """A stream that appends what it reads."""
+    return Copying(workshop)
+
+
+def test_a_gap_is_named_and_the_stream_continues_with_exactly_the_missing_rows(copying: Copying) -> None:
+    copying.append(0, 3)
+    copying.run()
+    copying.append(3, 5)
+    copying.run()  # pins where it continues
+    *missing, reachable = copying.append(5, 12)
+    copying.expire()
+
+    with pytest.raises(InputGapError) as gap:
+        copying.run()
+
+    assert "6 snapshots with 12 appended rows were expired before they were read" in gap.value.message
+    assert str(missing[0]) in gap.value.message
+    assert f"sluice stream continue {copying.stream} --dry-run" in gap.value.next_step
+    plan = copying.plan()
+    assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.EXACT, 14, 0)
+    assert [step.snapshot_id for step in plan.gap.missing] == missing
+    assert plan.gap.resumes_at.snapshot_id == reachable
+    copying.append(12, 14)
+    copying.go_on()
+    copying.run()
+    copying.append(14, 15)
+    copying.run()
+    assert copying.ids() == each_twice(*range(15))
+
+
+def test_a_second_expiry_does_not_hide_the_first_one(copying: Copying) -> None:
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    copying.expire()
+    copying.append(6, 9)
+    copying.expire()
+
+    with pytest.raises(InputGapError):
+        copying.run()
+    copying.go_on()
+    copying.run()
+
+    assert copying.ids() == each_twice(*range(9))
+
+
+def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    copying.expire()
+
+    plan = copying.plan(leaves_out=True)
+
+    assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.LEAVE_OUT, 0, 6)
+    copying.go_on(leaves_out=True)
+    copying.append(6, 7)
+    copying.run()
+    assert copying.ids() == each_twice(0, 1, 5, 6)
+
+
+def test_what_was_rewritten_is_not_proved_and_the_choices_are_named(copying: Copying) -> None:
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 8)
+    copying.workshop.spark.sql(
+        "CALL lakehouse.system.rewrite_data_files(table => {table})", table=f"lakehouse.{copying.source}"
+    ).collect()
+    copying.append(8, 9)
+    copying.expire()
+
+    with pytest.raises(UsageError) as refusal:
+        copying.plan()
+
+    assert "did not only append: it is `replace`" in refusal.value.message
+    assert "--leave-out" in refusal.value.next_step
+    assert "sluice stream reset" in refusal.value.next_step
+
+
+def test_without_a_gap_there_is_nothing_to_continue(copying: Copying) -> None:
+    copying.append(0, 2)
+    copying.run()
+
+    with pytest.raises(UsageError, match="there is no gap"):
+        copying.plan()
+
+
+def test_a_batch_that_is_visible_and_not_committed_is_not_read_again(copying: Copying) -> None:
+    """The driver died between publishing its batch and committing it in the checkpoint."""
+    copying.append(0, 3)
+    copying.run()
+    copying.append(3, 5)
+    copying.run()
+    copying.workshop.forget_last_commit(copying.stream)
+    table = copying.workshop.table(copying.source)
+    position = table.metadata.current_snapshot_id
+    assert position is not None
+    table.manage_snapshots().create_tag(position, "end_of_the_visible_batch").commit()
+    copying.append(5, 9)
+    copying.expire()
+
+    with pytest.raises(InputGapError):
+        copying.run()
+    copying.go_on()
+    copying.run()
+
+    assert copying.ids() == each_twice(*range(9))
+
+
+def test_an_expiry_that_gives_no_number_of_its_own_keeps_what_a_slow_reader_needs(copying: Copying) -> None:
+    """The stream has the table ask for it; Spark's procedure takes the number from the table."""
+    copying.append(0, 3)
+    copying.run()
+    copying.append(3, 30)
+    copying.workshop.run(copying.stream, stop_after_batches=1)
+    table = copying.workshop.table(copying.source)
+    assert int(table.properties[MIN_SNAPSHOTS]) >= 28
+    copying.append(30, 40)
+
+    copying.expire(retain_last=None)
+    copying.run()
+
+    assert copying.ids() == each_twice(*range(40))
+
+
+def test_icebergs_own_check_names_nothing(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: without our check the stream fails as well, and nobody learns what is missing."""
+    monkeypatch.setattr("sluice_spark.run.supervised_run.require_unbroken_input", lambda *_, **__: None)
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    copying.expire()
+
+    with pytest.raises(PySparkException, match=r"Cannot find snapshot after|expired or removed"):
+        copying.run()
