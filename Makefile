@@ -48,6 +48,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.long_run --batches 1500
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py --timeout=6000
 	$(BIN)/python -m tests.faults.crash_table
+	$(BIN)/python -m tests.faults.expired_input
 	@$(MAKE) --no-print-directory drill-supervision
 
 drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's streams run; part of drill

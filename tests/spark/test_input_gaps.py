@@ -12,6 +12,8 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import InputGapError, UsageError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
+from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.records.run import DesiredState
 from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan, continue_stream, plan_continuation
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 from sluice.tables.catalog import open_catalog
@@ -74,7 +76,9 @@ class Copying:
         """Carry out a continuation."""
         stream, settings = self.workshop.stream(self.stream), self.workshop.settings
         plan = self.plan(leaves_out=leaves_out)
+        set_desired_state(self.workshop.ledger, self.stream, DesiredState.STOPPED)
         continue_stream(self.workshop.ledger, stream, settings, plan, asked_by="a test")
+        set_desired_state(self.workshop.ledger, self.stream, DesiredState.RUNNING)
 
     def ids(self) -> list[int]:
         """The ids in the target, read without Spark."""

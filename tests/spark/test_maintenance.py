@@ -211,6 +211,7 @@ def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tu
     run_stream(workshop, stream)
     append(workshop, source, 6, 9)
     (workshop.checkpoint(stream) / "sources" / "0" / "offsets" / "0").unlink()
+    workshop.forget_last_commit(stream)
 
     run = maintain(workshop, source)
 

@@ -134,7 +134,7 @@ def test_a_reader_may_begin_at_a_time(workshop: Workshop) -> None:
     between = datetime.now(UTC)
     workshop.append("source", [{"id": 2}])
     workshop.append("source", [{"id": 3}])
-    late = copy_table(workshop, {"table": name, "from_timestamp": between.isoformat(), "max_rows_per_batch": 1})
+    late = copy_table(workshop, {"table": name, "from_timestamp": between.isoformat()})
 
     workshop.run(late)
     workshop.append("source", [{"id": 4}])

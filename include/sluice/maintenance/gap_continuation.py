@@ -13,6 +13,7 @@ several Iceberg inputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -72,7 +73,7 @@ class ContinuationPlan(ControlPlan):
 def plan_continuation(
     ledger: Ledger, catalog: Catalog, wanted: LoadedStream, settings: Settings, *, leaves_out: bool
 ) -> ContinuationPlan:
-    """What `continue_stream` would do now. Nothing is changed.
+    """What `continue_stream` would do now. Nothing is changed, and the stream need not be stopped.
 
     Parameters
     ----------
@@ -80,11 +81,9 @@ def plan_continuation(
 
     Raises
     ------
-    RunAlreadyLiveError: when a run of the stream lives.
     UsageError: when there is no gap, or the rows cannot be proved; the message names the choices.
     CheckpointError, DeliveryError, LakehouseError, LedgerError: when something cannot be read.
     """
-    require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)
     if left is None:
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
@@ -180,6 +179,7 @@ def _plan(
     sentences = (
         f"Input {position.input}: {gap}.",
         what,
+        *(_ambiguous_merges(wanted) if reads is not None else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
         f"{wanted.name} stays stopped until it is started.",
@@ -197,6 +197,17 @@ def _plan(
         rows_left_out=gap.rows if reads is None else 0,
         files=_checkpoint_files(old, position, start=start, reads=reads),
     )
+
+
+def _ambiguous_merges(wanted: LoadedStream) -> Iterator[str]:
+    """The outputs that cannot merge a batch in which a key occurs more than once, as it may in a long gap."""
+    for name, declared in wanted.declaration.outputs.items():
+        output = declared.iceberg
+        if output is not None and output.mode == "merge" and output.ordering_column is None:
+            yield (
+                f"Output {name} merges by {', '.join(output.keys)} without an `ordering_column`: if the missing rows "
+                "hold a key more than once, their batch fails. Declare one first."
+            )
 
 
 def _checkpoint_files(

@@ -214,9 +214,10 @@ def state_since(table: Table, mark: Mark, output: StagedOutput) -> TargetState:
 def _since_mark(table: Table, mark: Mark, output: StagedOutput) -> Iterator[Snapshot]:
     """The snapshots of main after the one that set the mark, the newest first.
 
-    When that snapshot is expired the walk ends where the history ends. When the walk reaches an earlier snapshot
-    without it, main was rolled back or replaced.
+    When that snapshot is expired the walk ends where the history ends; so it does when a tag keeps that snapshot and
+    others after it are expired. When the walk reaches an earlier snapshot without it, main was rolled back or replaced.
     """
+    oldest = None
     snapshot = table.current_snapshot()
     if snapshot is None or _sequence_number(snapshot) < mark.sequence_number:
         raise _rolled_back(mark, output, "main ends before the snapshot that set the mark")
@@ -224,10 +225,21 @@ def _since_mark(table: Table, mark: Mark, output: StagedOutput) -> Iterator[Snap
         if _sequence_number(snapshot) <= mark.sequence_number:
             raise _rolled_back(mark, output, "the history of main skips the snapshot that set the mark")
         yield snapshot
-        parent = snapshot.parent_snapshot_id
+        oldest, parent = snapshot, snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    if snapshot is None and table.snapshot_by_id(mark.snapshot_id) is not None:
+    is_listed = table.snapshot_by_id(mark.snapshot_id) is not None
+    if snapshot is None and oldest is not None and is_listed and not _is_cut_behind(table, oldest):
         raise _rolled_back(mark, output, "main does not descend from the snapshot that set the mark")
+
+
+def _is_cut_behind(table: Table, oldest: Snapshot) -> bool:
+    """Whether expiry removed what came right before the oldest reachable snapshot.
+
+    A replaced table begins without a parent as well, and what it replaced is still listed right before it. The parent
+    itself is no evidence: pyiceberg's expiry removes it from what it keeps.
+    """
+    before = _sequence_number(oldest) - 1
+    return all(_sequence_number(listed) != before for listed in table.snapshots())
 
 
 def _sequence_number(snapshot: Snapshot) -> int:

@@ -66,6 +66,22 @@ def test_a_table_that_was_rolled_back_and_written_since(bench: Workbench) -> Non
     assert bench.ids() == [0, 100, 101]
 
 
+def test_a_history_that_was_expired_behind_a_tag_is_no_rollback(bench: Workbench) -> None:
+    """A reader has pinned the snapshot that set the mark; others wrote since, and a stranger expired between."""
+    marked = bench.publish(bench.stage(0, [0])).snapshot_id
+    assert marked is not None
+    bench.target().manage_snapshots().create_tag(marked, "sluice_pin__silver__rows__position").commit()
+    for value in (100, 101, 102):
+        bench.write_as_another(value)
+    table = bench.target()
+    between = [entry.snapshot_id for entry in table.history()][-3:-1]
+    table.maintenance.expire_snapshots().by_ids(between).commit()
+
+    bench.publish(bench.stage(1, [1]))
+
+    assert bench.ids() == [0, 1, 100, 101, 102]
+
+
 def test_a_rollback_that_was_taken_back(bench: Workbench) -> None:
     first, second = bench.publish(bench.stage(0, [0])), bench.publish(bench.stage(1, [1]))
     late = bench.stage(2, [2])

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from sluice.declarations.checks.combinations import forbidden_combinations
 from sluice.declarations.checks.expectations import unknown_columns
+from sluice.declarations.checks.ignored_limits import ignored_limits
 from sluice.declarations.checks.lag_of_sources import unobservable_limits
 from sluice.declarations.checks.not_yet import refused_parts
 from sluice.declarations.checks.transformation_files import TransformationFiles
@@ -56,6 +57,7 @@ def find_problems(
         *(problem for table in tables for problem in refused_parts(table.document)),
         *(problem for stream in streams for problem in forbidden_combinations(stream)),
         *(problem for stream in streams for problem in unobservable_limits(stream)),
+        *(problem for stream in streams for problem in ignored_limits(stream)),
         *(problem for stream in streams for problem in _unknown_tables(stream, known)),
         *(problem for stream in streams for problem in _outputs_that_meet(stream)),
         *(problem for stream in streams for problem in _unknown_columns(stream, by_name)),
