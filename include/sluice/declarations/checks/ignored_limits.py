@@ -1,7 +1,7 @@
 """Limits of a batch that a stream would ignore: refused, because a declaration says nothing that has no effect.
 
 An increment that reads an Iceberg table plans one batch over everything that is there (Spark's trigger `once`), because
-Iceberg's source cannot be read with `availableNow` (apache/iceberg#18000). Spark ignores the limits of every input then.
+its source cannot be read with `availableNow` (apache/iceberg#18000). Spark ignores the limits of every input then.
 """
 
 from __future__ import annotations
