@@ -31,6 +31,7 @@ from sluice.ledger.generations import (
     record_fingerprint,
     require_at_rest,
 )
+from sluice.ledger.records.event import Event, EventAction
 from sluice.ledger.records.generation import GenerationObservation
 from sluice.maintenance.reading_position import ReadingPosition, observe_reading_position
 from sluice.settings import Settings
@@ -38,6 +39,7 @@ from sluice.sources.gap_files import GapRange, NotProved, live_files, plan_gap_r
 from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.input_gap import InputGap, find_gap
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
+from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
 _EMPTY_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -127,11 +129,34 @@ def continue_stream(
     for path, text in plan.files.items():
         new.write_text(path, text)
     opened = open_next_generation(
-        ledger, wanted.name, leaving=plan.leaves, checkpoints_root=settings.checkpoints, opened_by=asked_by
+        ledger,
+        wanted.name,
+        leaving=plan.leaves,
+        checkpoints_root=settings.checkpoints,
+        opened_by=asked_by,
+        event=_event(wanted, plan, asked_by),
     )
     if left is not None and left.fingerprint:
         record_fingerprint(ledger, wanted.name, opened.generation, left.fingerprint)
     return opened
+
+
+def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event:
+    return command_event(
+        EventAction.CONTINUE,
+        wanted.name,
+        by=asked_by,
+        explanation=" ".join(step.sentence for step in plan.steps[:2]),
+        evidence={
+            "way": plan.way,
+            "leaves": plan.leaves,
+            "opens": plan.opens,
+            "checkpoint": plan.checkpoint,
+            "missing_snapshots": [step.snapshot_id for step in plan.gap.missing],
+            "rows_read": plan.rows_read,
+            "rows_left_out": plan.rows_left_out,
+        },
+    )
 
 
 def _require_simple(

@@ -34,6 +34,7 @@ class EventAction(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     RESET = "reset"
+    CONTINUE = "continue"
     RESET_BREAKER = "reset_breaker"
     REJECT_BATCH = "reject_batch"
     PUBLISH_OUTPUT = "publish_output"
