@@ -59,6 +59,7 @@ OWN_REASONS = {
     "DivergedError": Reason.TABLE_DIVERGED,
     "RolledBackError": Reason.TABLE_DIVERGED,
     "SchemaError": Reason.SCHEMA_DIFFERS,
+    "InputGapError": Reason.SNAPSHOT_EXPIRED,
     "StarvedError": Reason.COMMIT_STARVED,
     "UncertainError": Reason.COMMIT_UNCERTAIN,
 }
