@@ -9,7 +9,7 @@ from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UndeclaredOutputError
-from sluice.ledger.batches import recent_batches
+from sluice.ledger.batches import recent_batches, record_batch
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.settle_output import abandon_output, publish_output
 from sluice.tables.catalog import open_catalog
@@ -160,3 +160,20 @@ def test_a_chain_for_another_table_blocks_until_it_is_abandoned(workshop: Worksh
     )
     workshop.run(stream)
     assert (ids(workshop), ids(workshop, "other")) == ([], [1]), "Spark had not committed it, and runs it again"
+
+
+def test_the_last_table_of_a_stream_is_not_forgotten(workshop: Workshop, stream: str) -> None:
+    declare(workshop, stream)
+    workshop.append("source", [{"id": 1, "word": "a"}])
+    for batch in workshop.run(stream).batches:
+        record_batch(workshop.ledger, batch)
+    crash(workshop, stream, (2, "b"), at=CrashPoint.STAGED)
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, word FROM records",
+        inputs=reading(workshop.table_name("source")),
+        outputs={"kept": {"memory": {}}},
+    )
+
+    with pytest.raises(UndeclaredOutputError, match="1 batch with 1 rows is staged"):
+        workshop.run(stream)

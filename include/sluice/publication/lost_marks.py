@@ -47,10 +47,13 @@ def restore_lost_mark(catalog: Catalog, output: StagedOutput, *, token: int) -> 
     if load_target_state(catalog, output).mark is not None:
         return
 
-    def wanted(state: TargetState) -> MarkPosition | None:
-        return find_lost_mark(state.table, output) if state.mark is None else None
+    # An output without a staging table is new, as a rule: the metadata of a busy table is not read for it.
+    in_log = load_table(catalog, output.staging) is not None
 
-    lost = find_lost_mark(load_target_state(catalog, output).table, output)
+    def wanted(state: TargetState) -> MarkPosition | None:
+        return find_lost_mark(state.table, output, in_log=in_log) if state.mark is None else None
+
+    lost = find_lost_mark(load_target_state(catalog, output).table, output, in_log=in_log)
     if lost is None:
         _refuse_unknown(catalog, output)
         return
@@ -64,15 +67,19 @@ def restore_lost_mark(catalog: Catalog, output: StagedOutput, *, token: int) -> 
     move_mark(catalog, output, wanted, why=MarkMove.RESTORED, token=token)
 
 
-def find_lost_mark(table: Table, output: StagedOutput) -> MarkPosition | None:
+def find_lost_mark(table: Table, output: StagedOutput, *, in_log: bool = True) -> MarkPosition | None:
     """How far an output was published when its mark was removed from a loaded target; none when it never had one.
+
+    Parameters
+    ----------
+    in_log: whether the previous metadata is read, and not only the history of main.
 
     Raises
     ------
     RolledBackError, DivergedError: when main does not descend from the snapshot that set the mark.
     LakehouseError: when previous metadata cannot be read.
     """
-    for properties in _previous_properties(table):
+    for properties in _previous_properties(table) if in_log else ():
         text = properties.get(output.mark_property)
         if text is not None:
             mark = parse_mark(text, name=output.mark_property, table=output.target)

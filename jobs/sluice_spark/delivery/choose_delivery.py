@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sluice.ledger.batches import recent_batches
+from sluice.publication.undeclared_outputs import find_undeclared_outputs, refuse_undeclared_outputs
+from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_delivery import deliver_batches
 from sluice_spark.delivery.delivery_context import DeliveryContext
 from sluice_spark.delivery.delivery_port import Delivery
@@ -11,6 +14,9 @@ from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.delivery.staged_delivery import open_staged_delivery
 from sluice_spark.query.stream_plan import StreamPlan
 
+_RECENT = 20
+"""So many batches of the ledger show whether a stream wrote into tables."""
+
 
 def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
     """The delivery that a planned stream asks for.
@@ -19,9 +25,12 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
     ------
     DeliveryError, LakehouseError: when a table that Iceberg's own sink writes does not let the run begin.
     LeaseLostError: when the run's lease is over before it begins to write directly.
+    UndeclaredOutputError: when the stream had tables, and batches still wait for one.
     """
     if plan.direct_target is not None:
         return open_direct_delivery(plan, plan.direct_target, context)
+    if not plan.targets:
+        _refuse_former_tables(context)
     records_to = record_sink(plan)
     if records_to is not None:
         return RecordDelivery(plan=plan, sink=records_to, checkpoint=context.checkpoint)
@@ -30,3 +39,12 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
         return deliver_batches(plan, context, tables)
     sinks = SinkDelivery(run=context.run, tables=tables, sinks=plan.sinks, lease=context.controls.lease)
     return deliver_batches(plan, context, sinks)
+
+
+def _refuse_former_tables(context: DeliveryContext) -> None:
+    """Refuse a stream without tables for which batches are still staged. The catalog is asked only when the stream had
+    tables: a deployment without any may have no catalog."""
+    stream = context.run.stream
+    if any(batch.snapshot_ids for batch in recent_batches(context.ledger, stream, limit=_RECENT)):
+        former = find_undeclared_outputs(open_catalog(context.settings), stream, ())
+        refuse_undeclared_outputs(former, generation=context.run.generation)

@@ -29,6 +29,16 @@ def test_staged_batches_are_published_after_the_mark_was_removed(bench: Workbenc
     assert new.ids() == [0, 1, 2]
 
 
+def test_the_metadata_log_has_the_mark_when_the_history_has_expired(bench: Workbench) -> None:
+    bench.publish(bench.stage(0, [0]), bench.stage(1, [1]))
+    waiting = bench.stage(2, [2])
+    bench.write_as_another(100)
+    bench.expire_all_but_the_newest()
+    remove_mark(bench)
+    assert bench.begin_as(2).batch == 1
+    assert bench.as_run(2).plan().ready == (waiting,)
+
+
 def test_a_merge_whose_mark_was_removed_before_it_moved_is_found(bench: Workbench) -> None:
     batch = bench.stage(0, [0])
     bench.merge_in(batch, [0])

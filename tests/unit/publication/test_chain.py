@@ -117,6 +117,11 @@ def test_a_zombies_twin_of_a_visible_batch_is_not_what_is_visible() -> None:
     assert [(lost.batch, lost.reason) for lost in plan.abandoned] == [(zombies, AbandonReason.STALE_TOKEN)]
 
 
+def test_what_was_staged_after_a_newer_run_had_begun_is_not_visible_even_with_the_same_offsets() -> None:
+    own, zombies = staged(1, 0, 0, 1, token=1), staged(2, 0, 0, 1, token=2, rows=3, is_overtaken=True)
+    assert plan_publication(position(0, end=1, token=3), [own, zombies]).published == (own,)
+
+
 def test_of_two_twins_behind_the_mark_the_one_that_ends_where_the_mark_says_is_visible() -> None:
     lost, own, newest = staged(1, 0, 0, 9, token=3), staged(2, 0, 0, 1, token=2), staged(3, 1, 1, 2, token=2)
     plan = plan_publication(position(1, end=2), [lost, own, newest])
