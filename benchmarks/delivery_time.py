@@ -115,7 +115,7 @@ class Bench:
         records = reader.option("maxOffsetsPerTrigger", self.rows).load()
         writer = records.selectExpr(f"{PARSED} AS v").select("v.*").writeStream.format("iceberg")
         writer = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
-        with self._settings_by_hand():
+        with self.settings_by_hand():
             began, used = time.monotonic(), processor_seconds()
             query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
             query.awaitTermination()
@@ -128,11 +128,11 @@ class Bench:
             )
             for progress in query.recentProgress
         ]
-        turn = self._turn(triggers, seconds=seconds, content=self._content(workshop, target))
+        turn = self.turn(triggers, seconds=seconds, content=self._content(workshop, target))
         return replace(turn, processor_seconds=used)
 
     @contextmanager
-    def _settings_by_hand(self) -> Iterator[None]:
+    def settings_by_hand(self) -> Iterator[None]:
         """Spark as it comes, with its own way of writing checkpoint files; its progress is kept until the end."""
         ours = {name: self.spark.conf.get(name) for name in (_KEPT_PROGRESS, _CHECKPOINT_MANAGER)}
         self.spark.conf.set(_KEPT_PROGRESS, str(self.batches + 2))
@@ -199,10 +199,10 @@ class Bench:
             for batch in batches
         ]
         files = [file for file in workshop.checkpoint(stream).rglob("*") if file.is_file() and file.suffix != ".crc"]
-        turn = self._turn(triggers, seconds=seconds, content=self._content(workshop, target))
+        turn = self.turn(triggers, seconds=seconds, content=self._content(workshop, target))
         return replace(turn, files=len(files) / max(1, len(batches)), processor_seconds=used)
 
-    def _turn(self, triggers: Sequence[Trigger], *, seconds: float, content: tuple[Any, ...]) -> Turn:
+    def turn(self, triggers: Sequence[Trigger], *, seconds: float, content: tuple[Any, ...]) -> Turn:
         counted = sorted((one for one in triggers if 0 < one.number < self.batches), key=lambda one: one.number)
         return Turn(
             batches_ms=tuple(one.duration_ms for one in counted),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -21,8 +23,11 @@ COLUMNS = [
 VALUES: list[tuple[bytes | None, str | None]] = [
     (b'{"id": 1, "word": "one", "ordered_at": "2026-01-31T12:00:00Z", "more": [1]}', None),
     (b'{"id": 2, "word": null}', None),
-    (b'{"id": "three"}', "the value is not a JSON object of the declared columns"),
-    (b"{", "the value is not a JSON object of the declared columns"),
+    (
+        b'{"id": "three"}',
+        "the value does not fit the declared columns: Expected `int | null`, got `str` - at `$.id`",
+    ),
+    (b"{", "the value is not JSON: Input data was truncated"),
     (b'{"word": "nameless"}', "the value lacks id"),
     (b"\xff\xfe", "the value is not UTF-8 text"),
     (None, "the record has no value"),
@@ -30,28 +35,48 @@ VALUES: list[tuple[bytes | None, str | None]] = [
 """What is sent, and why it is refused."""
 
 
-def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(workshop: Workshop) -> None:
+def sent(workshop: Workshop, values: list[bytes | None], topic: str = "") -> str:
+    """Send values to a topic, a new one when none is named; its name."""
     configuration: dict[str, Any] = {
         "bootstrap.servers": workshop.settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
     }
-    topic, stream = f"t{uuid4().hex}", f"d{uuid4().hex[:12]}"
-    admin = AdminClient(configuration)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    if not topic:
+        topic = f"t{uuid4().hex}"
+        admin = AdminClient(configuration)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     producer = Producer(configuration)
-    for value, _ in VALUES:
+    for value in values:
         producer.produce(topic, value=value)
     assert producer.flush(60) == 0
+    return topic
+
+
+def declared(
+    workshop: Workshop, topic: str, sql: str = "SELECT id, word, record.offset FROM orders", **kafka: Any
+) -> str:
+    """Declare a stream of a topic's values; its name. kafka: more keys of the source."""
+    stream = f"d{uuid4().hex[:12]}"
     table = workshop.declare_table(stream, {"id": "long", "word": "string", "offset": "long"})
-    source = {"connection": "flights_kafka", "topics": [topic], "value": {"format": "json", "columns": COLUMNS}}
+    value = {"format": "json", "columns": COLUMNS}
+    source = {"connection": "flights_kafka", "topics": [topic], "value": value, **kafka}
     workshop.declare_stream(
         stream,
-        sql="SELECT id, word, record.offset FROM orders",
-        inputs={
-            "orders": {"stream": {"kafka": source}, "watermark": {"column": "ordered_at", "delay": "1 hour"}},
-        },
+        sql=sql,
+        inputs={"orders": {"stream": {"kafka": source}, "watermark": {"column": "ordered_at", "delay": "1 hour"}}},
         outputs={"main": {"iceberg": {"table": table}}},
         quarantine=True,
     )
+    return stream
+
+
+def refused_offsets(workshop: Workshop, stream: str) -> list[int]:
+    """The offsets of the records in the quarantine, each as often as it is there."""
+    return sorted(json.loads(row["position"])["offset"] for row in workshop.rows(f"quarantine.{stream}"))
+
+
+def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(workshop: Workshop) -> None:
+    topic = sent(workshop, [value for value, _ in VALUES])
+    stream = declared(workshop, topic)
 
     batches = workshop.run(stream).batches
 
@@ -64,3 +89,61 @@ def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(worksho
     assert [refused[offset]["payload"] for offset in (3, 5, 6)] == ["{", "0xFFFE", None]
     total = sum(batch.input_rows for batch in batches)
     assert (total, sum(batch.refused_rows for batch in batches)) == (7, 5)
+
+
+def test_more_rejected_records_than_the_driver_keeps_are_all_in_the_quarantine(workshop: Workshop) -> None:
+    topic = sent(workshop, [b'{"id": 1}', *[b"{"] * 700, b'{"id": 2}'])
+    stream = declared(workshop, topic)
+
+    batches = workshop.run(stream).batches
+
+    assert [row["id"] for row in workshop.rows(stream)] == [1, 2]
+    assert refused_offsets(workshop, stream) == list(range(1, 701))
+    assert sum(batch.refused_rows for batch in batches) == 700
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, word, record.offset FROM orders WHERE 1 = 0",
+        "SELECT o.id, o.word, o.record.offset FROM orders o JOIN (SELECT 1 AS id WHERE rand() > 2) e ON o.id = e.id",
+        "SELECT id, word, max(record.offset) AS offset FROM orders GROUP BY id, word, window(ordered_at, '1 hour')",
+    ],
+)
+def test_rejected_records_are_kept_whatever_becomes_of_the_others(workshop: Workshop, sql: str) -> None:
+    topic = sent(workshop, [b"{", b'{"id": 1}', None])
+    stream = declared(workshop, topic, sql)
+
+    workshop.run(stream)
+
+    assert workshop.rows(stream) == []
+    assert refused_offsets(workshop, stream) == [0, 2]
+
+
+def test_an_event_time_far_ahead_of_the_clock_does_not_move_the_watermark(workshop: Workshop) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    ahead = [timedelta(0), timedelta(days=2), timedelta(hours=23)]
+    values = [f'{{"id": {number}, "ordered_at": "{(now + by).isoformat()}"}}' for number, by in enumerate(ahead)]
+    topic = sent(workshop, [value.encode() for value in values])
+    stream = declared(workshop, topic)
+    workshop.run(stream)
+    sent(workshop, [b'{"id": 3}'], topic)
+
+    batches = workshop.run(stream).batches
+
+    assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 3]
+    assert refused_offsets(workshop, stream) == [1]
+    (reason,) = {row["reason"] for row in workshop.rows(f"quarantine.{stream}")}
+    assert reason.endswith(" of `ordered_at` is more than 1 day, 0:00:00 ahead of the clock")
+    assert [batch.watermark for batch in batches] == [now + timedelta(hours=22)]
+
+
+def test_a_start_time_works_on_a_partition_without_later_records(workshop: Workshop) -> None:
+    topic = sent(workshop, [b'{"id": 1}'])
+    stream = declared(workshop, topic, starting=datetime.now(UTC) + timedelta(minutes=5))
+    workshop.run(stream)
+    sent(workshop, [b'{"id": 2}'], topic)
+
+    workshop.run(stream)
+
+    assert [row["id"] for row in workshop.rows(stream)] == [2]

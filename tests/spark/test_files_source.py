@@ -35,13 +35,13 @@ def by_origin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_weather(spark: SparkSession, folder: Path, kind: str) -> None:
-    """The weather in a file of a format; json and csv have no column too many or know its name."""
+    """The weather in a file of a format; json has a field that is not declared."""
     file = folder / "a"
     match kind:
         case "json":
             file.write_text('{"origin": "EWR", "temp": 39.5, "unknown": 1}\n{"origin": "JFK"}\n')
-        case "csv":  # here columns have places and no names
-            csv.write_csv(WEATHER.drop_columns("unknown"), file)
+        case "csv":  # the columns are found by their names
+            csv.write_csv(WEATHER.select(["temp", "origin"]), file)
         case "parquet":
             parquet.write_table(WEATHER, file)
         case "orc":
@@ -86,6 +86,47 @@ def test_a_row_shows_its_file(spark: SparkSession, settings: Settings, tmp_path:
     assert {row["file_name"] for row in drained(spark, rows.select("_metadata.file_name"), tmp_path / "c")} == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [("origin,temp,wind", "has wind, which is not declared"), ("temp", "lacks origin"), ("a,b", "lacks origin")],
+)
+def test_a_file_whose_header_lacks_or_adds_columns_stops_the_stream(
+    spark: SparkSession, settings: Settings, tmp_path: Path, header: str, problem: str
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text(f"{header}\nEWR,1,2\n")
+    source = {"connection": "here", "format": "csv", "columns": COLUMNS}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    with pytest.raises(Exception, match=rf"the first line of the file.* {problem}.*, in file:.*/in/a\.csv"):
+        drained(spark, rows, tmp_path)
+
+
+def test_quotes_and_line_breaks_are_taken_as_rfc_4180_says(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    text = 'temp,origin\r\n1,"say ""hi"""\r\n2,"two\nlines"\r\n3, padded \r\n4,\r\n5,""\r\n6,back\\slash\r\n'
+    (folder / "a.csv").write_bytes(text.encode())
+    (folder / "b.csv").write_text("origin,temp\nother order,7\n")
+    source = {"connection": "here", "format": "csv", "columns": COLUMNS}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    found = {row["temp"]: row["origin"] for row in drained(spark, rows, tmp_path)}
+
+    assert found == {
+        1: 'say "hi"',
+        2: "two\nlines",
+        3: " padded ",
+        4: None,
+        5: "",
+        6: "back\\slash",
+        7: "other order",
+    }
+
+
 def test_a_damaged_file_stops_the_stream(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -93,7 +134,7 @@ def test_a_damaged_file_stops_the_stream(spark: SparkSession, settings: Settings
     source = {"connection": "here", "format": "json", "columns": [{"name": "temp", "type": "double"}]}
     rows = open_declared(spark, at(settings, folder), stream={"files": source})
 
-    with pytest.raises(Exception, match=r"FAILED_READ_FILE.*/in/a\.json"):
+    with pytest.raises(Exception, match=r"Expected `float \| null`, got `str` - at `\$\.temp`, in file:.*/in/a\.json"):
         drained(spark, rows, tmp_path)
 
 
@@ -107,7 +148,7 @@ def test_a_required_value_that_is_absent_stops_the_stream_even_when_the_column_i
     source = {"connection": "here", "format": "json", "columns": columns}
     rows = open_declared(spark, at(settings, folder), stream={"files": source})
 
-    with pytest.raises(Exception, match=r"A row has no value for temp in file:.*/in/a"):
+    with pytest.raises(Exception, match=r"the value lacks temp, in file:.*/in/a"):
         drained(spark, rows.select("origin"), tmp_path)
     (folder / "a").write_text('{"origin": "EWR", "temp": 1}\n')
     assert drained(spark, rows, tmp_path) == [{"origin": "EWR", "temp": 1.0}]
@@ -145,6 +186,18 @@ def test_batches_have_so_many_files_the_newest_first(spark: SparkSession, settin
         writer.trigger(availableNow=True).start().awaitTermination()
 
     assert [sorted(batch) for batch in batches] == [["0", "1"], ["2"], ["1", "2"], ["0"]]
+
+
+def test_a_file_is_read_however_old_it_is(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = {"connection": "here", "format": "text"}
+    for number, age_seconds in enumerate((0, 400 * 86400)):
+        (folder / f"{number}.txt").write_text(str(number))
+        set_age(folder / f"{number}.txt", seconds=age_seconds)
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    assert sorted(row["value"] for row in drained(spark, rows, tmp_path)) == ["0", "1"]
 
 
 def set_age(file: Path, *, seconds: float) -> None:

@@ -22,17 +22,18 @@ CONTENTS = {
         b'{"id": 1, "word": "one"}\n\n{"id": 2, "number": "x"}\n{\n{"word": "nameless", "more": 1}\n\xff\xfe\n'
         b'{"id": 3, "number": 3}\n',
         {
-            '{"id": 2, "number": "x"}': "the line does not fit the declared columns",
-            "{": "the line does not fit the declared columns",
-            '{"word": "nameless", "more": 1}': "the line lacks id",
-            "0xFFFE": "the line is not UTF-8 text",
+            '{"id": 2, "number": "x"}': "the value does not fit the declared columns: Expected `int | null`, got "
+            "`str` - at `$.number`",
+            "{": "the value is not JSON: Input data was truncated",
+            '{"word": "nameless", "more": 1}': "the value lacks id",
+            "0xFFFE": "the value is not UTF-8 text",
         },
     ),
     "csv": (
         b"id,word,number\n1,one,\n2,two,x\n9\n,nameless,5\n3,,3\n",
         {
-            "2,two,x": "the line does not fit the declared columns",
-            "9": "the line does not fit the declared columns",
+            "2,two,x": "the line does not fit the declared columns: expected a whole number of 32 bits, at `number`",
+            "9": "the line has 1 fields, not 3",
             ",nameless,5": "the line lacks id",
         },
     ),

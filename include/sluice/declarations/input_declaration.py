@@ -6,6 +6,7 @@ Hosts, folders and secrets are not written here: a declaration names a connectio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -94,10 +95,15 @@ class SourceDeclaration(Declared):
 
 
 class WatermarkDeclaration(Declared):
-    """How far behind the newest event time a row may be before it is late."""
+    """How far behind the newest event time a row may be before it is late, and how far ahead of the clock."""
 
     column: ColumnName = Field(description="the column that holds the event time")
     delay: Duration = Field(description="how long a row is waited for")
+    max_ahead: Duration = Field(
+        timedelta(days=1),
+        description="how far an event time may be ahead of the clock; a row beyond goes to the quarantine and does not "
+        "move the watermark. A stream without a quarantine stops, and only if this is declared",
+    )
 
 
 class InputDeclaration(Declared):

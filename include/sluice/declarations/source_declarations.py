@@ -24,7 +24,12 @@ from sluice.declarations.scalar_types import (
 )
 from sluice.declarations.value_declaration import RECORD_COLUMN as RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as Column
-from sluice.declarations.value_declaration import ValueDeclaration
+from sluice.declarations.value_declaration import (
+    ValueColumn,
+    ValueDeclaration,
+    unreadable_csv_type,
+    unreadable_json_type,
+)
 
 
 def _checked_regex(text: str) -> str:
@@ -92,7 +97,7 @@ class FilesSource(Declared):
     connection: Name = Field(description="a files connection of the deployment")
     path: RelativePath = Field("", description="a path below the connection's folder; `*` matches within a name")
     format: Literal["json", "csv", "parquet", "orc", "avro", "text"] = Field(description="the format of every file")
-    columns: tuple[Column, ...] = Field((), description="the columns to read; every format but text needs them")
+    columns: tuple[ValueColumn, ...] = Field((), description="the columns to read; every format but text needs them")
     schema_file: SchemaFile | None = Field(
         None,
         description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema or an "
@@ -121,6 +126,12 @@ class FilesSource(Declared):
             )
         if "columns" in self.model_fields_set and self.schema_file is not None:
             raise wrong("the columns are declared already: either they or a file", "schema_file")
+        for index, column in enumerate(self.columns):
+            if column.unit is not None and self.format not in ("json", "csv"):
+                raise wrong(f"belongs to json and csv, not to {self.format}", "columns", index, "unit")
+            unreadable = {"json": unreadable_json_type, "csv": unreadable_csv_type}.get(self.format)
+            if unreadable is not None and (why := unreadable(column.column_type)) is not None:
+                raise wrong(why, "columns", index, "type")
         if self.schema_file is not None and self.schema_file.endswith(".proto"):
             raise wrong("a Protobuf schema describes values of records, no files", "schema_file")
         return self

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from sluice.declarations.column_types import ColumnType, parse_column_type
+from sluice.declarations.column_types import ColumnType, ListType, MapType, StructType, kind_of, parse_column_type
 from sluice.declarations.scalar_types import ColumnName, Declared, Name, SchemaFile, wrong
 
 RECORD_COLUMN = "record"
@@ -38,6 +38,44 @@ class Column(Declared):
         return parse_column_type(self.type)
 
 
+class ValueColumn(Column):
+    """A field of a value that becomes a column."""
+
+    unit: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] | None = Field(
+        None, description="of a JSON value's number that counts from 1970, for a column of times"
+    )
+
+    @model_validator(mode="after")
+    def _unit_is_of_a_time(self) -> Self:
+        if self.unit is not None and self.type not in ("timestamp", "timestamptz"):
+            raise wrong(f"belongs to `timestamp` and `timestamptz`, not to {self.type}", "unit")
+        return self
+
+
+_JSON_KEYS = ("string", "uuid", "int", "long", "date")
+_NO_FIELDS = ("fixed", "list", "map", "struct")
+
+
+def unreadable_json_type(column_type: ColumnType) -> str | None:
+    """Why no JSON value can have a type; None when it can."""
+    match column_type:
+        case ListType(element):
+            return unreadable_json_type(element)
+        case MapType(key=key) if kind_of(key) not in _JSON_KEYS:
+            return f"the keys of a JSON object can be {', '.join(_JSON_KEYS)}, not {kind_of(key)}"
+        case MapType(value=value):
+            return unreadable_json_type(value)
+        case StructType(fields):
+            return next((why for _, inner in fields if (why := unreadable_json_type(inner)) is not None), None)
+    return None
+
+
+def unreadable_csv_type(column_type: ColumnType) -> str | None:
+    """Why no field of csv can have a type; None when it can."""
+    kind = kind_of(column_type)
+    return f"a field of csv is text, and none of {', '.join(_NO_FIELDS)}" if kind in _NO_FIELDS else None
+
+
 class ValueDeclaration(Declared):
     """What the values of records hold. Their fields become columns, and the record itself lies in `record`.
 
@@ -47,7 +85,7 @@ class ValueDeclaration(Declared):
     format: Literal["json", "avro", "protobuf"] = Field(
         description="the form of the values: a JSON object, an Avro record, or a Protobuf message each"
     )
-    columns: tuple[Column, ...] = Field((), description="the fields to take")
+    columns: tuple[ValueColumn, ...] = Field((), description="the fields to take")
     schema_file: SchemaFile | None = Field(
         None,
         description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema, an "
@@ -76,6 +114,10 @@ class ValueDeclaration(Declared):
         if [self.has_columns, self.schema_file is not None, self.subject is not None].count(True) != 1:
             raise ValueError("exactly one of columns, schema_file and subject is needed: it names the fields")
         for index, column in enumerate(self.columns):
+            if column.unit is not None and self.format != "json":
+                raise wrong(f"belongs to json: {self.format} says what its numbers count", "columns", index, "unit")
+            if self.format == "json" and (why := unreadable_json_type(column.column_type)) is not None:
+                raise wrong(why, "columns", index, "type")
             if column.name == RECORD_COLUMN:
                 raise wrong(
                     f"`{RECORD_COLUMN}` is the name of the column that holds the record itself",

@@ -13,6 +13,7 @@ from fastavro import schemaless_reader
 from fastavro.read import SchemaResolutionError
 
 from sluice.declarations.schemas.avro_schemas import parsed_avro
+from sluice.record_values.avro_limits import require_bounded
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
 
@@ -27,11 +28,13 @@ class AvroReading:
 
     Raises
     ------
-    ValueError: when one of the schemas is not the Avro schema of a record.
+    ValueError: when one of the schemas is not the Avro schema of a record, or a value of the writer's schema can take
+        more time or memory than its bytes suggest.
     """
 
     def __init__(self, *, writer: SchemaText, reader: SchemaText | None = None) -> None:
         self._writer = parsed_avro(writer.text, writer.imports)
+        require_bounded(self._writer)
         self._reader = parsed_avro(reader.text, reader.imports) if reader is not None and reader != writer else None
 
     def read(self, content: bytes) -> Mapping[str, Any]:

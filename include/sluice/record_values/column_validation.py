@@ -31,6 +31,8 @@ from sluice.record_values.rejected_value import RejectedValueError
 RecordValidation = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 _LARGEST_FLOAT = float.fromhex("0x1.fffffep+127")
+_LARGEST_WHOLE = 2**53
+"""Whole numbers up to this are floats of 64 bits; of larger ones only some are."""
 _INFINITE = float("inf")
 _CONTAINERS = {"list_type": "list", "dict_type": "struct", "tuple_type": "map"}
 """The declared types whose errors come from pydantic itself, by the type of the error."""
@@ -104,8 +106,9 @@ def _whole_number(bits: int) -> CoreSchema:
 
 
 def _require_number(value: Any) -> Any:
-    """Reject a decimal, which pydantic would round to a float."""
-    if isinstance(value, Decimal):
+    """Reject a decimal, which pydantic would round to a float, and a whole number that no float is."""
+    is_rounded = isinstance(value, int) and abs(value) > _LARGEST_WHOLE and int(float(value)) != value
+    if isinstance(value, Decimal) or is_rounded:
         raise PydanticCustomError("type", "number")
     return value
 
@@ -139,6 +142,7 @@ def _pairs(value: Any) -> Any:
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _TEXT = core_schema.no_info_before_validator_function(_text_of_uuid, core_schema.str_schema(strict=True))
 _DOUBLE = core_schema.no_info_before_validator_function(_require_number, core_schema.float_schema(strict=True))
 
@@ -152,6 +156,8 @@ _PRIMITIVES: Mapping[str, CoreSchema] = {
     "timestamp": core_schema.datetime_schema(strict=True, tz_constraint="naive"),
     "timestamptz": core_schema.datetime_schema(strict=True, tz_constraint="aware"),
     "string": _TEXT,
-    "uuid": _TEXT,
+    "uuid": core_schema.no_info_before_validator_function(
+        _text_of_uuid, core_schema.str_schema(strict=True, pattern=_UUID)
+    ),
     "binary": core_schema.bytes_schema(strict=True),
 }

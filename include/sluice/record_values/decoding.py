@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.column_validation import record_validation
 from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError, too_large
 from sluice.record_values.schemas import RegisteredSchema, ValueSchema
 from sluice.record_values.wire_format import read_message_indexes, read_schema_id
 
@@ -76,6 +76,8 @@ class ValueDecoder:
         ------
         RegistryError: when the registry does not return the value's schema. Whether the value is valid is then unknown.
         """
+        if len(value) > LARGEST_VALUE_BYTES:
+            return DecodedValue(rejection=too_large(value))
         try:
             return DecodedValue(fields=self._validate(self._read(value)))
         except RejectedValueError as error:

@@ -172,7 +172,13 @@ def _single_conversion(field: FieldDescriptor) -> Conversion:
     if message is None:
         return lambda value: value
     if message.full_name == TIMESTAMP:
-        return lambda timestamp: timestamp.ToDatetime(tzinfo=UTC)
+        return _instant
     if message.full_name in WRAPPERS:
         return lambda wrapper: wrapper.value
     return _message_conversion(message)
+
+
+def _instant(timestamp: Any) -> Any:
+    if timestamp.nanos % 1000:
+        raise ValueError(f"a time with {timestamp.nanos} nanoseconds is not in whole microseconds")
+    return timestamp.ToDatetime(tzinfo=UTC)

@@ -32,7 +32,8 @@ def resolve_values(value: ValueDeclaration, *, folder: Path, settings: Settings)
     UsageError: when the schema file cannot be read any more.
     """
     registry = settings.connection(value.registry, SchemaRegistryConnection) if value.registry is not None else None
-    columns, reader = value.columns, _of_file(value, folder)
+    columns: tuple[Column, ...] = value.columns
+    reader = _of_file(value, folder)
     if value.subject is not None and registry is not None:
         columns, reader = _of_subject(value, value.subject, registry)
     return ValueSchema(format=value.format, columns=columns, reader=reader, message=value.message, registry=registry)

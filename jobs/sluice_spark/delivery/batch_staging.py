@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
@@ -25,6 +26,7 @@ from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
+from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.united_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -48,7 +50,9 @@ class StagingLook:
 class BatchStaging:
     """The staging of one run's batches.
 
-    targets: the outputs, in the order in which they are staged.
+    targets: the outputs, in the order in which they are staged; the quarantine is the last.
+    carried: the outputs that have rows in a batch. rejected: the records of a batch that could not be decoded, which
+        are known once it is computed.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
         it a second time would move its state twice.
     now: the time that rejected rows carry.
@@ -56,6 +60,8 @@ class BatchStaging:
 
     catalog: Catalog
     targets: Sequence[IcebergTarget]
+    carried: frozenset[str]
+    rejected: RejectedRecords | None
     is_computed_once: bool
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
@@ -89,26 +95,59 @@ class BatchStaging:
         DeliveryError: when an output cannot be written.
         """
         missing = [target for target in self.targets if target.output in outputs]
-        if len(missing) == 1 and not self.is_computed_once:
-            self._stage_one(rows, missing[0], batch)
-            return {}
-        counts = Observation()
-        observed = rows.observe(counts, *row_counts(rows, {target.output: None for target in self.targets}))
-        self._stage_kept(observed, counts, missing, batch)
-        return {output: int(number) for output, number in counts.get.items()}
+        carried = [target for target in missing if target.output in self.carried and not self._joins_rejected(target)]
+        others = [target for target in missing if target not in carried]
+        if len(carried) == 1 and not self.is_computed_once:
+            self._stage_one(rows, carried[0], batch)
+            if others:
+                self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
+            return self._stage_rejected(others, batch) if self.rejected is not None else {}
+        return self._stage_kept(rows, carried, others, batch)
+
+    def _joins_rejected(self, target: IcebergTarget) -> bool:
+        return self.rejected is not None and target.output == QUARANTINE_OUTPUT
 
     def _stage_kept(
-        self, observed: DataFrame, counts: Observation, missing: Sequence[IcebergTarget], batch: BatchSummary
-    ) -> None:
-        kept = observed.persist() if missing else observed
+        self,
+        rows: DataFrame,
+        carried: Sequence[IcebergTarget],
+        others: Sequence[IcebergTarget],
+        batch: BatchSummary,
+    ) -> Mapping[str, int]:
+        counts = Observation()
+        outputs = [target.output for target in self.targets if target.output in self.carried]
+        observed = rows.observe(counts, *row_counts(rows, dict.fromkeys(outputs))) if outputs else rows
+        kept = observed.persist() if carried or (others and QUARANTINE_OUTPUT in outputs) else observed
         try:
             kept.write.format("noop").mode("overwrite").save()
-            for number, target in enumerate(missing):
-                self._stage_one(kept, target, replace(batch, rows=int(counts.get[target.output])))
-                if number == 0 and len(missing) > 1:
+            counted = {output: int(number) for output, number in counts.get.items()} if outputs else {}
+            for number, target in enumerate(carried):
+                self._stage_one(kept, target, replace(batch, rows=counted[target.output]))
+                if number == 0 and len(carried) + len(others) > 1:
                     self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
+            if self.rejected is None:
+                return counted
+            own_rows = counted.get(QUARANTINE_OUTPUT, 0)
+            own = part(kept, QUARANTINE_OUTPUT) if own_rows else None
+            return {**counted, **self._stage_rejected(others, batch, own=own, own_rows=own_rows)}
         finally:
             kept.unpersist()
+
+    def _stage_rejected(
+        self, missing: Sequence[IcebergTarget], batch: BatchSummary, *, own: DataFrame | None = None, own_rows: int = 0
+    ) -> Mapping[str, int]:
+        """Stage the quarantine of a computed batch: the records that could not be decoded, and the rows that the
+        transformation itself rejects. Returns their number.
+        """
+        count, rejected = self.rejected.of_computed_batch() if self.rejected is not None else (0, None)
+        found = [rows for rows in (own, rejected) if rows is not None]
+        for target in missing:
+            summary = replace(batch, rows=count + own_rows, output=target.output)
+            if found:
+                self._write(self._with_origin(reduce(DataFrame.unionByName, found), batch.key), target, summary)
+            else:
+                self._stage_nothing(target, summary)
+        return {QUARANTINE_OUTPUT: count + own_rows}
 
     def _stage_one(self, batch: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
         summary = replace(summary, output=target.output, mode=target.mode)
@@ -118,6 +157,9 @@ class BatchStaging:
         rows = part(batch, target.output)
         if target.output == QUARANTINE_OUTPUT:
             rows = self._with_origin(rows, summary.key)
+        self._write(rows, target, summary)
+
+    def _write(self, rows: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
         try:
             target.stage(rows, summary)
         except (PySparkException, Py4JJavaError) as error:

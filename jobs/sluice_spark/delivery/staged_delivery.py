@@ -203,6 +203,8 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         staging=BatchStaging(
             catalog=open_catalog(context.settings),  # of its own: publications may go on on another thread
             targets=plan.targets,
+            carried=plan.carried,
+            rejected=plan.rejected,
             is_computed_once=not plan.writes_directly,
             reached=context.reached,
         ),

@@ -16,6 +16,7 @@ from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.stream_outputs import REJECTED_ROW
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.query.united_outputs import part
 from sluice_spark.session.spark_errors import first_line
@@ -70,7 +71,7 @@ def _outputs(plan: StreamPlan) -> Iterator[PlannedOutput]:
     places = {target.output: ("iceberg", target.declared.table) for target in plan.targets}
     places |= {sink.output: (plan.declaration.outputs[sink.output].kind, sink.place) for sink in plan.sinks}
     for name, (kind, place) in places.items():
-        schema = part(plan.rows, name).schema
+        schema = part(plan.rows, name).schema if name in plan.carried else REJECTED_ROW
         columns = {column.name: column.dataType.simpleString() for column in schema}
         yield PlannedOutput(name=name, kind=kind, place=place, columns=columns)
 

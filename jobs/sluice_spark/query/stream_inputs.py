@@ -31,11 +31,12 @@ _NEW_SOURCE = "StreamingRelationV2"
 class OpenedInputs:
     """The inputs as the transformation gets them.
 
-    rows: by name, decoded and with their watermarks. rejected: of each input with decoded values, what has none.
+    rows: by name, decoded and with their watermarks.
+    metrics: the metric of the rejected records of each input that is decoded.
     """
 
     rows: Mapping[str, DataFrame]
-    rejected: tuple[DataFrame, ...]
+    metrics: tuple[str, ...]
 
 
 def read_inputs(
@@ -57,11 +58,19 @@ def open_inputs(stream: LoadedStream, arriving: Mapping[str, DataFrame], setting
     """Decode the values of the inputs and set their watermarks."""
     declared = stream.declaration.inputs
     decoded = {
-        name: decode(rows, declared[name], folder=stream.folder, settings=settings) for name, rows in arriving.items()
+        name: decode(
+            rows,
+            declared[name],
+            folder=stream.folder,
+            settings=settings,
+            observed_as=name,
+            quarantines=stream.declaration.quarantine,
+        )
+        for name, rows in arriving.items()
     }
     return OpenedInputs(
         rows={name: with_watermark(one.rows, declared[name]) for name, one in decoded.items()},
-        rejected=tuple(one.refused for one in decoded.values() if one.refused is not None),
+        metrics=tuple(one.metric for one in decoded.values() if one.metric is not None),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from sluice_spark.sinks.port import Sink
 
 _REJECTED_COLUMNS = ("reason", "position", "payload")
 
-_REJECTED_ROW = StructType([StructField(name, StringType()) for name in _REJECTED_COLUMNS])
+REJECTED_ROW = StructType([StructField(name, StringType()) for name in _REJECTED_COLUMNS])
 """A row of the quarantine, as a transformation returns it."""
 
 
@@ -61,17 +62,26 @@ def open_sinks(stream: LoadedStream, outputs: Mapping[str, DataFrame], settings:
     return sinks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitedOutputs:
+    """All outputs in one DataFrame, and which outputs have rows in it."""
+
+    rows: DataFrame
+    outputs: frozenset[str]
+
+
 def unite_outputs(
     declaration: StreamDeclaration, outputs: Mapping[str, DataFrame], targets: Iterable[IcebergTarget]
-) -> DataFrame:
+) -> UnitedOutputs:
     """All outputs in one DataFrame. Changes of a feed whose operation is not declared go to the quarantine, if there is
     one; it may have no other rows.
     """
-    if not declaration.quarantine:
-        return unite(outputs)
-    united = unite(outputs, besides={} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: _REJECTED_ROW})
-    feeds = (target for target in targets if target.declared.operation_column is not None)
-    return reduce(_reject_unknown_operations, feeds, united)
+    feeds = [target for target in targets if target.declared.operation_column is not None]
+    if not declaration.quarantine or not feeds:
+        return UnitedOutputs(rows=unite(outputs), outputs=frozenset(outputs))
+    united = unite(outputs, besides={} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REJECTED_ROW})
+    rows = reduce(_reject_unknown_operations, feeds, united)
+    return UnitedOutputs(rows=rows, outputs=frozenset((*outputs, QUARANTINE_OUTPUT)))
 
 
 def _targets(stream: LoadedStream, *, catalog: str) -> Iterator[IcebergTarget]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -12,8 +10,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
+from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
 from sluice_spark.query.runnable import require_runnable
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_inputs import Renewals, renewals_of
@@ -38,6 +37,8 @@ class StreamPlan:
     """A stream, ready to be started.
 
     rows: the rows of all outputs in one streaming DataFrame. targets: the tables that they go into.
+    carried: the outputs that have rows in it; the quarantine of records that cannot be decoded has none.
+    rejected: those records, batch by batch; None when no input is decoded.
     sinks: where the rows of all other outputs go.
     sources: the input of each source of the query, in the order in which Spark reports them.
     is_stateful: whether an operator keeps state from batch to batch.
@@ -46,6 +47,8 @@ class StreamPlan:
 
     declaration: StreamDeclaration
     rows: DataFrame
+    carried: frozenset[str]
+    rejected: RejectedRecords | None
     targets: tuple[IcebergTarget, ...]
     sinks: tuple[Sink, ...]
     sources: tuple[str, ...]
@@ -57,7 +60,8 @@ class StreamPlan:
         """Whether a batch may be written into its tables while it is computed: one output that is appended, and no
         state; or it is kept for the sake of other outputs, so that nothing is computed twice."""
         is_safe = not self.is_stateful or bool(self.sinks)
-        return is_safe and len(self.targets) == 1 and self.targets[0].declared.mode in _APPENDED
+        written = [target for target in self.targets if target.output in self.carried]
+        return is_safe and len(written) == 1 and written[0].declared.mode in _APPENDED
 
     @property
     def publishes_beside(self) -> bool:
@@ -101,21 +105,25 @@ def plan_stream(
     """
     declaration = stream.declaration
     inputs = read_inputs(spark, stream, settings, checkpoint=checkpoint)
-    outputs = _transformed(spark, stream, inputs, settings)
+    opened = open_inputs(stream, inputs, settings)
+    outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.
     if not declaration.hands_on_records and not are_counted_by_spark(outputs.values(), inputs.values()):
-        outputs = _transformed(spark, stream, with_counts(inputs), settings)
+        opened = open_inputs(stream, with_counts(inputs), settings)
+        outputs = transform(spark, stream, opened.rows)
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
     sinks = open_sinks(stream, outputs, settings)
     united = unite_outputs(declaration, outputs, targets)
-    require_runnable(united, stream)
+    require_runnable(united.rows, stream)
     return StreamPlan(
         declaration=declaration,
-        rows=united,
+        rows=united.rows,
+        carried=united.outputs,
+        rejected=rejected_records(united.rows, declaration.stream, opened.metrics),
         targets=targets,
         sinks=sinks,
-        sources=sources_in_order(united, inputs),
-        is_stateful=bool(stateful_operators(united)),
+        sources=sources_in_order(united.rows, inputs),
+        is_stateful=bool(stateful_operators(united.rows)),
         renewals=renewals_of(declaration.inputs, inputs),
     )
 
@@ -124,15 +132,3 @@ def trigger_of(declaration: StreamDeclaration) -> dict[str, str]:
     """The trigger of a continuous stream, as arguments of `DataStreamWriter.trigger`."""
     interval = declaration.trigger.processing_time if declaration.trigger is not None else None
     return {"processingTime": duration_text(interval) if interval is not None else "0 seconds"}
-
-
-def _transformed(
-    spark: SparkSession, stream: LoadedStream, arriving: Mapping[str, DataFrame], settings: Settings
-) -> dict[str, DataFrame]:
-    """The outputs of the transformation. What could not be decoded joins the rows that the transformation rejects."""
-    inputs = open_inputs(stream, arriving, settings)
-    outputs = transform(spark, stream, inputs.rows)
-    if not inputs.rejected:
-        return outputs
-    rejected = [*inputs.rejected, *([outputs[QUARANTINE_OUTPUT]] if QUARANTINE_OUTPUT in outputs else [])]
-    return {**outputs, QUARANTINE_OUTPUT: reduce(DataFrame.unionByName, rejected)}

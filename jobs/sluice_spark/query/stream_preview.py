@@ -47,7 +47,7 @@ def preview(
         name: sample_input(spark, one, settings, rows=sample, folder=stream.folder) for name, one in declared.items()
     }
     inputs = {name: one.rows for name, one in samples.items()}
-    undecoded = [one.refused for one in samples.values() if one.refused is not None]
+    undecoded = [one.rejected for one in samples.values() if one.rejected is not None]
     kept = {name: rows.persist() for name, rows in inputs.items() if declared[name].is_stream}
     try:
         counts = {name: rows.count() for name, rows in kept.items()}

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import FilesConnection
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.spark_types import spark_schema
-from sluice_spark.sources.input_decoding import REJECTION
+from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
+
+_ANY_AGE = "36500d"
+"""Spark leaves out files that are seven days older than the newest, for example copies that keep their times."""
 
 _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 
@@ -24,7 +27,7 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
     A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after
     the one that read it.
     """
-    options = {**_options(source), "latestFirst": str(source.latest_first).lower()}
+    options = {**_options(source), "latestFirst": str(source.latest_first).lower(), "maxFileAge": _ANY_AGE}
     if source.max_files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(source.max_files_per_batch)
     if source.afterwards != "keep":
@@ -50,28 +53,24 @@ def location_below(connection: FilesConnection, path: str) -> str:
     return "/".join(part for part in (connection.root.rstrip("/"), path.strip("/")) if part)
 
 
-def _quarantines(source: FilesSource) -> bool:
-    return source.on_malformed == "quarantine"
-
-
 def _read_format(source: FilesSource) -> str:
-    # Lines of JSON are decoded like the values of records, because Spark's reader does not keep the text of a line that
-    # only lacks a value. Lines of csv need Spark's reader, which interprets the header.
-    return "text" if _quarantines(source) and source.format == "json" else source.format
+    # Lines of JSON are decoded like the values of records: Spark's reader rounds, cuts and converts what it reads.
+    return "text" if source.format == "json" else source.format
 
 
 def _read_schema(source: FilesSource) -> StructType | None:
-    if not source.columns or _read_format(source) == "text":
-        return None
-    schema = spark_schema(source.columns)
-    return schema.add(REJECTION, StringType()) if _quarantines(source) else schema
+    match source.format:
+        case "json" | "text":
+            return None
+        case "csv":
+            return csv_schema(source.columns)
+    return spark_schema(source.columns) if source.columns else None
 
 
 def _options(source: FilesSource) -> dict[str, str]:
-    if _quarantines(source):
-        return {"header": str(source.header).lower(), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": REJECTION}
-    # A line that does not fit the declared columns stops the stream. Spark's default would read it as nulls.
-    return {"header": str(source.header).lower(), "mode": "FAILFAST"}
+    # A row of parquet, orc or avro that does not fit the declared columns stops the stream. Spark's default would read
+    # it as nulls.
+    return CSV_OPTIONS if source.format == "csv" else {"mode": "FAILFAST"}
 
 
 def _awaited(location: str) -> str:
@@ -86,9 +85,11 @@ def _awaited(location: str) -> str:
 
 
 def _with_required_values(rows: DataFrame, source: FilesSource) -> DataFrame:
-    """The same rows. A row without a required value stops the stream with an error that names the file."""
+    """The same rows. A row without a required value stops the stream with an error that names the file. Lines of json
+    and csv are checked when they are decoded.
+    """
     required = [column.name for column in source.columns if column.required]
-    if not required or _quarantines(source):
+    if not required or source.format in ("json", "csv"):
         return rows
     absent = fn.concat_ws(", ", *(fn.when(fn.col(quoted(name)).isNull(), fn.lit(name)) for name in required))
     message = fn.concat(fn.lit("A row has no value for "), absent, fn.lit(" in "), fn.col("_metadata.file_path"))

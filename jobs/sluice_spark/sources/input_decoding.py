@@ -1,7 +1,8 @@
 """Decodes the values of records and the lines of files: valid ones become columns, all others are rejected with their
 position and a reason.
 
-A value that cannot be decoded never becomes null, because null is a value that a sender may have meant.
+A value that cannot be decoded never becomes null, because null is a value that a sender may have meant. The rejected
+records of a stream's batch are observed while its rows are computed, so that the source is read once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource
@@ -20,42 +20,39 @@ from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.record_values.resolving import resolve_values
 from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import MAGIC_BYTE, NO_PREFIX, PREFIX_BYTES
+from sluice.record_values.wire_format import MAGIC_BYTE, PREFIX_BYTES
 from sluice.settings import Settings
 from sluice_spark.session.identifiers import quoted
-from sluice_spark.session.spark_types import spark_schema
-from sluice_spark.sources.value_decoding import decoding_of
+from sluice_spark.sources.csv_lines import decoded_csv
+from sluice_spark.sources.event_time_bound import ahead_reason, stopping_ahead
+from sluice_spark.sources.value_decoding import NUMBER, REJECTION, decoding_of
 
-_VALUE, _TEXT, _FILE = "_sluice_value", "_sluice_text", "file"
-REJECTION = "_sluice_unfit"
-"""The column of what was rejected: for Spark's readers the malformed text, for the decoder in Python the reason."""
+_VALUE, _FILE = "_sluice_value", "file"
+REJECTED = "_sluice_rejected"
+"""The column of a rejected record's reason, position and payload; null for a decoded one."""
+
+REJECTED_METRIC = "sluice.rejected."
+"""The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """What is decoded, and how its rejections are worded.
+    """What is decoded.
 
-    noun: what a reason calls it. mismatch: the reason when it does not match the declared columns.
     position: the fields of a record that identify it in its source.
     content: the field with its bytes.
     has_schema_id: whether the bytes begin with the id of a schema.
-    is_text: whether Spark decodes it (json, csv); the decoder in Python otherwise.
+    is_text: whether the bytes are text, which the quarantine then shows as such.
     """
 
-    noun: str
-    mismatch: str
     position: tuple[str, ...]
     content: str = "value"
     has_schema_id: bool = False
     is_text: bool = True
 
 
-_VALUES = _Form(
-    noun="value",
-    mismatch="is not a JSON object of the declared columns",
-    position=("topic", "partition", "offset"),
-)
-_LINES = _Form(noun="line", mismatch="does not fit the declared columns", position=(_FILE,))
+_VALUES = _Form(position=("topic", "partition", "offset"))
+_LINES = _Form(position=(_FILE,))
 _RECORDS = {
     "kafka": _VALUES,
     "kinesis": replace(_VALUES, position=("stream", "shard", "sequence_number"), content="data"),
@@ -67,76 +64,137 @@ class DecodedInput:
     """The rows of an input after decoding.
 
     rows: the decoded rows; all rows of an input without decoding.
-    refused: the rejected rows with the columns of a quarantine: reason, position, payload. None without decoding.
+    rejected: the rejected records with the columns of a quarantine: reason, position, payload. None without decoding.
+    metric: the name of the observed metric that `rows` have, of which `rejected` is the other way; none without it.
     """
 
     rows: DataFrame
-    refused: DataFrame | None = None
+    rejected: DataFrame | None = None
+    metric: str | None = None
 
 
-def decode(rows: DataFrame, declared: InputDeclaration, *, folder: Path, settings: Settings) -> DecodedInput:
-    """Decode the values of an input that declares `value`, and the lines of one with `on_malformed: quarantine`.
+def decode(
+    rows: DataFrame,
+    declared: InputDeclaration,
+    *,
+    folder: Path,
+    settings: Settings,
+    observed_as: str | None = None,
+    quarantines: bool = False,
+) -> DecodedInput:
+    """Decode an input as its declaration says, and reject what is too far ahead of the clock.
 
     Parameters
     ----------
     rows: the rows as the source returns them.
-    declared: the input.
     folder: the folder of the declaration file, which schema files are relative to.
-    settings: the connections of the deployment.
+    observed_as: the name of the input in the metric of its rejected records; none to have no metric.
+    quarantines: whether the stream has a quarantine, for rows of an input that is not decoded.
 
     Raises
     ------
-    RegistryError: when the schema of a subject cannot be used.
-    SettingsError: when the deployment does not have the registry's connection.
+    RegistryError, SettingsError, UsageError: as `resolve_values` raises them.
     """
     source, files = declared.declared_source, declared.declared_source.files
+    metric = None if observed_as is None else f"{REJECTED_METRIC}{observed_as}"
     if source.value is not None:
         schema = resolve_values(source.value, folder=folder, settings=settings)
         form = replace(
             _RECORDS[source.kind], has_schema_id=schema.registry is not None, is_text=schema.format == "json"
         )
-        tried = _tried(rows, schema.columns, form) if form.is_text else _tried_in_python(rows, schema, form)
-        return _split(tried, schema.columns, form)
-    if files is not None and files.on_malformed == "quarantine":
-        is_json = files.format == "json"
-        lines = _tried(_json_lines(rows), files.columns, _LINES) if is_json else _tried_csv(rows, files)
-        split = _split(lines, files.columns, _LINES)
-        return replace(split, rows=split.rows.drop(RECORD_COLUMN))
-    return DecodedInput(rows=rows)
+        return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
+    if files is not None and files.format in ("json", "csv"):
+        lines = _tried(_json_lines(rows), _line_schema(files), _LINES) if files.format == "json" else _csv(rows, files)
+        if files.on_malformed == "quarantine":
+            split = _split(lines, files.columns, _LINES, declared, metric)
+            return replace(split, rows=split.rows.drop(RECORD_COLUMN))
+        rows = _failing(lines, files.columns)
+    if declared.watermark is None:
+        return DecodedInput(rows=rows)
+    if not quarantines:
+        return DecodedInput(rows=stopping_ahead(rows, declared))
+    return _bounded(rows, declared, metric)
 
 
-def _split(tried: DataFrame, columns: Sequence[DeclaredColumn], form: _Form) -> DecodedInput:
+def _bounded(rows: DataFrame, declared: InputDeclaration, metric: str | None) -> DecodedInput:
+    """Separate rows of an input that is not decoded from those that are too far ahead of the clock."""
+    column = declared.watermark.column if declared.watermark is not None else ""
+    reason = ahead_reason(declared, fn.col(quoted(column)))
+    position = fn.lit(None).cast("string")
+    rejected = fn.struct(
+        reason.alias("reason"), position.alias("position"), fn.to_json(fn.struct("*")).alias("payload")
+    )
+    judged = rows.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
+    observed = judged if metric is None else _observed(judged, metric, fn.lit(None).cast("long"))
+    return DecodedInput(
+        rows=observed.where(fn.col(REJECTED).isNull()).drop(REJECTED), rejected=rejected_of(judged), metric=metric
+    )
+
+
+def _line_schema(source: FilesSource) -> ValueSchema:
+    return ValueSchema(format="json", columns=source.columns)
+
+
+def _split(
+    tried: DataFrame,
+    columns: Sequence[DeclaredColumn],
+    form: _Form,
+    declared: InputDeclaration,
+    metric: str | None,
+) -> DecodedInput:
     """Separate decoded rows from rejected ones."""
-    reason = _reason(columns, form)
+    reason = fn.coalesce(fn.col(f"{_VALUE}.{REJECTION}"), _ahead(columns, declared))
+    position = fn.to_json(fn.struct(*(fn.col(f"{RECORD_COLUMN}.{name}") for name in form.position)))
+    rejected = fn.struct(reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
+    judged = tried.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
+    observed = judged if metric is None else _observed(judged, metric, fn.col(f"{_VALUE}.{NUMBER}"))
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
-        rows=tried.where(reason.isNull()).select(*names, RECORD_COLUMN),
-        refused=tried.where(reason.isNotNull()).select(
-            reason.alias("reason"),
-            fn.to_json(fn.struct(*_of_record(form.position))).alias("position"),
-            fn.coalesce(_TEXT, fn.concat(fn.lit("0x"), fn.hex(f"{RECORD_COLUMN}.{form.content}"))).alias("payload"),
+        rows=observed.where(fn.col(REJECTED).isNull()).select(*names, RECORD_COLUMN),
+        rejected=rejected_of(judged),
+        metric=metric,
+    )
+
+
+def _ahead(columns: Sequence[DeclaredColumn], declared: InputDeclaration) -> Column:
+    """Why a decoded row is rejected by its event time, which may be a column of the value or of the record."""
+    if declared.watermark is None:
+        return fn.lit(None).cast("string")
+    name = declared.watermark.column
+    place = _VALUE if name in (column.name for column in columns) else RECORD_COLUMN
+    return ahead_reason(declared, fn.col(f"{place}.{quoted(name)}"))
+
+
+def rejected_of(judged: DataFrame) -> DataFrame:
+    """The rejected records of an input, from the rows below its metric."""
+    return judged.where(fn.col(REJECTED).isNotNull()).select(f"{REJECTED}.*")
+
+
+def _observed(judged: DataFrame, metric: str, number: Column) -> DataFrame:
+    """The rows with the metric of the rejected records. number: of a record that is kept, null for all others."""
+    return judged.observe(
+        metric,
+        fn.count_if(fn.col(REJECTED).isNotNull()).alias("count"),
+        fn.collect_list(fn.when(number.isNotNull(), fn.struct(number.alias("number"), f"{REJECTED}.*"))).alias(
+            "records"
         ),
     )
 
 
-def _tried(rows: DataFrame, columns: Sequence[DeclaredColumn], form: _Form) -> DataFrame:
-    """Every record with the text of its value and the result of decoding it."""
-    value = fn.col(form.content)
-    framed = fn.when(fn.startswith(value, fn.lit(MAGIC_BYTE)), fn.substr(value, fn.lit(PREFIX_BYTES + 1)))
-    text = fn.try_validate_utf8((framed if form.has_schema_id else value).cast("string"))
-    schema = spark_schema(columns).add(REJECTION, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REJECTION}
-    return rows.select(fn.struct("*").alias(RECORD_COLUMN), text.alias(_TEXT)).withColumn(
-        _VALUE, fn.from_json(_TEXT, schema, options)
-    )
+def _tried(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:
+    """Every record with the result of decoding its value."""
+    value = decoding_of(schema)(fn.col(form.content))
+    return rows.select(fn.struct("*").alias(RECORD_COLUMN), value.alias(_VALUE))
 
 
-def _tried_in_python(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:
-    """Every record with the result of decoding its value in Python. Such values have no text."""
-    value = decoding_of(schema, rejection=REJECTION)(fn.col(form.content))
-    return rows.select(
-        fn.struct("*").alias(RECORD_COLUMN), fn.lit(None).cast("string").alias(_TEXT), value.alias(_VALUE)
-    )
+def _payload(form: _Form) -> Column:
+    """The bytes of a value as the quarantine shows them: as text, or in hexadecimal."""
+    content = fn.col(f"{RECORD_COLUMN}.{form.content}")
+    shown = fn.concat(fn.lit("0x"), fn.hex(content))
+    if not form.is_text:
+        return shown
+    framed = fn.when(fn.startswith(content, fn.lit(MAGIC_BYTE)), fn.substr(content, fn.lit(PREFIX_BYTES + 1)))
+    return fn.coalesce(fn.try_validate_utf8((framed if form.has_schema_id else content).cast("string")), shown)
 
 
 def _json_lines(rows: DataFrame) -> DataFrame:
@@ -145,40 +203,13 @@ def _json_lines(rows: DataFrame) -> DataFrame:
     return lines.where(fn.trim(fn.col("value").cast("string")) != "")
 
 
-def _tried_csv(rows: DataFrame, source: FilesSource) -> DataFrame:
-    """Lines as records, parsed by Spark's reader of csv. The text of a valid line is composed from its columns.
-
-    The text depends on every column, and the reason for a rejection depends on the text. Otherwise Spark would parse
-    only the selected columns, and a line could be valid for decoded rows and malformed for rejected ones.
-    """
-    parsed = fn.struct(*(fn.col(quoted(column.name)) for column in source.columns))
-    line = fn.coalesce(fn.col(REJECTION), fn.to_csv(parsed)).cast("binary")
-    whole = fn.struct(*(fn.col(quoted(column.name)) for column in source.columns), REJECTION)
-    record = fn.struct(line.alias("value"), fn.col("_metadata.file_path").alias(_FILE))
-    return rows.select(
-        record.alias(RECORD_COLUMN), fn.try_validate_utf8(line.cast("string")).alias(_TEXT), whole.alias(_VALUE)
-    )
+def _csv(rows: DataFrame, source: FilesSource) -> DataFrame:
+    return decoded_csv(rows, source, value=_VALUE)
 
 
-def _reason(columns: Sequence[DeclaredColumn], form: _Form) -> Column:
-    """Why a record is rejected; null for a valid one."""
-    required = [column.name for column in columns if column.required]
-    absent = fn.concat_ws(
-        ", ", *(fn.when(fn.col(f"{_VALUE}.{quoted(name)}").isNull(), fn.lit(name)) for name in required)
-    )
-    content, rejection = fn.col(f"{RECORD_COLUMN}.{form.content}"), fn.col(f"{_VALUE}.{REJECTION}")
-    reason = fn.when(content.isNull(), fn.lit("the record has no value"))
-    if not form.is_text:
-        reason = reason.when(rejection.isNotNull(), rejection)
-    else:
-        if form.has_schema_id:
-            reason = reason.when(~fn.startswith(content, fn.lit(MAGIC_BYTE)), fn.lit(NO_PREFIX))
-        reason = reason.when(fn.col(_TEXT).isNull(), fn.lit(f"the {form.noun} is not UTF-8 text"))
-        reason = reason.when(
-            fn.col(_VALUE).isNull() | rejection.isNotNull(), fn.lit(f"the {form.noun} {form.mismatch}")
-        )
-    return reason.when(absent != "", fn.concat(fn.lit(f"the {form.noun} lacks "), absent))
-
-
-def _of_record(names: Sequence[str]) -> list[Column]:
-    return [fn.col(f"{RECORD_COLUMN}.{name}") for name in names]
+def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
+    """The decoded rows. A line that is rejected stops the stream with an error that names the file."""
+    reason = fn.col(f"{_VALUE}.{REJECTION}")
+    message = fn.concat(reason, fn.lit(", in "), fn.col(f"{RECORD_COLUMN}.{_FILE}"))
+    is_sound = fn.when(reason.isNotNull(), fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True))
+    return tried.where(is_sound).select(*(fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns))

@@ -17,7 +17,10 @@ from sluice.sources.kafka_clients import spark_options
 
 def read_stream(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:
     """Read records as they arrive. Offsets are kept in the checkpoint, never in a consumer group."""
-    return spark.readStream.format("kafka").options(**_options(source, connection), **_limits(source)).load()
+    options = {**_options(source, connection), **_limits(source)}
+    if isinstance(source.starting, datetime):
+        options["startingOffsetsByTimestampStrategy"] = "latest"  # a partition without records since then begins there
+    return spark.readStream.format("kafka").options(**options).load()
 
 
 def read_now(spark: SparkSession, source: KafkaSource, connection: KafkaConnection) -> DataFrame:

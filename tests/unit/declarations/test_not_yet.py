@@ -23,7 +23,7 @@ _WORKS_BELOW = {
     "schedule.": ("cron", "tables"),
     "trigger.": ("processing_time", "available_now", "once", "continuous_processing", "real_time"),
     "transformation.": ("python", "sql"),
-    "inputs.*.watermark.": ("column", "delay"),
+    "inputs.*.watermark.": ("column", "delay", "max_ahead"),
     "inputs.*.stream.rate.": ("rows_per_second",),
     "inputs.*.stream.kafka.": (
         "connection",
@@ -50,9 +50,9 @@ _WORKS_BELOW = {
         "archive_path",
         "schema_file",
     ),
-    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc"),
+    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc", "unit"),
     "inputs.*.static.files.": ("connection", "path", "format", "header", "schema_file"),
-    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc"),
+    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc", "unit"),
     "inputs.*.stream.delta.": ("connection", "path", "from_timestamp", "max_files_per_batch"),
     "inputs.*.static.delta.": ("connection", "path", "version", "as_of"),
     "inputs.*.static.jdbc.": ("connection", "table"),
@@ -64,7 +64,7 @@ _WORKS_BELOW = {
             "version",
             "registry",
             "message",
-            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc")),
+            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit")),
         )
         for kind in ("kafka", "kinesis")
     },

@@ -1,0 +1,137 @@
+"""Decodes blocks of JSON objects into Arrow columns. A value becomes exactly what it says, or it is rejected.
+
+msgspec checks the JSON and the type of every value, `json_columns` what a column holds, `repeated_keys` the keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from sluice.declarations.value_declaration import Column, ValueColumn
+from sluice.record_values.arrow_columns import Column as ArrowColumn
+from sluice.record_values.json_columns import column_builder, field_builders
+from sluice.record_values.json_types import json_type, object_type
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, too_large
+from sluice.record_values.repeated_keys import repeated_keys
+
+NO_VALUE = "the record has no value"
+NOT_UTF8 = "the value is not UTF-8 text"
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBlock:
+    """The columns of a block of values, and why some are rejected.
+
+    columns: one for each declared column, of the length of the block; null where a value is rejected.
+    rejections: the reason by the index of a rejected value.
+    """
+
+    columns: Sequence[ArrowColumn]
+    rejections: dict[int, str] = field(default_factory=dict)
+
+
+class JsonBlockDecoder:
+    """Decodes blocks of JSON objects.
+
+    Parameters
+    ----------
+    columns: the declared columns. Fields that have no column are left out.
+
+    Raises
+    ------
+    ValueError: when a column has a type that no JSON value can have.
+    """
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        declared = tuple(columns)
+        units = {column.name: column.unit for column in declared if isinstance(column, ValueColumn)}
+        types = [(column.name, int if units.get(column.name) else json_type(column.column_type)) for column in declared]
+        self._decoder = msgspec.json.Decoder(object_type(types))
+        self._fields = field_builders(
+            (column.name, column_builder(column.column_type, unit=units.get(column.name))) for column in declared
+        )
+        self._required = [column.name for column in declared if column.required]
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedBlock:
+        """Decode a block of values; a null is rejected like any other value that is not a JSON object."""
+        rejections: dict[int, str] = {}
+        places, objects = self._objects(values, rejections)
+        texts = [value for index in places if (value := values[index]) is not None]
+        misfits = {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, objects).items()}
+
+        def report(index: int, path: str, need: str) -> None:
+            misfits.setdefault(index, f"the value does not fit the declared columns: expected {need}, at `{path}`")
+
+        columns = [build([get(one) for one in objects], f"$.{name}", report) for name, get, build in self._fields]
+        self._report_absent(columns, misfits)
+        rejections |= {places[index]: reason for index, reason in misfits.items()}
+        return DecodedBlock(columns=_spread(columns, places, rejections, len(values)), rejections=rejections)
+
+    def _objects(self, values: Sequence[bytes | None], rejections: dict[int, str]) -> tuple[Sequence[int], list[Any]]:
+        """The decoded objects and where each comes from; what is rejected is added to `rejections`."""
+        decode = self._decoder.decode
+        try:
+            if pa.array(values, pa.binary()).cast(pa.string()).nbytes < LARGEST_VALUE_BYTES:
+                return range(len(values)), [decode(value) for value in values]  # type: ignore[arg-type]  # a null raises
+        except (ValueError, TypeError, RecursionError):  # the errors of msgspec and of Arrow are ValueErrors
+            pass
+        places, objects = [], []
+        for index, value in enumerate(values):
+            decoded = self._decoded(value)
+            if isinstance(decoded, str):
+                rejections[index] = decoded
+            else:
+                places.append(index)
+                objects.append(decoded)
+        return places, objects
+
+    def _decoded(self, value: bytes | None) -> Any:
+        """A decoded object, or the reason why there is none."""
+        if value is None:
+            return NO_VALUE
+        if len(value) > LARGEST_VALUE_BYTES:
+            return too_large(value)
+        try:
+            value.decode()
+            return self._decoder.decode(value)
+        except UnicodeDecodeError:
+            return NOT_UTF8
+        except msgspec.ValidationError as error:
+            return f"the value does not fit the declared columns: {error}"
+        except RecursionError:
+            return "the value is nested too deeply"
+        except ValueError as error:
+            if _HALF_CHARACTER.search(value):
+                return "the value is not JSON: half of a character, a lone surrogate, is no text"
+            return f"the value is not JSON: {error}"
+
+    def _report_absent(self, columns: Sequence[ArrowColumn], misfits: dict[int, str]) -> None:
+        names = [name for name, _, _ in self._fields]
+        absent: dict[int, list[str]] = {}
+        for name in self._required:
+            column = columns[names.index(name)]
+            if column.null_count:
+                for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+                    absent.setdefault(index, []).append(name)
+        for index, lacking in absent.items():
+            misfits.setdefault(index, f"the value lacks {', '.join(lacking)}")
+
+
+def _spread(
+    columns: Sequence[ArrowColumn], places: Sequence[int], rejections: dict[int, str], length: int
+) -> list[ArrowColumn]:
+    """The columns with a null in the place of each rejected value."""
+    if not rejections:
+        return list(columns)
+    taken: list[int | None] = [None] * length
+    for index, place in enumerate(places):
+        taken[place] = None if place in rejections else index
+    indices = pa.array(taken, pa.int64())
+    return [column.take(indices) for column in columns]

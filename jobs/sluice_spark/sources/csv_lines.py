@@ -1,0 +1,146 @@
+"""Lines of csv files with the result of decoding each. The columns of a file are those that its first line names.
+
+Spark splits a file into fields and reads it with one task, so that the first row of a file is its first line. What it
+calls malformed is a line with more or fewer fields than there are columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructField, StructType
+
+from sluice.declarations.source_declarations import FilesSource
+from sluice.declarations.value_declaration import RECORD_COLUMN, Column
+from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, line_of, split_line
+from sluice.record_values.json_decoding import DecodedBlock
+from sluice_spark.session.spark_types import spark_schema
+from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, task_number
+
+if TYPE_CHECKING:
+    Block: TypeAlias = pa.Array[Any]
+    Parts: TypeAlias = tuple[pa.Array[Any], ...]
+else:
+    Block, Parts = pa.Array, tuple[pa.Array, ...]  # Spark evaluates the hints of the function
+
+UNFIT = "_sluice_unfit"
+"""The column in which Spark returns a line that has more or fewer fields than there are columns."""
+
+_FILE, _LINE, _IS_HEADER = "file", "_sluice_line", "_sluice_is_header"
+
+CSV_OPTIONS = {
+    "header": "false",
+    "multiLine": "true",
+    "quote": '"',
+    "escape": '"',
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": UNFIT,
+    "nullValue": "\x00",  # no field is this text: only an empty field without quotation marks is null
+    "emptyValue": "",
+}
+"""How Spark splits lines into fields: as RFC 4180 says. A file is read by one task, whatever its size."""
+
+
+def csv_schema(columns: Sequence[Column]) -> StructType:
+    """The fields of a line, as many as there are columns, and the text of a line that has more or fewer."""
+    fields = [StructField(_field(index), StringType()) for index in range(len(columns))]
+    return StructType([*fields, StructField(UNFIT, StringType())])
+
+
+def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str) -> DataFrame:
+    """Lines as records with their text, if rejected, and their file, beside a struct of columns named `value`."""
+    struct = _struct_of(source.columns)
+
+    def decode(parts: Iterator[Parts]) -> Iterator[Block]:
+        lines = _Lines(CsvBlockDecoder(source.columns), has_header=source.header)
+        number, kind = task_number(), to_arrow_type(struct)
+        for columns in parts:
+            yield lines.decoded(columns, kind, first=number)
+            number += len(columns[0])
+
+    decoding = arrow_udf(decode, returnType=struct).asNondeterministic()  # type: ignore[call-overload]  # the kind follows from the hints of `decode`
+    fields = [fn.col(_field(index)) for index in range(len(source.columns))]
+    file = fn.col("_metadata.file_path")
+    decoded = rows.withColumn(value, decoding(*fields, fn.col(UNFIT), file))
+    record = fn.struct(fn.col(f"{value}.{_LINE}").alias("value"), file.alias(_FILE))
+    return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(record.alias(RECORD_COLUMN), value)
+
+
+def _struct_of(columns: Sequence[Column]) -> StructType:
+    decoded = spark_schema(columns).add(REJECTION, StringType()).add(NUMBER, LongType())
+    return decoded.add(_LINE, BinaryType()).add(_IS_HEADER, BooleanType())
+
+
+def _field(index: int) -> str:
+    return f"_sluice_field_{index}"
+
+
+class _Lines:
+    """Decodes the lines of one file after the other; remembers where the columns of the current file are."""
+
+    def __init__(self, decoder: CsvBlockDecoder, *, has_header: bool) -> None:
+        self._decoder = decoder
+        self._has_header = has_header
+        self._file: str | None = None
+        self._places: tuple[int, ...] | str = tuple(range(len(decoder.names)))
+
+    def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
+        """The decoded lines of a block, and its headers. columns: the fields, the whole lines, the files.
+
+        first: the number of the first line.
+        """
+        files = columns[-1].to_pylist()
+        begins = [index for index, file in enumerate(files) if index == 0 or file != files[index - 1]]
+        parts: list[Any] = []
+        for begin, end in zip(begins, [*begins[1:], len(files)], strict=True):
+            part, number = [column.slice(begin, end - begin) for column in columns], first + begin
+            if self._has_header and files[begin] != self._file:
+                self._places = self._places_in(part)
+                parts.append(_struct([*[pa.nulls(1)] * (kind.num_fields - 1), pa.array([True])], kind))
+                part, number = [column.slice(1) for column in part], number + 1
+            self._file = files[begin]
+            parts.append(self._decoded(part[:-2], part[-2], kind, first=number))
+        return pa.concat_arrays(parts) if parts else pa.array([], kind)
+
+    def _places_in(self, part: Sequence[Any]) -> tuple[int, ...] | str:
+        whole = part[-2][0].as_py()
+        header = split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]]
+        return header_places(header, self._decoder.names)
+
+    def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
+        block = self._block(texts, unfit)
+        indexes = range(len(unfit))
+        lines = [_line(texts, unfit, index) if index in block.rejections else None for index in indexes]
+        reasons = pa.array([block.rejections.get(index) for index in indexes], pa.string())
+        numbers = pa.array(kept_numbers(lines, block.rejections, first=first), pa.int64())
+        are_headers = pa.array([False] * len(unfit), pa.bool_())
+        return _struct([*block.columns, reasons, numbers, pa.array(lines, pa.binary()), are_headers], kind)
+
+    def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
+        if isinstance(self._places, str):
+            refused = dict.fromkeys(range(len(unfit)), self._places)
+            return DecodedBlock(columns=[pa.nulls(len(unfit))] * len(texts), rejections=refused)
+        block = self._decoder.decode([texts[place] for place in self._places])
+        wrong = {
+            index: f"the line has {len(split_line(line))} fields, not {len(texts)}"
+            for index, line in enumerate(unfit.to_pylist() if unfit.null_count < len(unfit) else ())
+            if line is not None
+        }
+        return DecodedBlock(columns=block.columns, rejections={**block.rejections, **wrong})
+
+
+def _line(texts: Sequence[Any], unfit: Any, index: int) -> bytes:
+    whole: str | None = unfit[index].as_py()
+    return (whole if whole is not None else line_of([text[index].as_py() for text in texts])).encode()
+
+
+def _struct(columns: Sequence[Any], kind: pa.DataType) -> Any:
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    same = [one if one.type == to.type else one.cast(to.type) for one, to in zip(columns, fields, strict=True)]
+    return pa.StructArray.from_arrays(same, fields=fields)

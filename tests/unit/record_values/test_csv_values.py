@@ -1,0 +1,107 @@
+"""A field of csv becomes exactly what it says, or its line is rejected with the reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice.declarations.value_declaration import ValueColumn
+from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, line_of, split_line
+
+EXACT: list[tuple[str, str | None, Any]] = [
+    ("string", "", ""),
+    ("string", " padded ", " padded "),
+    ("boolean", "True", True),
+    ("int", "-5", -5),
+    ("long", "9223372036854775807", 9223372036854775807),
+    ("double", "1e3", 1000.0),
+    ("float", "0.5", 0.5),
+    ("decimal(6, 2)", "1.250", Decimal("1.25")),
+    ("date", "2026-01-31", date(2026, 1, 31)),
+    ("timestamp", "2026-01-31 12:00:00", datetime(2026, 1, 31, 12)),  # noqa: DTZ001  # a local time
+    ("timestamptz", "2026-01-31T12:00:00+01:00", datetime(2026, 1, 31, 11, tzinfo=UTC)),
+    ("timestamptz unit milliseconds", "1706702400000", datetime(2024, 1, 31, 12, tzinfo=UTC)),
+    ("binary", "ab", b"ab"),
+    *((kind, None, None) for kind in ("string", "int", "timestamptz")),
+]
+
+REJECTED: list[tuple[str, str, str]] = [
+    ("string", "caf\N{REPLACEMENT CHARACTER}", "the line is not UTF-8 text, at `x`"),
+    ("boolean", "1", "true or false"),
+    ("boolean", "yes", "true or false"),
+    ("int", "", "a whole number of 32 bits"),
+    ("int", "1.0", "a whole number of 32 bits"),
+    ("int", " 1", "a whole number of 32 bits"),
+    ("int", "2147483648", "a whole number of 32 bits"),
+    ("int", "0x10", "a whole number of 32 bits"),
+    ("long", "9223372036854775808", "a whole number of 64 bits"),
+    ("double", "1e400", "a number of 64 bits"),
+    ("double", "NaN", "a number of 64 bits"),
+    ("double", "Infinity", "a number of 64 bits"),
+    ("double", "1,5", "a number of 64 bits"),
+    ("float", "1e39", "a number of 32 bits"),
+    ("decimal(6, 2)", "1.239", "holds exactly"),
+    ("decimal(6, 2)", "12345.6", "holds exactly"),
+    ("date", "31.01.2026", "a date such as"),
+    ("date", "2026-01-31 00:00:00", "a date such as"),
+    ("date", "2026", "a date such as"),
+    ("timestamp", "2026-01-31", "without a zone"),
+    ("timestamp", "2026-01-31T12:00:00Z", "without a zone"),
+    ("timestamptz", "2026-01-31T12:00:00", "a date, a time and a zone"),
+    ("timestamptz", "12:30", "a date, a time and a zone"),
+    ("timestamptz", "2026-01-31T12:00:00.1234567Z", "at most six digits"),
+    ("timestamptz unit milliseconds", "1706702400000.5", "a whole number of 64 bits"),
+    ("uuid", "no", "a UUID"),
+]
+
+
+def decoder(text: str) -> CsvBlockDecoder:
+    """A decoder of one column `x`, of a type and perhaps a unit."""
+    kind, _, unit = text.partition(" unit ")
+    return CsvBlockDecoder(
+        [ValueColumn.model_validate({"name": "x", "type": kind, **({"unit": unit} if unit else {})})]
+    )
+
+
+@pytest.mark.parametrize(("kind", "sent", "expected"), EXACT)
+def test_a_field_becomes_what_it_says(kind: str, sent: str | None, expected: Any) -> None:
+    block = decoder(kind).decode([pa.array([sent, None], pa.string())])
+    assert (block.rejections, block.columns[0].to_pylist()) == ({}, [expected, None])
+
+
+@pytest.mark.parametrize(("kind", "sent", "reason"), REJECTED)
+def test_a_field_that_is_not_exact_rejects_its_line(kind: str, sent: str, reason: str) -> None:
+    block = decoder(kind).decode([pa.array([None, sent], pa.string())])
+    assert list(block.rejections) == [1]
+    assert reason in block.rejections[1]
+
+
+def test_columns_are_matched_by_their_names() -> None:
+    assert header_places(["amount", "customer"], ("customer", "amount")) == (1, 0)
+    assert header_places(["\N{ZERO WIDTH NO-BREAK SPACE}a", "b"], ("a", "b")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (["a"], "the first line of the file lacks b"),
+        (["a", "b", "c"], "the first line of the file has c, which is not declared"),
+        (["a", "A"], "the first line of the file lacks b, has A, which is not declared"),
+        (["a", "b", "b"], "the first line of the file has b twice"),
+        (["1", "2"], "the first line of the file lacks a, lacks b, has 1, which is not declared, has 2, which is not "
+         "declared"),
+        (["a", None], "the first line of the file lacks b, has a column without a name, which is not declared"),
+    ],
+)  # fmt: skip
+def test_a_header_that_lacks_or_adds_columns_is_refused(header: list[str | None], problem: str) -> None:
+    assert header_places(header, ("a", "b")) == problem
+
+
+def test_lines_are_written_as_they_are_split() -> None:
+    fields = ['a "quoted" word', "b,c", " d "]
+    assert split_line(line_of(fields)) == fields
+    assert line_of(["1", None]) == "1,"
