@@ -183,7 +183,7 @@ def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_don
     ]
 
 
-@pytest.mark.parametrize("guard", [None])
+@pytest.mark.parametrize("guard", [None, Guard.HELD_TABLE])
 def test_a_garbage_collection_after_the_check_does_not_open_the_fence(
     by_region: Workshop, stream_name: str, guard: Guard | None
 ) -> None:
