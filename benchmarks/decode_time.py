@@ -57,6 +57,10 @@ WIDE = {
 }
 
 
+_EXPECTED: dict[str, tuple[Any, ...]] = {}
+"""What the table of a topic holds, by the topic: for the way whose own table is not compared."""
+
+
 def small_record(number: int) -> dict[str, Any]:
     """A record of four fields."""
     at = f"2026-01-01T00:{number % 60:02}:00Z"
@@ -168,9 +172,6 @@ class Decoding:
         return _EXPECTED[self.shape.topic]
 
 
-_EXPECTED: dict[str, tuple[Any, ...]] = {}
-
-
 def fill(stack: Stack, record: Record, *, rows: int, malformed_every: int = 0) -> str:
     """A topic of two partitions with so many JSON records; its name."""
     name = f"b{uuid4().hex}"
@@ -212,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.up(("postgres", "seaweedfs", "kafka"))
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers that decode need our packages
         shapes = {
             "small": shape_of(stack, SMALL, small_record, rows=options.rows, batches=options.batches),
             "wide": shape_of(stack, WIDE, wide_record, rows=options.wide_rows, batches=options.batches),
