@@ -50,6 +50,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.crash_table
 	$(BIN)/python -m tests.faults.expired_input
 	SLUICE_TEST_ALL_PAIRS=1 $(PYTEST) tests/integration/launching/test_compound_failures.py --timeout=1200
+	$(BIN)/python -m tests.faults.supervision_sequences
 	@$(MAKE) --no-print-directory drill-supervision
 
 drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's streams run; part of drill

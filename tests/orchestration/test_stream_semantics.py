@@ -22,11 +22,11 @@ from sluice.ledger.runs import find_run, recent_runs
 RECONCILER = "stream_reconciler"
 
 
-def _reconciled(airflow: RunningAirflow) -> str:
-    """Let the reconciler look now instead of at the next minute; its log."""
+def _reconciled(airflow: RunningAirflow, *, state: str = "success") -> str:
+    """Let the reconciler look now instead of at the next minute; its log. state: failed while a stream is unhealthy."""
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{RECONCILER}").is_success, within_seconds=DEADLINE_SECONDS)
     run = airflow.trigger(RECONCILER)
-    airflow.await_task(RECONCILER, "reconcile", "success", run_id=run)
+    airflow.await_task(RECONCILER, "reconcile", state, run_id=run)
     return airflow.log(RECONCILER, "reconcile", run)
 
 
@@ -99,7 +99,7 @@ def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_t
     refused, _ = started(airflow, "edited_badly")
     write_continuous_stream(airflow.pipelines, "edited", writes="silver.edited", more="engine: {driver_memory: 600m}\n")
     write_continuous_stream(airflow.pipelines, "edited_badly", reads="gold.first", writes="silver.edited_badly")
-    log = _reconciled(airflow)
+    log = _reconciled(airflow, state="failed")
     again = await_running(airflow, "edited", after=followed)
     ended = find_run(airflow.ledger, followed.run_id)
     assert (ended.state, ended.reason) == (RunState.FINISHED, "stopped as requested")
@@ -107,6 +107,7 @@ def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_t
     assert again.declaration_digest != followed.declaration_digest
     assert "input rows was `iceberg table=bronze.flights` and is now `iceberg table=gold.first`" in log
     assert "reason=change_refused" in log
+    assert "state=change refused Run" in log, "it is red as long as the stream cannot follow"
     assert lives(refused)
     assert find_run(airflow.ledger, refused.run_id).is_live
 

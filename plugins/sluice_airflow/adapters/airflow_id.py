@@ -11,7 +11,8 @@ from sluice.ledger.connection import Ledger
 from sluice.processes.deadline import wait_until
 
 AIRFLOW_ID = "sluice_airflow_id"
-"""The Variable. A deployment may set it itself (`AIRFLOW_VAR_SLUICE_AIRFLOW_ID`) and keep it over a new database."""
+"""The Variable. It must not be set from outside (`AIRFLOW_VAR_…`, a secrets backend): a new metadata database, in which
+every DAG is paused, would pass for the old one, in which a person has paused them all."""
 
 _NAMED_WITHIN_SECONDS = 10.0
 """How long another task of this Airflow may take between claiming the ledger and storing the id."""
