@@ -108,6 +108,22 @@ def test_a_triggerer_that_starts_again_announces_what_it_missed_and_nothing_twic
     assert (missed["publication_key"], missed["rows"]) in (("flowing:2:0", 2), ("flowing:2:0", 3))
 
 
+def test_an_event_that_airflow_has_not_stored_yet_is_raised_again(table: str, ledger: Ledger) -> None:
+    """The triggerer keeps events in memory for about a second; one that ends meanwhile has stored none of them."""
+    publish(ledger, 0, rows=3)
+
+    async def raise_and_end() -> None:
+        telling = PublicationTrigger(table=table, poll_seconds=60).run()
+        event: TriggerEvent = await asyncio.wait_for(anext(telling), 20)
+        assert event.payload["publication_key"] == "flowing:1:0"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(telling), 1.0)
+
+    asyncio.run(raise_and_end())
+    (again,) = told(table, events=1)
+    assert again["publication_key"] == "flowing:1:0"
+
+
 def test_nothing_new_is_not_announced(table: str, ledger: Ledger) -> None:
     assert silent(table)
 

@@ -106,7 +106,7 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
 
 
 def record_dag_pause(ledger: Ledger, stream: str, *, airflow: str, is_paused: bool) -> None:
-    """Record whether the DAG of a stream is paused. Called when that has changed.
+    """Record whether the DAG of a stream is paused, at the database's time.
 
     Raises
     ------

@@ -149,7 +149,7 @@ class LedgerOwner(LedgerTable):
 
 
 class DagPauseSeen(LedgerTable):
-    """Whether the DAG of a stream was paused when its Airflow was last asked, and since when."""
+    """Whether the DAG of a stream was paused when its Airflow was last asked."""
 
     __tablename__ = "dag_pauses"
 

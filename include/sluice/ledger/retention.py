@@ -165,17 +165,28 @@ def _sum(known: Row[Any], gone: Sequence[Row[Any]]) -> dict[str, Any]:
 
 
 def _archive_runs(ledger: Ledger, kept_for: timedelta) -> int:
+    archived = 0
+    while True:
+        with ledger.transaction() as connection:
+            moved = len(connection.execute(_some_runs_archived(kept_for)).all())
+        archived += moved
+        if moved < _AT_ONCE:
+            return archived
+
+
+def _some_runs_archived(kept_for: timedelta) -> Any:
+    """The statement that moves some old runs; all at once may take longer than a statement may."""
+    some = select(Run.run_id).where(_has_ended(kept_for)).limit(_AT_ONCE).subquery()
     gone = (
         delete(Run)
-        .where(_has_ended(kept_for))
+        .where(Run.run_id == some.c.run_id)
         .returning(Run.run_id, Run.stream, Run.ended_at, _whole_row())
         .cte("gone")
     )
     archived = insert(ArchivedRun).from_select(
         ["run_id", "stream", "ended_at", "run"], select(gone.c.run_id, gone.c.stream, gone.c.ended_at, gone.c.whole)
     )
-    with ledger.transaction() as connection:
-        return len(connection.execute(archived.returning(ArchivedRun.run_id)).all())
+    return archived.returning(ArchivedRun.run_id)
 
 
 def _whole_row() -> Any:

@@ -5,6 +5,7 @@
 | unpaused | whatever        | the stream is suspended by a paused DAG        | RESUME  | a person unpaused it         |
 | unpaused | whatever        | else                                           | NOTHING |                              |
 | paused   | unpaused        | its newest DAG run failed, or it was given up  | NOTHING | Airflow paused it, no person |
+| paused   | unpaused        | a person has started the stream since that look| NOTHING | which came last is unknown   |
 | paused   | unpaused        | else                                           | SUSPEND | a person paused it           |
 | paused   | paused, unknown | whatever                                       | NOTHING | nothing has changed          |
 
@@ -14,6 +15,7 @@ requested. What another Airflow said does not count.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from sluice.ledger.records.dag_pause import DagObservation, DagPause
@@ -28,7 +30,12 @@ class PauseEffect(StrEnum):
 
 
 def decide_about_pause(
-    dag: DagObservation, *, known: DagPause | None, is_suspended: bool, is_given_up: bool
+    dag: DagObservation,
+    *,
+    known: DagPause | None,
+    is_suspended: bool,
+    is_given_up: bool,
+    started_at: datetime | None = None,
 ) -> PauseEffect:
     """Decide what an observed DAG means for its stream; the table above is the whole rule.
 
@@ -37,14 +44,17 @@ def decide_about_pause(
     known: what was recorded when Airflow was last asked.
     is_suspended: whether a paused DAG suspends the stream now.
     is_given_up: whether the stream was given up: its red task makes Airflow pause the DAG.
+    started_at: when a person last asked that the stream runs; unset: never, or it was stopped since.
     """
     if not dag.is_paused:
         return PauseEffect.RESUME if is_suspended else PauseEffect.NOTHING
     was_unpaused = known is not None and known.airflow == dag.airflow and not known.is_paused
-    is_by_person = was_unpaused and not dag.has_failed and not is_given_up
+    # A stream that a person started must not go down silently; one that runs beside a paused DAG is seen.
+    is_older = known is not None and started_at is not None and started_at > known.observed_at
+    is_by_person = was_unpaused and not dag.has_failed and not is_given_up and not is_older
     return PauseEffect.SUSPEND if is_by_person and not is_suspended else PauseEffect.NOTHING
 
 
 def is_news(dag: DagObservation, known: DagPause | None) -> bool:
-    """Whether an observation differs from what is recorded, and so is to be recorded."""
+    """Whether an observation differs from the recorded one."""
     return known is None or (known.airflow, known.is_paused) != (dag.airflow, dag.is_paused)

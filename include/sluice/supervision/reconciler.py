@@ -14,6 +14,7 @@ from sluice.ledger.desired_states import find_desired_state, resume, suspend
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import Actor, Event, EventAction
+from sluice.ledger.records.run import DesiredState
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
@@ -95,11 +96,13 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     """
     ledger = supervisor.ledger
     known = find_dag_pause(ledger, wanted.name)
+    desired = find_desired_state(ledger, wanted.name)
     effect = decide_about_pause(
         dag,
         known=known,
-        is_suspended=find_desired_state(ledger, wanted.name).suspension is SuspensionCause.PAUSED,
+        is_suspended=desired.suspension is SuspensionCause.PAUSED,
         is_given_up=dag.is_paused and is_news(dag, known) and _is_given_up(supervisor, wanted),
+        started_at=desired.requested_at if desired.desired_state is DesiredState.RUNNING else None,
     )
     # Recorded last: a change whose effect was lost in between is noticed again.
     if effect is PauseEffect.SUSPEND:
@@ -108,8 +111,7 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     elif effect is PauseEffect.RESUME:
         event = _pause_event(supervisor, wanted.name, EventAction.RESUME, "dag_unpaused", _EFFECTS[effect])
         resume(ledger, wanted.name, event=event)
-    if is_news(dag, known):
-        record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
+    record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
     return _EFFECTS[effect]
 
 

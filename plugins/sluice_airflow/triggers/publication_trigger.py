@@ -26,8 +26,8 @@ class PublicationTrigger(BaseEventTrigger):
     """Fires for publications of continuous streams on a table, for ever.
 
     Streams that run by a schedule are not watched: their own task raises the event when it ends. What was announced is
-    remembered in the ledger after Airflow has taken the event: a triggerer that dies in between repeats it, and
-    nothing is lost while none runs.
+    remembered in the ledger with the next look: Airflow keeps an event in memory for about a second before it stores
+    it. A triggerer that dies meanwhile repeats the event, and none is lost.
 
     Parameters
     ----------
@@ -65,16 +65,20 @@ class PublicationTrigger(BaseEventTrigger):
         loop = asyncio.get_running_loop()
         known_until = loop.time()
         is_away = False
+        raised: list[UnannouncedPublications] = []
         while True:
             if loop.time() >= known_until:
                 writers = await asyncio.to_thread(continuous_writers, self.table)
                 known_until = loop.time() + _WRITERS_SECONDS
             try:
+                while raised:
+                    await record_announcement(ledger_url, raised[0])
+                    raised.pop(0)
                 for stream, output in writers.items():
                     publications = await observe_unannounced(ledger_url, table=self.table, stream=stream, output=output)
                     if publications is not None:
                         yield TriggerEvent(payload_of(publications))  # type: ignore[no-untyped-call]  # Airflow's own
-                        await record_announcement(ledger_url, publications)
+                        raised.append(publications)
                 is_away = False
             except LedgerError as error:
                 if not is_away:

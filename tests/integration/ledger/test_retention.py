@@ -101,6 +101,7 @@ def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "RUNS_KEPT_OF_A_STREAM", 2)
+    monkeypatch.setattr(retention, "_AT_ONCE", 3)  # several transactions
     for number in range(5):
         run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
         record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=f"reason {number}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -44,3 +44,17 @@ def test_a_pause_counts_when_a_person_made_it(
     dag: DagObservation, before: DagPause | None, is_suspended: bool, is_given_up: bool, effect: PauseEffect
 ) -> None:
     assert decide_about_pause(dag, known=before, is_suspended=is_suspended, is_given_up=is_given_up) is effect
+
+
+def test_a_start_that_may_be_newer_than_the_pause_is_kept() -> None:
+    """Found by the model: a person pauses the DAG and starts the stream before anybody has looked at the DAG."""
+    looked_at = WAS_UNPAUSED.observed_at
+    for started_at, effect in (
+        (looked_at + timedelta(seconds=1), PauseEffect.NOTHING),
+        (looked_at, PauseEffect.SUSPEND),
+        (None, PauseEffect.SUSPEND),
+    ):
+        decided = decide_about_pause(
+            PAUSED, known=WAS_UNPAUSED, is_suspended=False, is_given_up=False, started_at=started_at
+        )
+        assert decided is effect

@@ -21,7 +21,7 @@ class DagObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagPause:
-    """Whether the DAG of a stream was paused when an Airflow was last asked. observed_at: since when it was so."""
+    """Whether the DAG of a stream was paused when an Airflow was last asked. observed_at: when."""
 
     stream: str
     airflow: str
