@@ -51,13 +51,16 @@ NEVER = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How the source is written and expired. keep_seconds, every_seconds: of the expiry. away_seconds: the driver's."""
+    """How the source is written and expired. keep_seconds, every_seconds: of the expiry. away_seconds: the driver's.
+
+    pause_seconds: of the writer; longer than a batch takes, or the stream falls behind without any fault.
+    """
 
     batches: int
     keep_seconds: float
     every_seconds: float
     away_seconds: float
-    pause_seconds: float = 0.4
+    pause_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class ExpiryDrill:
         self.workshop.declare_stream(
             self.stream,
             sql="SELECT id, number FROM records",
-            inputs={"records": {"stream": {"iceberg": {"table": source, "max_files_per_batch": 1}}}},
+            inputs={"records": {"stream": {"iceberg": {"table": source}}}},
             outputs={"copies": {"iceberg": {"table": target, **(merge if self.way == "merge" else {})}}},
             mode="continuous",
             trigger={"processing_time": "200 milliseconds"},
@@ -270,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=float, default=60)
     parser.add_argument("--every", type=float, default=20)
     parser.add_argument("--away", type=float, default=180)
+    parser.add_argument("--pause", type=float, default=1.5)
     parser.add_argument("--ways", nargs="+", choices=("append", "merge"), default=["append", "merge"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -278,6 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep_seconds=options.keep,
         every_seconds=options.every,
         away_seconds=options.away,
+        pause_seconds=options.pause,
     )
     reports = []
     with drill_workshops() as drill:
