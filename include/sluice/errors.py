@@ -13,6 +13,9 @@ SluiceError
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
 ├── LaunchError                     a driver cannot be started
+├── JvmLostError                    the JVM of a driver ended by itself, or does not answer any more
+│   ├── JvmKilledError              a signal ended the JVM of a driver
+│   └── MemoryKillError             the kernel killed a process of a driver, because memory ran out
 ├── ClusterError                    a cluster's API does not answer, or refuses; the application's state is unknown
 ├── LakehouseError                  a table, the catalog or the object store refuses
 ├── RegistryError                   a schema registry refuses, or holds no schema that can be used
@@ -196,6 +199,24 @@ class LaunchError(SluiceError):
     """A driver cannot be started."""
 
     failure_reason = FailureReason.LAUNCH_FAILED
+
+
+class JvmLostError(SluiceError):
+    """The JVM of a driver ended by itself, or its connection is lost, so the driver's Python cannot go on."""
+
+    failure_reason = FailureReason.DRIVER_LOST
+
+
+class JvmKilledError(JvmLostError):
+    """A signal ended the JVM of a driver."""
+
+    failure_reason = FailureReason.DRIVER_KILLED
+
+
+class MemoryKillError(JvmLostError):
+    """The kernel killed the JVM or a worker of a driver, because memory ran out."""
+
+    failure_reason = FailureReason.OUT_OF_MEMORY
 
 
 class ClusterError(SluiceError):

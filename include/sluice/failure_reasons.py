@@ -234,7 +234,7 @@ class FailureReason(StrEnum):
         "table_diverged",
         _K,
         "table and checkpoint are inconsistent",
-        "Do not restart the stream; find who rolled back or wrote the table, and restore both together.",
+        "Do not restart the stream; find who rolled back or wrote the table, and do what the message says.",
     )
 
     COMMIT_CONFLICT = (

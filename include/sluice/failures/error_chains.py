@@ -60,7 +60,7 @@ _ERRNO = re.compile(r"^\[Errno (?P<number>\d+)\]")
 def chain_of(error: BaseException) -> ErrorChain:
     """Return the chain of an exception of this process, with its causes in Spark's JVM and in its Python workers."""
     links: list[ErrorLink] = []
-    for one in _with_causes(error):
+    for one in with_causes(error):
         links += _links_of(one)
     return _bounded(links)
 
@@ -75,7 +75,8 @@ def chain_in(text: str) -> ErrorChain:
     return _bounded(links)
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, the one that it was raised from or while handling, and so on."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

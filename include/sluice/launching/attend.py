@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sluice.processes.log_rotation import keep_rotating
+from sluice.processes.memory_kills import MemoryKillWatch
 
 _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
 """The future driver: waits for a line, then becomes the command under the same process id. When the attendant dies
@@ -43,9 +44,10 @@ def main() -> NoReturn:
     os.close(arguments.report_fd)
     _open_gate(driver, is_recorded)
     keep_rotating(arguments.log_file)
+    kills = MemoryKillWatch().start()
     _wait_for_end(driver)
     if is_recorded:
-        _record_exit(arguments, driver.returncode)
+        _record_exit(arguments, driver.returncode, is_memory_kill=kills.has_killed())
     sys.exit(0)
 
 
@@ -106,12 +108,12 @@ def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def _record_exit(arguments: argparse.Namespace, exit_code: int) -> None:
+def _record_exit(arguments: argparse.Namespace, exit_code: int, *, is_memory_kill: bool) -> None:
     """Write the note, record the exit in the ledger, remove the note."""
     from sluice.errors import LedgerError
     from sluice.launching.driver_records import exit_of, record_driver_exit, remove_exit_note, write_exit_note
 
-    ended = exit_of(exit_code, arguments.log_file)
+    ended = exit_of(exit_code, arguments.log_file, is_memory_kill=is_memory_kill)
     try:
         write_exit_note(arguments.log_file, ended)
     except OSError as error:  # a full disk must not prevent the record in the ledger

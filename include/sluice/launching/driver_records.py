@@ -39,6 +39,8 @@ _REASON_CHARACTERS = 1_000
 _SIGNAL_OFFSET = 128
 """A shell and a JVM report a signal as 128 plus its number."""
 
+_KILLED = "killed by SIGKILL"
+
 
 def record_driver_process(*, ledger_url: str, run_id: str, pid: int, log_file: Path) -> ProcessIdentity:
     """Bind a run to the process that waits to become its driver.
@@ -122,19 +124,24 @@ def remove_exit_note(log_file: Path) -> None:
     exit_note_path(log_file).unlink(missing_ok=True)
 
 
-def exit_of(exit_code: int, log_file: Path) -> DriverExit:
+def exit_of(exit_code: int, log_file: Path, *, is_memory_kill: bool = False) -> DriverExit:
     """Derive how a driver ended from its exit code and the end of its log.
 
     Parameters
     ----------
     exit_code: as in Python's subprocess: negative when a signal killed the process.
     log_file: the driver's log.
+    is_memory_kill: whether the kernel has just killed a process of the driver, because memory ran out.
     """
     if exit_code == 0:
         return DriverExit(state=RunState.FINISHED, exit_code=0, reason="finished")
-    tail = _tail_of(log_file)
+    tail = tail_of(log_file)
     logged = (last_after(FAILURE_MARK, tail) or "")[:_REASON_CHARACTERS]
     reason = _killed_by(exit_code) or logged or f"exit code {exit_code}"
+    if is_memory_kill and reason == _KILLED:
+        reason = f"{_KILLED} by the kernel, because memory ran out"
+        ran_out = Failure.of(FailureReason.OUT_OF_MEMORY)
+        return DriverExit(state=RunState.FAILED, exit_code=exit_code, reason=reason, failure=ran_out)
     failure = _logged_failure(tail) or _suspected_failure(tail, exit_code, reason)
     return DriverExit(state=RunState.FAILED, exit_code=exit_code, reason=reason, failure=failure)
 
@@ -162,7 +169,8 @@ def _suspected_failure(tail: list[str], exit_code: int, reason: str) -> Failure:
     return by_log if by_log.failure_class is FailureClass.RESOURCE else by_exit
 
 
-def _tail_of(log_file: Path) -> list[str]:
+def tail_of(log_file: Path) -> list[str]:
+    """The last lines of a driver's log; none when it cannot be read."""
     try:
         with log_file.open("rb") as log:
             log.seek(max(0, log_file.stat().st_size - _TAIL_BYTES))

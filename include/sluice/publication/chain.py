@@ -213,27 +213,41 @@ def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> boo
             next_step="Start the stream: a run opens its generation before its first batch.",
         )
     if key.generation < position.generation:
-        raise _diverged(f"Batch {key} belongs to an older generation; {target} is at {position.generation}.")
+        raise _diverged(
+            f"Batch {key} belongs to an older generation; {target} is at {position.generation}.", stream=key.stream
+        )
     if key.batch < position.batch:
         return False
     if key.batch == position.batch:
         if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
-            raise _diverged(f"Another batch is published on {target} as {key}: its end offsets differ.")
+            raise _diverged(
+                f"Another batch is published on {target} as {key}: its end offsets differ.", stream=key.stream
+            )
         return False
     if key.batch > position.batch + 1:
         raise StagingError(
             f"Batch {key} cannot follow batch {position.batch} on {target}: the batches in between are not staged.",
-            next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+            next_step=_ways_out(key.stream),
         )
     if position.end_offsets_digest not in (None, offsets_digest(batch.start_offsets)):
-        raise _diverged(f"Batch {key} does not start at the offsets where {target}'s newest published batch ends.")
+        raise _diverged(
+            f"Batch {key} does not start at the offsets where {target}'s newest published batch ends.",
+            stream=key.stream,
+        )
     return True
 
 
-def _diverged(what: str) -> DivergedError:
+def _diverged(what: str, *, stream: str) -> DivergedError:
     return DivergedError(
         f"{what} The checkpoint and the table have diverged.",
-        next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+        next_step=_ways_out(stream),
+    )
+
+
+def _ways_out(stream: str) -> str:
+    return (
+        "Restore the newest checkpoint, or read the inputs again into a new generation: "
+        f"`sluice stream reset {stream}` shows what that repeats."
     )
 
 

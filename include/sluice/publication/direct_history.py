@@ -138,8 +138,9 @@ def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since
             f"A batch of {writer.stream} was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} and not committed in the "
             f"checkpoint, and the history of {'.'.join(table.name())} begins {oldest:%Y-%m-%d %H:%M:%S %Z}: its "
             "snapshots were expired or replaced meanwhile, so it is unknown whether the batch is in the table.",
-            next_step="Check whether the table has the rows that follow the newest recorded batch (`sluice stream "
-            "show`); delete them, or open a new generation behind them. `delivery: staged` has a mark for this.",
+            next_step=f"Compare the table with the newest recorded batch (`sluice stream show {writer.stream}`), then "
+            f"read the inputs again into a new generation: `sluice stream reset {writer.stream}` shows what that "
+            "repeats. `delivery: staged` has a mark for this.",
         )
 
 

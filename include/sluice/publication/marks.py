@@ -250,7 +250,7 @@ def _rolled_back(mark: Mark, output: StagedOutput, reason: str) -> RolledBackErr
     return RolledBackError(
         f"{output.target} was rolled back or replaced behind the mark of {output} (generation {mark.generation}, batch "
         f"{mark.batch}, snapshot {mark.snapshot_id}): {reason}. Nothing is published.",
-        next_step="Set main back to that snapshot, or reset the stream to a new generation (`sluice stream reset`).",
+        next_step="Set main of the table to that snapshot again, by Iceberg's procedure `set_current_snapshot`.",
     )
 
 

@@ -181,6 +181,7 @@ def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarg
         raise DivergedError(
             f"{target.declared.table} already holds another batch {key}: its end offsets differ from those that the "
             "checkpoint continues with.",
-            next_step="Restore the newest checkpoint, or roll the table back to it, both together.",
+            next_step="Restore the newest checkpoint, or read the inputs again into a new generation: "
+            f"`sluice stream reset {key.stream}` shows what that repeats.",
         )
     return True

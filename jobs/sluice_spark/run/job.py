@@ -22,6 +22,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end
 from sluice_spark.delivery.delivery_context import TurnedAwayError
+from sluice_spark.run.jvm_loss import named_jvm_loss
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ def run_job(work: Callable[[], None]) -> int:
     """Do the work of a job and return the exit status of its process."""
     _log_to_stderr()
     try:
-        work()
+        with named_jvm_loss():
+            work()
     except Exception as error:  # noqa: BLE001  # the end of the process: any error becomes its exit status and its last line
         if not isinstance(error, SluiceError):
             _log.exception("the job failed")
@@ -53,7 +55,8 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
     """
     reasons: list[str] = []
     try:
-        yield reasons.append
+        with named_jvm_loss():
+            yield reasons.append
     except Exception as error:
         try:
             record_end(
