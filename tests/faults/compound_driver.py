@@ -82,8 +82,8 @@ SITUATIONS: Mapping[str, Callable[[SparkSession, Path], None]] = {
 
 
 def _read_kafka(spark: SparkSession) -> None:
-    options = {"kafka.bootstrap.servers": _GONE, "subscribe": "t", "kafka.default.api.timeout.ms": "2000"}
-    options |= {"kafka.request.timeout.ms": "1000"}
+    options = {"kafka.bootstrap.servers": _GONE, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
+    options |= {"kafka.request.timeout.ms": "900", "fetchOffset.numRetries": "0"}
     spark.read.format("kafka").options(**options).load().collect()
 
 
