@@ -10,6 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
+import sluice_airflow.dag_builders.backfills
 import sluice_airflow.dag_builders.broken_declarations
 import sluice_airflow.dag_builders.checkpoint_health
 import sluice_airflow.dag_builders.data_quality
@@ -19,9 +20,11 @@ import sluice_airflow.dag_builders.stream_control
 import sluice_airflow.dag_builders.stream_reconciler
 import sluice_airflow.dag_builders.streams
 import sluice_airflow.dag_builders.table_maintenance  # noqa: F401  # used by the children alone
+from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 
 class SluicePlugin(AirflowPlugin):
     """Sluice among Airflow's plugins."""
 
     name = "sluice"
+    timetables = [BackfillTimetable]  # noqa: RUF012  # Airflow reads a plain list here

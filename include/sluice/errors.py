@@ -29,6 +29,7 @@ SluiceError
 │   ├── StaleTokenError             a newer run has taken the stream over; this one must end
 │   ├── DivergedError               the table holds another batch under this number, or a later one
 │   ├── RolledBackError             the target was set back behind the mark
+│   ├── IntervalChangedError        somebody else changed the interval that a backfill replaces
 │   ├── StarvedError                other writers committed first every time; nothing was published
 │   ├── UncertainError              it is unknown whether a commit succeeded
 │   └── SchemaError                 the rows of an output do not fit their table; knows the differences
@@ -301,6 +302,12 @@ class RolledBackError(DeliveryError):
     """The target was rolled back or replaced, so its mark is older than expected. A person must resolve it first."""
 
     failure_reason = FailureReason.TABLE_DIVERGED
+
+
+class IntervalChangedError(DeliveryError):
+    """Another writer changed the interval that a backfill was about to replace. Nothing was published."""
+
+    failure_reason = FailureReason.COMMIT_STARVED
 
 
 class StarvedError(DeliveryError):

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.record_values": ("sluice.errors", "sluice.settings", "sluice.declarations"),
     "sluice.sources": ("sluice.settings", *_VALUES, "sluice.tables", "sluice.checkpoints"),
     "sluice.publication": (*_VALUES, "sluice.tables"),
+    "sluice.backfill": (*_VALUES, "sluice.tables", "sluice.publication"),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
     "sluice.quality": ("sluice.ledger",),
     "sluice.supervision": (
@@ -73,10 +74,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice_spark.query",
         "sluice_spark.delivery",
     ),
+    "sluice_spark.backfill": (
+        "sluice",
+        "sluice_spark.session",
+        "sluice_spark.sources",
+        "sluice_spark.sinks",
+        "sluice_spark.query",
+        "sluice_spark.run",
+    ),
     "sluice_spark.maintenance": ("sluice", "sluice_spark.session"),
     "sluice_spark.quality": ("sluice", "sluice_spark.session"),
     "sluice_spark.testing": ("sluice", "sluice_spark"),
     "sluice_airflow.executors": (),
+    "sluice_airflow.timetables": (),
     "sluice_airflow.adapters": ("sluice",),
     "sluice_airflow.composition": ("sluice", "sluice_airflow.adapters"),
     "sluice_airflow.triggers": ("sluice", "sluice_airflow.composition"),
@@ -98,6 +108,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice_airflow.tasks",
         "sluice_airflow.triggers",
         "sluice_airflow.operators",
+        "sluice_airflow.timetables",
     ),
 }
 """For each room the other rooms that it may import. A room may be listed only below those that import it, so that

@@ -62,5 +62,9 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
+    write_table(pipelines, "silver.refilled", more="maintenance: {compaction: null, expiry: null}\n")
+    write_continuous_stream(
+        pipelines, "refilled", writes="silver.refilled", more="backfill: {column: at, interval: day, at_once: 2}\n"
+    )
     broken = write_continuous_stream(pipelines, "broken_one")
     broken.write_text(broken.read_text() + "colour: green\n")

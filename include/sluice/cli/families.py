@@ -60,6 +60,11 @@ FAMILIES = (
     ),
     Family(name="stream", module="stream_verbs", help="Streams as declared and as they run."),
     Family(
+        name="backfill",
+        module="backfill",
+        help="Compute an interval of a stream again and replace it, hour by hour, day by day or month by month.",
+    ),
+    Family(
         name="batch",
         module="batch_verbs",
         help="List, show and reject batches of a stream; settle those of former outputs.",

@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 from sluice.declarations.scalar_types import (
     ColumnName,
     Declared,
+    Duration,
     FunctionReference,
     Name,
     SqlFile,
     one_of,
+    wrong,
 )
 
 
@@ -52,6 +54,31 @@ class RuleDeclaration(Declared):
 
 
 class BackfillDeclaration(Declared):
-    """How an interval of the past is processed again."""
+    """How an interval of the past is processed again: as one batch that replaces the rows of the interval."""
 
-    column: ColumnName = Field(description="the target's column whose values an interval covers")
+    column: ColumnName = Field(
+        description="the target's column whose values an interval covers: a date, timestamp or timestamptz"
+    )
+    interval: Literal["hour", "day", "month"] = Field("day", description="the length of one run's interval, in UTC")
+    reads: dict[Name, ColumnName] = Field(
+        {},
+        description="by input: the column of its table by which only an interval is read; an input that is not named "
+        "here is read whole",
+    )
+    margin: Duration | None = Field(
+        None,
+        description="with `reads`: how far before and after its interval a run reads, as windows, joins and "
+        "deduplication need",
+    )
+    at_once: int = Field(1, ge=1, le=16, description="how many intervals are processed at the same time")
+    balance: Literal["rows"] | None = Field(
+        None,
+        description="`rows`: the transformation keeps, rejects or recognises as a duplicate every row that it reads, "
+        "and a run whose numbers do not add up fails; unset for aggregations and filters",
+    )
+
+    @model_validator(mode="after")
+    def _margin_belongs_to_reads(self) -> Self:
+        if self.margin is not None and not self.reads:
+            raise wrong("belongs to `reads`: an input that is read whole needs no margin", "margin")
+        return self

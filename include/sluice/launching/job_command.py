@@ -41,6 +41,20 @@ class RunIncrement(JobCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunBackfill(JobCommand):
+    """Compute an interval of a stream again and replace it, beside the live stream.
+
+    start, end: times in ISO 8601; without an offset they are UTC. The end is not part of the interval.
+    """
+
+    application: ClassVar[str] = "jobs/run_backfill.py"
+    stream: str
+    start: str
+    end: str
+    launched_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainTable(JobCommand):
     """Compact a table, rewrite its manifests and expire its snapshots, as its declaration says."""
 

@@ -38,6 +38,19 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     return recorded is not None
 
 
+def find_batch(ledger: Ledger, key: PublicationKey) -> BatchObservation | None:
+    """The batch of this key; none when it is not recorded, or not any more.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    same = (Batch.stream == key.stream, Batch.generation == key.generation, Batch.batch == key.batch)
+    with ledger.transaction() as connection:
+        row = connection.execute(select(*_COLUMNS).where(*same)).one_or_none()
+    return None if row is None else _observation_of(row)
+
+
 def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) -> BatchObservation | None:
     """The newest batch of a stream, or of one generation of it; none before its first."""
     newest = next(iter(recent_batches(ledger, stream, limit=1)), None)

@@ -370,3 +370,24 @@ class LedgerEvent(LedgerTable):
     run_id: Mapped[str | None]
     evidence: Mapped[dict[str, Any]]
     occasion: Mapped[str | None]
+
+
+class BackfillAttempt(LedgerTable):
+    """One attempt to compute and replace one interval of a stream's output."""
+
+    __tablename__ = "backfill_attempts"
+    __table_args__ = (Index(None, "stream", "started_at"),)
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    interval_start: Mapped[datetime] = mapped_column(primary_key=True)
+    interval_end: Mapped[datetime] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    state: Mapped[str]
+    launched_by: Mapped[str]
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    ended_at: Mapped[datetime | None]
+    planned_on: Mapped[int | None]
+    end_offsets: Mapped[dict[str, Any] | None]
+    snapshot_id: Mapped[int | None]
+    rows: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    reason: Mapped[str | None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -32,6 +34,9 @@ from sluice.tables.declared_tables import load_table, require_table
 
 TARGET_UUID = "sluice.staging.target-uuid"
 """The property of a staging table with the UUID of its target: a dropped table's name may be used again."""
+
+BACKFILL_NAMESPACE = "backfill_staging"
+"""The namespace of the staging tables of backfills. Those in the namespace of streams are taken for outputs."""
 
 TARGET = "sluice.staging.target"
 """The property of a staging table with the name of its target."""
@@ -78,21 +83,58 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     names = StagedOutput(stream=stream, output=output, target=target)
     wanted = require_table(catalog, target)
     refuse_unpublishable(wanted)
-    staging = load_table(catalog, names.staging) or _create(catalog, names, wanted)
+    staging = load_table(catalog, names.staging) or _create(catalog, names.staging, wanted)
     _refuse_anothers_batches(staging, wanted)
-    schema = _with_operation(wanted) if is_merged else wanted.schema()
+    _make_equal(catalog, staging, wanted, schema=_with_operation(wanted) if is_merged else wanted.schema())
+    return names.staging
+
+
+def create_staging_copy(catalog: Catalog, name: str, *, target: str) -> str:
+    """Create an empty staging table of its own for a target, in place of one that an earlier attempt has left.
+
+    The data files of the earlier attempt stay where they are: some of them may be live in the target.
+
+    Parameters
+    ----------
+    name: its identifier. target: `<namespace>.<table>`; it must exist.
+
+    Raises
+    ------
+    LakehouseError: when the target does not exist, or the catalog refuses.
+    UnpublishableError: when staged delivery cannot write into the target.
+    """
+    wanted = require_table(catalog, target)
+    refuse_unpublishable(wanted)
+    drop_staging_copy(catalog, name)
+    _make_equal(catalog, _create(catalog, name, wanted), wanted, schema=wanted.schema())
+    return name
+
+
+def drop_staging_copy(catalog: Catalog, name: str) -> None:
+    """Drop a staging table, if there is one, without its files.
+
+    Raises
+    ------
+    LakehouseError: when the catalog refuses.
+    """
+    with catalog_refusals(f"drop the table {name}"), suppress(NoSuchTableError):
+        catalog.drop_table(name)
+
+
+def _make_equal(catalog: Catalog, staging: Table, wanted: Table, *, schema: Schema) -> None:
+    target = ".".join(wanted.name())
     updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
     if staging.properties.get(TARGET) != target:
         updates = (*updates, SetPropertiesUpdate(updates={TARGET: target}))
     if updates:
-        with catalog_refusals(f"make {names.staging} equal to {target}"):
+        name = ".".join(staging.name())
+        with catalog_refusals(f"make {name} equal to {target}"):
             try:
                 catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
             except UNCERTAIN:
-                now = catalog.load_table(names.staging)
+                now = catalog.load_table(name)
                 if plan_staging_updates(now.metadata, wanted.metadata, schema=schema):
                     raise
-    return names.staging
 
 
 def data_folder(target: TableMetadata) -> str:
@@ -117,21 +159,21 @@ def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schem
     )
 
 
-def _create(catalog: Catalog, names: StagedOutput, target: Table) -> Table:
+def _create(catalog: Catalog, name: str, target: Table) -> Table:
     """Create it with the columns alone: the catalog assigns new field ids, so the layout is set afterwards."""
-    namespace = names.staging.partition(".")[0]
-    with catalog_refusals(f"create the table {names.staging}"):
+    namespace = name.partition(".")[0]
+    with catalog_refusals(f"create the table {name}"):
         catalog.create_namespace_if_not_exists(namespace)
         try:
             return catalog.create_table(
-                names.staging,
+                name,
                 schema=target.schema(),
                 partition_spec=UNPARTITIONED_PARTITION_SPEC,
                 sort_order=UNSORTED_SORT_ORDER,
                 properties={"format-version": str(target.metadata.format_version), **_properties(target.metadata)},
             )
         except TableAlreadyExistsError:  # another driver has created it meanwhile
-            return catalog.load_table(names.staging)
+            return catalog.load_table(name)
 
 
 def _refuse_anothers_batches(staging: Table, target: Table) -> None:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.classic.column import Column as ClassicColumn
 
 from sluice_spark.query.logical_plan import (
     analyzed_plan,
     children_of,
+    column_of,
     python_list,
     rows_of_plan,
     scala_sequence,
@@ -101,7 +101,7 @@ class LateWatermark:
             True,  # it is constant while a batch is planned
             jvm.scala.Option.empty(),
         )
-        return _column(self.spark, call)
+        return column_of(self.spark, call)
 
 
 def batch_watermark_ms(spark: SparkSession, query_name: str) -> int:
@@ -147,7 +147,7 @@ class _Marking:
         return self._observed(plan, event_time)
 
     def _observed(self, plan: JavaObject, event_time: JavaObject) -> JavaObject:
-        time = _column(self.spark, event_time)
+        time = column_of(self.spark, event_time)
         if event_time.dataType().typeName() == "struct":
             time = time.getField("end")
         late = fn.unix_micros(time.cast("timestamp")) <= self.watermark.column()
@@ -175,7 +175,3 @@ def _has_aggregation(plan: JavaObject) -> bool:
 def _passes(plan: JavaObject, column: JavaObject) -> bool:
     """Whether the rows of a plan have a column."""
     return any(given.exprId().equals(column.exprId()) for given in python_list(plan.output()))
-
-
-def _column(spark: SparkSession, expression: JavaObject) -> Column:
-    return ClassicColumn(jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))

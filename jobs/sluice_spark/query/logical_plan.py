@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sluice_spark.session.jvm import jvm_of
@@ -37,6 +38,11 @@ def leaves_of(plan: JavaObject) -> list[JavaObject]:
 def python_list(sequence: JavaObject) -> list[JavaObject]:
     """The elements of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def column_of(spark: SparkSession, expression: JavaObject) -> Column:
+    """A column that is exactly this expression, whatever the names of other columns."""
+    return ClassicColumn(jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
 def scala_sequence(spark: SparkSession, values: list[JavaObject]) -> JavaObject:

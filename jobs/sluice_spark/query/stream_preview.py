@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -14,16 +14,12 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.settings import Settings
+from sluice_spark.query.batch_form import WITHIN_WATERMARK, as_batch, steps_of
 from sluice_spark.query.input_sample import sample_input
-from sluice_spark.query.logical_plan import analyzed_plan, children_of, rows_of_plan, scala_sequence
+from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.transformation import transform
-from sluice_spark.session.jvm import jvm_of
 
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-
-_WITHIN_WATERMARK = "DeduplicateWithinWatermark"
-_KEEPING = frozenset({"Aggregate", "Deduplicate", "Distinct", "Join", "TransformWithState", _WITHIN_WATERMARK})
+_KEEPING = frozenset({"Aggregate", "Deduplicate", "Distinct", "Join", "TransformWithState", WITHIN_WATERMARK})
 
 
 def preview(
@@ -52,8 +48,8 @@ def preview(
     try:
         counts = {name: rows.count() for name, rows in kept.items()}
         outputs = transform(spark, stream, {**inputs, **kept})
-        plans = [step for rows in outputs.values() for step in _steps(analyzed_plan(rows))]
-        outputs = {name: _as_batch(rows) for name, rows in outputs.items()}
+        plans = [step for rows in outputs.values() for step in steps_of(analyzed_plan(rows))]
+        outputs = {name: as_batch(rows) for name, rows in outputs.items()}
         refused = [*undecoded, *(outputs.pop(name) for name in [QUARANTINE_OUTPUT] if name in outputs)]
         return PreviewObservation(
             stream=stream.name,
@@ -91,31 +87,10 @@ def _differences(
         yield f"{', '.join(cut)}: the first {sample} rows only; there may be more."
     if any(declared.watermark is not None for declared in stream.declaration.inputs.values()):
         yield "A batch has no watermark: no row is late here, and windows are shown that the stream still keeps open."
-    if _WITHIN_WATERMARK in steps:
+    if WITHIN_WATERMARK in steps:
         yield "Duplicates are dropped however far apart they are; the stream drops them within the watermark's delay."
     if steps & _KEEPING:
         yield "State begins empty and sees the sample alone; the stream's sees every row since its checkpoint began."
     mode = next(iter(stream.declaration.outputs.values())).mode
     if mode == "update":
         yield "A result is shown once, as it is in the end; the stream hands it over whenever a batch has changed it."
-
-
-def _as_batch(rows: DataFrame) -> DataFrame:
-    """The same rows where Spark knows a step for streams only: a batch has all duplicates in hand."""
-    plan = analyzed_plan(rows)
-    if _WITHIN_WATERMARK not in _steps(plan):
-        return rows
-    spark = rows.sparkSession
-    return rows_of_plan(spark, _replaced(spark, plan))
-
-
-def _replaced(spark: SparkSession, plan: JavaObject) -> JavaObject:
-    jvm = jvm_of(spark)
-    children = [_replaced(spark, child) for child in children_of(plan)]
-    if plan.nodeName() == _WITHIN_WATERMARK:
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Deduplicate(plan.keys(), children[0])
-    return plan.withNewChildren(scala_sequence(spark, children)) if children else plan
-
-
-def _steps(plan: JavaObject) -> list[str]:
-    return [plan.nodeName(), *(name for child in children_of(plan) for name in _steps(child))]

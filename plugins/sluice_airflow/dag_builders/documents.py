@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.trigger_declaration import TriggerDeclaration
 
 CONTINUOUS_OPERATION = """\
@@ -46,6 +47,33 @@ INCREMENTAL_OPERATION = """\
 ## What to do when it is red
 The end of the task's log names the reason. Repair the cause, then clear the task: the checkpoint knows where to go on.
 """
+
+
+BACKFILL_OPERATION = """\
+# Backfills of {stream}
+Each run computes one {interval} of `{target}` again, with the transformation of `{stream}` as it is declared now, and
+replaces the rows of that {interval} in one commit. The stream goes on beside it, and its position does not move.
+
+## How to operate it
+- **Backfill** with the form *Run backfill* of this DAG, with the API, or with
+  `airflow backfill create --dag-id {stream}__backfill --from-date 2013-01-05 --to-date 2013-01-07`. Both dates are
+  starts of intervals: these two are three days. The DAG `{stream}` itself takes no backfill.
+- **Look first**: `sluice backfill {stream} --from 2013-01-05 --to 2013-01-08 --dry-run` says what would be read and
+  replaced, and which streams read the table. There `--to` is the end.
+- **Again**: a second backfill of the same interval changes nothing when the rows are the same; choose to reprocess
+  completed runs.
+- **Cancel** it at any time: before its one commit nothing of a run is visible.
+
+## What to do when it is red
+The end of the task's log names the reason. Repair the cause, then clear the task. The numbers of rows of every attempt
+are in the ledger, in its table `backfill_attempts`.
+"""
+
+
+def backfill_document(loaded: LoadedStream, backfill: BackfillDeclaration) -> str:
+    """The page of a stream's backfills."""
+    target = loaded.declaration.tables_written[0]
+    return BACKFILL_OPERATION.format(stream=loaded.name, interval=backfill.interval, target=target)
 
 
 def continuous_stream_document(loaded: LoadedStream) -> str:
@@ -91,6 +119,8 @@ def _facts(loaded: LoadedStream) -> Iterator[tuple[str, str]]:
     if declaration.quarantine:
         yield "Refused rows", f"`{declaration.quarantine_table}`"
     yield "Runs", _when(declaration)
+    if declaration.backfill is not None:
+        yield "Backfills", f"DAG `{declaration.stream}__backfill`, by {declaration.backfill.interval}"
     yield "Declared in", f"`{loaded.folder.name}/{loaded.file.name}`"
 
 

@@ -10,6 +10,7 @@ from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.trigger_declaration import ScheduleDeclaration
 from sluice.launching.job_command import RunIncrement
 from sluice_airflow.dag_builders.assets import table_assets
+from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
 from sluice_airflow.dag_builders.documents import incremental_stream_document
 from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY, SparkJobOperator
 
@@ -36,6 +37,7 @@ def incremental_stream_dag(loaded: LoadedStream) -> DAG:
         doc_md=incremental_stream_document(loaded),
         schedule=_schedule(declaration.schedule),
         catchup=False,
+        allowed_run_types=ALL_BUT_BACKFILLS,
         max_active_runs=1,
         tags=[*declaration.tags, "incremental", "stream"],
         default_args={"owner": declaration.owner},

@@ -8,6 +8,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 
 from sluice.declarations.load_declarations import LoadedStream
 from sluice_airflow.dag_builders.assets import table_assets
+from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
 from sluice_airflow.dag_builders.documents import continuous_stream_document
 from sluice_airflow.operators.stream_operator import StreamOperator
 
@@ -37,6 +38,7 @@ def continuous_stream_dag(loaded: LoadedStream) -> DAG:
         # Without a start date `run_immediately` starts the first run as soon as the DAG is unpaused.
         schedule=CronTriggerTimetable(EVERY_MINUTE, timezone="UTC", run_immediately=True),
         catchup=False,
+        allowed_run_types=ALL_BUT_BACKFILLS,
         max_active_runs=1,
         max_consecutive_failed_dag_runs=FAILED_RUNS_THAT_PAUSE,
         tags=[*declaration.tags, "continuous", "stream"],

@@ -205,7 +205,7 @@ def test_a_stream_may_read_what_another_one_refused(valid: Folder) -> None:
     assert valid.problems() == []
 
 
-@pytest.mark.parametrize("namespace", ["quarantine", "staging"])
+@pytest.mark.parametrize("namespace", ["backfill_staging", "quarantine", "staging"])
 def test_tables_of_the_platform_are_not_declared(valid: Folder, namespace: str) -> None:
     file = f"{namespace}.x.table.yaml"
     valid.write(

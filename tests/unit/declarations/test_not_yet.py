@@ -24,6 +24,7 @@ _WORKS_BELOW = {
     "trigger.": ("processing_time", "available_now", "once", "continuous_processing", "real_time"),
     "transformation.": ("python", "sql"),
     "inputs.*.watermark.": ("column", "delay", "max_ahead"),
+    "backfill.": ("column", "interval", "reads", "margin", "at_once", "balance"),
     "inputs.*.stream.rate.": ("rows_per_second",),
     "inputs.*.stream.kafka.": (
         "connection",

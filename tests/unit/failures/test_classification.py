@@ -63,6 +63,7 @@ OWN_REASONS = {
     "RolledBackError": Reason.TABLE_DIVERGED,
     "SchemaError": Reason.SCHEMA_DIFFERS,
     "InputGapError": Reason.SNAPSHOT_EXPIRED,
+    "IntervalChangedError": Reason.COMMIT_STARVED,
     "StarvedError": Reason.COMMIT_STARVED,
     "UncertainError": Reason.COMMIT_UNCERTAIN,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from sluice.declarations.checks.backfill_checks import backfill_problems
 from sluice.declarations.checks.combinations import forbidden_combinations
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.ignored_limits import ignored_limits
@@ -25,7 +26,7 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
-PLATFORM_NAMESPACES = frozenset({"quarantine", "staging"})
+PLATFORM_NAMESPACES = frozenset({"backfill_staging", "quarantine", "staging"})
 """Tables here belong to streams and come with them; a declaration of their own would fight the platform's."""
 
 _EVENT_TIME_TYPES = ("timestamp", "timestamptz")
@@ -61,6 +62,7 @@ def find_problems(
         *(problem for stream in streams for problem in _unknown_tables(stream, known)),
         *(problem for stream in streams for problem in _outputs_that_meet(stream)),
         *(problem for stream in streams for problem in _unknown_columns(stream, by_name)),
+        *(problem for stream in streams for problem in backfill_problems(stream, by_name)),
         *(problem for stream in streams for problem in files.problems(stream)),
     ]
 

@@ -41,6 +41,7 @@ class EventAction(StrEnum):
     ABANDON_OUTPUT = "abandon_output"
     CREATE_TABLE = "create_table"
     MAINTAIN_TABLE = "maintain_table"
+    BACKFILL = "backfill"
 
     LAUNCH = "launch"
     ADOPT = "adopt"

@@ -1,0 +1,195 @@
+"""Decides whether an interval of a stream can be backfilled now, from what was observed; says why when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sluice.backfill.intervals import Interval
+from sluice.publication.chain import MarkPosition
+from sluice.publication.staged_batch import StagedOutput
+
+
+class RefusalReason(StrEnum):
+    """Why an interval cannot be backfilled now.
+
+    NOTHING_PUBLISHED: the stream has published nothing in its open generation, so no position of its sources is known.
+    OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
+    OPEN_INTERVAL: the watermark has not passed the interval and its margin; the live stream may still write there.
+    SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
+    OTHER_WRITERS: rows of other streams lie in the target; replacing the interval would delete them.
+    READER_STOPS: a stream reads the target, and its declaration says that it fails when rows are overwritten.
+    """
+
+    NOTHING_PUBLISHED = "nothing_published"
+    OFFSETS_UNKNOWN = "offsets_unknown"
+    OPEN_INTERVAL = "open_interval"
+    SOURCE_UNREADABLE = "source_unreadable"
+    OTHER_WRITERS = "other_writers"
+    READER_STOPS = "reader_stops"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why an interval is not backfilled: the reason, a sentence, and the next step."""
+
+    reason: RefusalReason
+    sentence: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedBatch:
+    """The newest published batch of an output: how far its sources were read when the plan was made.
+
+    end_offsets: by input. watermark: of the batch; unset without one.
+    """
+
+    end_offsets: Mapping[str, Any]
+    watermark: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBound:
+    """How far an input is read: its table at this snapshot; or the problem why that cannot be read.
+
+    column: the column by which only the interval and its margin are read; unset when the table is read whole.
+    """
+
+    input: str
+    table: str
+    snapshot_id: int | None = None
+    column: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReader:
+    """A stream that reads the rows appended to the target. on_overwrite: of its declaration, `fail` or `skip`."""
+
+    stream: str
+    input: str
+    on_overwrite: str
+
+    @property
+    def meaning(self) -> str:
+        """What an overwrite of the interval means to this reader."""
+        if self.on_overwrite == "fail":
+            return f"{self.stream} (input {self.input}) stops at the overwrite, as its `on_overwrite: fail` asks for"
+        return (
+            f"{self.stream} (input {self.input}) leaves the overwrite out: its own tables keep what they hold of the "
+            "interval until it is backfilled too"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillObservation:
+    """What was seen before a backfill, all of the target in one load.
+
+    head: the snapshot of the target from which everything else was read; unset for an empty table.
+    position: how far the stream has published; unset without a mark.
+    other_writers: the other streams that write into the target, or have written.
+    published: the newest published batch; unset when its offsets are not known.
+    """
+
+    output: StagedOutput
+    interval: Interval
+    margin: timedelta
+    head: int | None
+    position: MarkPosition | None
+    published: PublishedBatch | None
+    sources: tuple[SourceBound, ...] = ()
+    readers: tuple[TargetReader, ...] = ()
+    other_writers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan:
+    """What a backfill does: the observation it was planned on, and the refusals; it runs only without any."""
+
+    seen: BackfillObservation
+    refusals: tuple[Refusal, ...] = field(default=())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the interval must not be backfilled now."""
+        return bool(self.refusals)
+
+    def sentences(self) -> Iterator[str]:
+        """The plan for a person, one line each."""
+        seen = self.seen
+        yield f"{seen.output.target}: the rows of {seen.interval.spoken} are replaced, in one commit"
+        for source in seen.sources:
+            part = f"where {source.column} is in the interval" if source.column is not None else "whole"
+            yield f"input {source.input}: {source.table} at snapshot {source.snapshot_id}, {part}"
+        for reader in seen.readers:
+            yield f"reader: {reader.meaning}"
+        for refusal in self.refusals:
+            yield f"refused ({refusal.reason}): {refusal.sentence} {refusal.next_step}".rstrip()
+
+
+def plan_backfill(seen: BackfillObservation) -> BackfillPlan:
+    """Decide whether an interval can be backfilled now."""
+    return BackfillPlan(seen=seen, refusals=tuple(_refusals(seen)))
+
+
+def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
+    stream = seen.output.stream
+    if seen.position is None or seen.position.end_offsets_digest is None:
+        yield Refusal(
+            reason=RefusalReason.NOTHING_PUBLISHED,
+            sentence=f"{stream} has published no batch in its open generation.",
+            next_step="Start the stream and wait for its first batch.",
+        )
+    elif seen.published is None:
+        yield Refusal(
+            reason=RefusalReason.OFFSETS_UNKNOWN,
+            sentence=f"The offsets of batch {seen.position.generation}:{seen.position.batch} of {stream} are "
+            f"neither in {seen.output.target} nor in the ledger.",
+            next_step="Wait for the next batch of the stream.",
+        )
+    else:
+        yield from _open_interval(seen, seen.published)
+        yield from _unreadable_sources(seen)
+    if seen.other_writers:
+        yield Refusal(
+            reason=RefusalReason.OTHER_WRITERS,
+            sentence=f"{seen.output.target} also holds rows of {', '.join(seen.other_writers)}, which a backfill of "
+            f"{stream} would delete.",
+            next_step="Backfill only tables that one stream writes.",
+        )
+    yield from _readers_that_stop(seen)
+
+
+def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal]:
+    closes_at = seen.interval.end + seen.margin
+    if published.watermark is not None and published.watermark < closes_at:
+        yield Refusal(
+            reason=RefusalReason.OPEN_INTERVAL,
+            sentence=f"The watermark of {seen.output.stream} is {published.watermark:%Y-%m-%d %H:%M}; the interval "
+            f"with its margin closes at {closes_at:%Y-%m-%d %H:%M}, and until then the stream writes into it.",
+            next_step="Choose an earlier interval, or wait.",
+        )
+
+
+def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
+    for source in seen.sources:
+        if source.problem:
+            yield Refusal(
+                reason=RefusalReason.SOURCE_UNREADABLE,
+                sentence=f"Input {source.input}: {source.problem}",
+                next_step="Try again after the next batch of the stream.",
+            )
+
+
+def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal]:
+    for reader in seen.readers:
+        if reader.on_overwrite == "fail":
+            yield Refusal(
+                reason=RefusalReason.READER_STOPS,
+                sentence=f"{reader.meaning}.",
+                next_step=f"Declare `on_overwrite: skip` for the input {reader.input} of {reader.stream}.",
+            )

@@ -1,0 +1,94 @@
+"""Intervals of event time, in UTC: their boundaries, their names, and how a longer one is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from sluice.errors import UsageError
+
+IntervalLength = Literal["hour", "day", "month"]
+"""The length of one interval, as a declaration names it."""
+
+_FORM = "%Y%m%dT%H%M"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """The times from `start` up to and without `end`, both in UTC."""
+
+    start: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        return f"{self.start:{_FORM}}-{self.end:{_FORM}}"
+
+    @property
+    def spoken(self) -> str:
+        """The interval for a person."""
+        return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
+
+    def widened(self, margin: timedelta) -> Interval:
+        """The interval with a margin before and after it."""
+        return Interval(start=self.start - margin, end=self.end + margin)
+
+
+def parse_interval(start: str, end: str) -> Interval:
+    """Read an interval from two times in ISO 8601; a time without an offset is UTC.
+
+    Raises
+    ------
+    UsageError: when one is not a time, or the end is not after the start.
+    """
+    interval = Interval(start=_time(start), end=_time(end))
+    if interval.end <= interval.start:
+        raise UsageError(f"The interval ends at {end}, which is not after its start, {start}.")
+    return interval
+
+
+def divide(interval: Interval, length: IntervalLength) -> tuple[Interval, ...]:
+    """The hours, days or months of an interval, oldest first.
+
+    Raises
+    ------
+    UsageError: when it does not start and end at a boundary of such a part.
+    """
+    for time in (interval.start, interval.end):
+        if time != _floor(time, length):
+            raise UsageError(
+                f"The interval of a run is a {length} in UTC, and {time:%Y-%m-%d %H:%M} is inside one.",
+                next_step=f"Start and end at a {length}, for example {_floor(time, length):%Y-%m-%dT%H:%M}.",
+            )
+    return tuple(_parts(interval, length))
+
+
+def _parts(interval: Interval, length: IntervalLength) -> Iterator[Interval]:
+    start = interval.start
+    while start < interval.end:
+        end = _next(start, length)
+        yield Interval(start=start, end=end)
+        start = end
+
+
+def _floor(time: datetime, length: IntervalLength) -> datetime:
+    hour = time.replace(minute=0, second=0, microsecond=0)
+    if length == "hour":
+        return hour
+    day = hour.replace(hour=0)
+    return day if length == "day" else day.replace(day=1)
+
+
+def _next(start: datetime, length: IntervalLength) -> datetime:
+    if length == "month":
+        return start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+    return start + (timedelta(hours=1) if length == "hour" else timedelta(days=1))
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a time in ISO 8601, for example 2013-01-05 or 2013-01-05T06:00.") from error
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

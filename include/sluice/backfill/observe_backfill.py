@@ -1,0 +1,146 @@
+"""Observes what a backfill depends on: how far the stream has published, its sources, and the readers of its target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, SourceBound, TargetReader
+from sluice.backfill.intervals import Interval
+from sluice.backfill.source_bounds import bound_of
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.transformation_declaration import BackfillDeclaration
+from sluice.errors import UsageError
+from sluice.ledger.batches import find_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.publication.chain import MarkPosition
+from sluice.publication.interval_files import IntervalOfTable
+from sluice.publication.marks import TargetState, load_target_state, marked_outputs
+from sluice.publication.staged_batch import StagedOutput, canonical_offsets, offsets_digest, read_summary
+from sluice.tables.declared_tables import require_table
+
+
+def backfill_of(stream: LoadedStream) -> BackfillDeclaration:
+    """The backfill of a stream.
+
+    Raises
+    ------
+    UsageError: when the stream does not declare one.
+    """
+    backfill = stream.declaration.backfill
+    if backfill is None:
+        raise UsageError(
+            f"{stream.name} cannot be backfilled: its declaration has no key `backfill`.",
+            next_step=f"Declare `backfill: {{column: …}}` in {stream.file.name}.",
+        )
+    return backfill
+
+
+def backfilled_output(stream: LoadedStream) -> StagedOutput:
+    """The one output of a stream that declares a backfill."""
+    name, declared = next(iter(stream.declaration.outputs.items()))
+    return StagedOutput(stream=stream.name, output=name, target=declared.iceberg.table if declared.iceberg else "")
+
+
+def is_merged(stream: LoadedStream) -> bool:
+    """Whether the rows of the backfilled output are merged by keys."""
+    return any(declared.iceberg is not None and declared.iceberg.mode == "merge" for declared in _outputs(stream))
+
+
+def interval_of_table(stream: LoadedStream, interval: Interval) -> IntervalOfTable:
+    """The rows of the target that an interval covers."""
+    return IntervalOfTable(column=backfill_of(stream).column, start=interval.start, end=interval.end)
+
+
+def observe_backfill(
+    catalog: Catalog, ledger: Ledger, declarations: Declarations, stream: LoadedStream, interval: Interval
+) -> tuple[BackfillObservation, Table]:
+    """Observe what a backfill of an interval depends on, and load its target.
+
+    Returns
+    -------
+    The observation, and the table from which it was read: its newest snapshot is the head.
+
+    Raises
+    ------
+    UsageError: when the stream does not declare a backfill.
+    DeliveryError: when the mark cannot be read, or nothing can be published into the target.
+    LakehouseError, LedgerError: when a table or the ledger cannot be reached.
+    """
+    backfill, output = backfill_of(stream), backfilled_output(stream)
+    state = load_target_state(catalog, output)
+    position = state.position(output) if state.mark is not None else None
+    published = _published_batch(ledger, state, output, position) if position is not None else None
+    head = state.table.current_snapshot()
+    return BackfillObservation(
+        output=output,
+        interval=interval,
+        margin=backfill.margin or timedelta(0),
+        head=head.snapshot_id if head is not None else None,
+        position=position,
+        published=published,
+        sources=tuple(_sources(catalog, stream, published.end_offsets)) if published is not None else (),
+        readers=tuple(_readers(declarations, output.target)),
+        other_writers=tuple(_other_writers(declarations, state.table, output)),
+    ), state.table
+
+
+def _outputs(stream: LoadedStream) -> Iterable[OutputDeclaration]:
+    return stream.declaration.outputs.values()
+
+
+def _other_writers(declarations: Declarations, target: Table, output: StagedOutput) -> Iterator[str]:
+    """The other streams whose rows lie in the target: those that declare it, and those that have a mark on it."""
+    declared = {
+        name for name, stream in declarations.streams.items() if output.target in stream.declaration.tables_written
+    }
+    marked = {one.stream for one in marked_outputs(target)}
+    yield from sorted((declared | marked) - {output.stream})
+
+
+def _published_batch(
+    ledger: Ledger, state: TargetState, output: StagedOutput, position: MarkPosition
+) -> PublishedBatch | None:
+    """The newest published batch, from the history of the target or from the ledger; none when neither has exactly the
+    batch of the mark."""
+    key = PublicationKey(stream=output.stream, generation=position.generation, batch=position.batch)
+    for snapshot in reversed(state.table.metadata.snapshots):
+        summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+        if summary is None or (summary.key, summary.output) != (key, output.output):
+            continue
+        if offsets_digest(summary.end_offsets) == position.end_offsets_digest:
+            return PublishedBatch(end_offsets=_parsed(summary.end_offsets), watermark=summary.watermark)
+    recorded = find_batch(ledger, key)
+    if recorded is None or offsets_digest(canonical_offsets(recorded.end_offsets)) != position.end_offsets_digest:
+        return None
+    return PublishedBatch(end_offsets=recorded.end_offsets, watermark=recorded.watermark)
+
+
+def _sources(catalog: Catalog, stream: LoadedStream, end_offsets: Mapping[str, Any]) -> Iterator[SourceBound]:
+    reads = backfill_of(stream).reads
+    for name, declared in stream.declaration.inputs.items():
+        source = declared.declared_source.source
+        if declared.is_stream and isinstance(source, IcebergSource):
+            table = require_table(catalog, source.table)
+            yield bound_of(end_offsets.get(name), table, input_name=name, column=reads.get(name))
+
+
+def _readers(declarations: Declarations, target: str) -> Iterator[TargetReader]:
+    for stream in declarations.streams.values():
+        for name, declared in stream.declaration.inputs.items():
+            source = declared.declared_source.source
+            if declared.is_stream and isinstance(source, IcebergSource) and source.table == target:
+                yield TargetReader(stream=stream.name, input=name, on_overwrite=source.on_overwrite)
+
+
+def _parsed(offsets: str) -> Mapping[str, Any]:
+    parsed: Mapping[str, Any] = json.loads(offsets)
+    return parsed

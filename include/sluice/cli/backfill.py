@@ -1,0 +1,84 @@
+"""`sluice backfill`: compute intervals of a stream again, beside the live stream."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+import typer
+
+from sluice.backfill.backfill_plan import BackfillPlan, plan_backfill
+from sluice.backfill.intervals import Interval, divide, parse_interval
+from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.cli.command_options import AsJson, DryRun, StreamName
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
+from sluice.declarations.load_declarations import load_declarations
+from sluice.launching.foreground import run_in_foreground
+from sluice.launching.job_command import RunBackfill
+from sluice.launching.job_output import json_value
+from sluice.ledger.connection import open_ledger
+from sluice.settings import Settings, load_settings
+from sluice.tables.catalog import open_catalog
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def backfill(
+    stream: StreamName,
+    start: Annotated[str, typer.Option("--from", help="The first time of the interval, in ISO 8601; UTC.")],
+    end: Annotated[str, typer.Option("--to", help="The end, which is not part of the interval any more.")],
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the newest interval.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute an interval of a stream again and replace it, hour by hour, day by day or month by month."""
+    settings = load_settings()
+    loaded = load_declarations(settings.pipelines).stream(stream)
+    intervals = divide(parse_interval(start, end), backfill_of(loaded).interval)
+    if newest_first:
+        intervals = tuple(reversed(intervals))
+    if dry_run:
+        _show_plans(settings, stream, intervals, as_json=as_json)
+    else:
+        _carry_out(settings, stream, intervals, as_json=as_json)
+
+
+def _show_plans(settings: Settings, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
+    """Print the plan of each interval; nothing needs Spark."""
+    declarations = load_declarations(settings.pipelines)
+    catalog = open_catalog(settings)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        plans = [
+            plan_backfill(observe_backfill(catalog, ledger, declarations, declarations.stream(stream), interval)[0])
+            for interval in intervals
+        ]
+    if as_json:
+        print_json({"stream": stream, "dry_run": True, "plans": [json_value(plan) for plan in plans]})
+    else:
+        _print_plans(plans)
+    if any(plan.is_refused for plan in plans):
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def _print_plans(plans: list[BackfillPlan]) -> None:
+    for plan in plans:
+        for sentence in plan.sentences():
+            typer.echo(sentence)
+    print_dry_run_note()
+
+
+def _carry_out(settings: Settings, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
+    """Run one job for each interval, and stop at the first that fails: what was replaced before stays."""
+    for interval in intervals:
+        command = RunBackfill(
+            stream=stream,
+            start=interval.start.isoformat(),
+            end=interval.end.isoformat(),
+            launched_by=f"sluice backfill, {getpass.getuser()}",
+        )
+        ended = run_in_foreground(command, settings, keeps_output=True)
+        if ended.exit_code != 0:
+            raise typer.Exit(ended.exit_code)
+        result = (ended.output.strip().splitlines() or [""])[-1]
+        typer.echo(result if as_json else f"{interval.spoken}: {result}")

@@ -1,0 +1,130 @@
+"""Checks the key `backfill`: its columns exist, and the stream is one whose interval can be replaced exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sluice.declarations.column_types import kind_of
+from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.transformation_declaration import BackfillDeclaration
+from sluice.declarations.yaml_document import KeyPath
+from sluice.errors import DeclarationError, NotYetError
+
+TIME_TYPES = ("date", "timestamp", "timestamptz")
+"""The types of a column by which an interval is replaced or read."""
+
+
+def backfill_problems(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -> Iterator[DeclarationError]:
+    """What keeps a declared backfill from being exact, each with its line.
+
+    Parameters
+    ----------
+    tables: the declared tables by name; a table that is not among them is reported elsewhere.
+    """
+    backfill = stream.declaration.backfill
+    if backfill is None:
+        return
+    yield from _refused_outputs(stream, backfill)
+    yield from _refused_inputs(stream, backfill)
+    yield from _column_problems(stream, backfill, tables)
+
+
+def _refused_outputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
+    outputs = stream.declaration.outputs
+    if len(outputs) > 1:
+        yield _not_yet(
+            stream, ("outputs",), "a backfill replaces the rows of one output", "Make several streams of it."
+        )
+    for name, declared in outputs.items():
+        if declared.iceberg is None:
+            reason = f"a backfill replaces rows of an Iceberg table, not of {declared.kind}"
+            yield _not_yet(stream, ("outputs", name, declared.kind), reason, "Leave `backfill` out.")
+        else:
+            yield from _refused_table(stream, backfill, name, declared.iceberg)
+
+
+def _refused_table(
+    stream: LoadedStream, backfill: BackfillDeclaration, name: str, output: IcebergOutput
+) -> Iterator[DeclarationError]:
+    path: KeyPath = ("outputs", name, "iceberg")
+    if output.is_direct:
+        reason = "with delivery `direct` the table does not say how far its sources were read"
+        yield _not_yet(stream, (*path, "delivery"), f"a backfill of this output: {reason}", "Write `staged`.")
+    if output.mode in ("complete", "overwrite_partitions"):
+        reason = f"a backfill of mode {output.mode}: the next batch of the stream may replace the interval again"
+        yield _not_yet(stream, (*path, "mode"), reason, "Leave `backfill` out.")
+    if output.operation_column is not None:
+        reason = "a backfill of a change feed: the rows of an interval depend on changes before it"
+        yield _not_yet(stream, (*path, "operation_column"), reason, "Leave `backfill` out.")
+    if output.ordering_column is not None:
+        reason = "a backfill of ordered merges: which row of a key counts depends on the batches that brought them"
+        yield _not_yet(stream, (*path, "ordering_column"), reason, "Leave `backfill` out.")
+    if output.operation_column is None and output.mode == "merge" and backfill.column not in output.keys:
+        yield _problem(
+            stream,
+            ("backfill", "column"),
+            f"a merged row belongs to one interval only when its key says which: {backfill.column} is not one of the "
+            f"keys {', '.join(output.keys)}.",
+        )
+
+
+def _refused_inputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
+    inputs = stream.declaration.inputs
+    for name, declared in inputs.items():
+        source = declared.declared_source
+        if declared.is_stream and source.iceberg is None:
+            reason = f"a backfill reads Iceberg tables, not {source.kind}"
+            instead = "Keep the records in a table of their own and backfill the stream that reads it."
+            yield _not_yet(stream, ("inputs", name, "stream", source.kind), reason, instead)
+    for name in backfill.reads:
+        if name not in inputs:
+            yield _problem(
+                stream,
+                ("backfill", "reads", name),
+                f"there is no input {name}; there is {', '.join(inputs)}.",
+                next_step=did_you_mean(name, inputs),
+            )
+        elif not inputs[name].is_stream:
+            yield _problem(stream, ("backfill", "reads", name), f"{name} is static, and a static input is read whole.")
+
+
+def _column_problems(
+    stream: LoadedStream, backfill: BackfillDeclaration, tables: Mapping[str, LoadedTable]
+) -> Iterator[DeclarationError]:
+    for table_name in stream.declaration.tables_written:
+        if (table := tables.get(table_name)) is not None:
+            yield from _time_column(stream, backfill, ("backfill", "column"), backfill.column, table)
+    for name, column in backfill.reads.items():
+        declared = stream.declaration.inputs.get(name)
+        source = declared.declared_source.source if declared is not None else None
+        table = tables.get(source.table) if isinstance(source, IcebergSource) else None
+        if table is not None:
+            yield from _time_column(stream, backfill, ("backfill", "reads", name), column, table)
+
+
+def _time_column(
+    stream: LoadedStream, backfill: BackfillDeclaration, path: KeyPath, name: str, table: LoadedTable
+) -> Iterator[DeclarationError]:
+    column = table.declaration.column(name)
+    if column is None:
+        known = [declared.name for declared in table.declaration.columns]
+        sentence = f"{table.name} has no column {name}; it has {', '.join(known)}."
+        yield _problem(stream, path, sentence, next_step=did_you_mean(name, known))
+        return
+    kind = kind_of(column.column_type)
+    if kind not in TIME_TYPES:
+        yield _problem(stream, path, f"an interval is one of {', '.join(TIME_TYPES)}, and {name} is a {column.type}.")
+    elif kind == "date" and backfill.interval == "hour":
+        yield _problem(stream, path, f"{name} is a date, which has no hours: write `interval: day` or `month`.")
+
+
+def _not_yet(stream: LoadedStream, path: KeyPath, reason: str, instead: str) -> DeclarationError:
+    sentence = f"`{key_text(path)}`: `backfill` does not work with this yet: {reason}."
+    return NotYetError(sentence, location=stream.location(path), next_step=instead)
+
+
+def _problem(stream: LoadedStream, path: KeyPath, sentence: str, *, next_step: str = "") -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {sentence}", location=stream.location(path), next_step=next_step)

@@ -1,0 +1,163 @@
+"""The attempts to backfill intervals: what was read, replaced and rejected, and why an attempt ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
+
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger, ledger_errors
+from sluice.ledger.events import add_event
+from sluice.ledger.models import BackfillAttempt
+from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
+from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
+
+_KEY_FIELDS = ("stream", "interval_start", "interval_end", "attempt")
+_LOCK_SPACE = 0x736C7562
+"""The first half of the locks' keys, the bytes of `slub`."""
+
+
+@contextmanager
+def interval_lock(ledger: Ledger, stream: str, *, start: datetime, end: datetime) -> Iterator[None]:
+    """Keep other runs from the same interval of a stream while the block runs. The lock ends with its process.
+
+    Raises
+    ------
+    LedgerError: when another run works on the interval, or the ledger cannot be reached.
+    """
+    key = (_LOCK_SPACE, func.hashtext(f"{stream} {start.isoformat()} {end.isoformat()}"))
+    engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
+    with ledger_errors(engine.url), engine.connect() as connection:
+        if not connection.execute(select(func.pg_try_advisory_lock(*key))).scalar_one():
+            raise LedgerError(
+                f"The interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} of {stream} is being backfilled by "
+                "another run.",
+                next_step="Wait for it to end.",
+            )
+        try:
+            yield
+        finally:
+            connection.execute(select(func.pg_advisory_unlock(*key)))
+
+
+def begin_attempt(
+    ledger: Ledger, stream: str, *, start: datetime, end: datetime, launched_by: str
+) -> BackfillAttemptKey:
+    """Record the next attempt at an interval, with its event. Attempts that did not report an end are lost: the caller
+    has the lock.
+
+    Parameters
+    ----------
+    launched_by: who asked, for people who read it.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    same = and_(
+        BackfillAttempt.stream == stream, BackfillAttempt.interval_start == start, BackfillAttempt.interval_end == end
+    )
+    with ledger.transaction() as connection:
+        connection.execute(
+            update(BackfillAttempt)
+            .where(same, BackfillAttempt.state == BackfillState.RUNNING)
+            .values(state=BackfillState.LOST, ended_at=func.now(), reason="its process ended without a report")
+        )
+        newest = connection.execute(
+            select(func.coalesce(func.max(BackfillAttempt.attempt), 0)).where(same)
+        ).scalar_one()
+        key = BackfillAttemptKey(stream=stream, interval_start=start, interval_end=end, attempt=newest + 1)
+        add_event(connection, _event(key, launched_by))
+        connection.execute(
+            insert(BackfillAttempt).values(
+                stream=stream,
+                interval_start=start,
+                interval_end=end,
+                attempt=key.attempt,
+                state=BackfillState.RUNNING,
+                launched_by=launched_by,
+            )
+        )
+    return key
+
+
+def record_plan(
+    ledger: Ledger, key: BackfillAttemptKey, *, planned_on: int | None, end_offsets: Mapping[str, Any]
+) -> None:
+    """Record on which snapshot an attempt was planned, and how far it reads.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(
+            update(BackfillAttempt).where(_is(key)).values(planned_on=planned_on, end_offsets=dict(end_offsets))
+        )
+
+
+def end_attempt(
+    ledger: Ledger,
+    key: BackfillAttemptKey,
+    state: BackfillState,
+    *,
+    rows: Mapping[str, int] | None = None,
+    snapshot_id: int | None = None,
+    reason: str | None = None,
+) -> None:
+    """Record how an attempt ended.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(
+            update(BackfillAttempt)
+            .where(_is(key))
+            .values(state=state, ended_at=func.now(), rows=dict(rows or {}), snapshot_id=snapshot_id, reason=reason)
+        )
+
+
+def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[BackfillAttemptObservation, ...]:
+    """The newest attempts to backfill a stream, newest first, at most `limit`.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    newest = (
+        select(*BackfillAttempt.__table__.columns)
+        .where(BackfillAttempt.stream == stream)
+        .order_by(BackfillAttempt.started_at.desc(), BackfillAttempt.attempt.desc())
+        .limit(limit)
+    )
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest).all()
+    return tuple(_observation_of(row) for row in rows)
+
+
+def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
+    start, end = (f"{time:%Y-%m-%d %H:%M}" for time in (key.interval_start, key.interval_end))
+    return Event(
+        name=key.stream,
+        actor=Actor.person(launched_by),
+        action=EventAction.BACKFILL,
+        reason=REQUESTED,
+        explanation=f"The interval {start} to {end} UTC is computed again and replaced, attempt {key.attempt}.",
+        evidence={"attempt": key.attempt},
+    )
+
+
+def _is(key: BackfillAttemptKey) -> ColumnElement[bool]:
+    return and_(*(getattr(BackfillAttempt, name) == getattr(key, name) for name in _KEY_FIELDS))
+
+
+def _observation_of(row: Row[Any]) -> BackfillAttemptObservation:
+    values = dict(row._mapping)
+    key = BackfillAttemptKey(**{name: values.pop(name) for name in _KEY_FIELDS})
+    return BackfillAttemptObservation(key=key, **values | {"state": BackfillState(values["state"])})

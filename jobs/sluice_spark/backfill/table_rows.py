@@ -1,0 +1,136 @@
+"""The rows that a target holds in an interval, compared with computed ones, and staged with the rows beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import DateType
+
+from sluice.backfill.intervals import Interval
+from sluice.publication.interval_files import TouchedFiles, value_bounds
+from sluice.publication.publish_batches import live_files
+from sluice.publication.staging_layout import create_staging_copy
+from sluice.tables.declared_tables import require_table
+from sluice_spark.backfill.interval_rows import within
+from sluice_spark.session.identifiers import quoted, quoted_table
+
+_FILE = "_file"
+"""Iceberg's metadata column with the path of a row's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """The number of some rows, and two sums of their hashes; unset sums for rows that cannot be hashed."""
+
+    rows: int
+    sums: tuple[Decimal, Decimal] | None
+
+    def is_same_as(self, other: Fingerprint) -> bool:
+        """Whether both are of the very same rows, in whatever order."""
+        return self.sums is not None and self == other
+
+
+def fingerprint(rows: DataFrame) -> Fingerprint:
+    """The fingerprint of some rows. Spark cannot hash maps, so rows with maps are never the same."""
+    columns = [fn.col(quoted(name)) for name in rows.columns]
+    has_maps = any("map<" in field.dataType.simpleString() for field in rows.schema)
+    hashes = [] if has_maps else [fn.xxhash64(*columns), fn.xxhash64(fn.lit(1), *columns)]
+    found = rows.agg(
+        fn.count(fn.lit(1)).alias("rows"),
+        *(fn.sum(one.cast("decimal(38,0)")).alias(f"sum{number}") for number, one in enumerate(hashes)),
+    ).first()
+    assert found is not None  # noqa: S101  # an aggregate without keys has one row
+    sums = None if has_maps else (found["sum0"] or Decimal(0), found["sum1"] or Decimal(0))
+    return Fingerprint(rows=int(found["rows"]), sums=sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRows:
+    """What a target holds, at the snapshot on which a backfill was planned.
+
+    head: that snapshot; none for an empty table.
+    """
+
+    spark: SparkSession
+    catalog: str
+    target: str
+    head: int | None
+    column: str
+
+    def of_interval(self, interval: Interval) -> DataFrame:
+        """The rows of an interval."""
+        rows = self._rows()
+        return rows.where(within(rows, self.column, interval))
+
+    def beside(self, interval: Interval, touched: TouchedFiles, table: Table) -> DataFrame:
+        """The rows of other intervals in the files that hold rows of this one.
+
+        Parameters
+        ----------
+        touched: the files of the interval in `table`, the target at the same snapshot.
+        """
+        rows = self._rows()
+        paths = [file.file_path for file in touched.partial]
+        if not paths:
+            return rows.limit(0)
+        # Iceberg would try to push `_file IN (…)` down and log a warning, because that column is none of the table's.
+        is_touched = fn.array_contains(fn.array(*(fn.lit(path) for path in paths)), fn.col(_FILE))
+        beside = rows.where(is_touched & ~within(rows, self.column, interval)).select(*rows.columns)
+        bounds = value_bounds(table, self.column, touched.partial)
+        # By the bounds of those files Iceberg leaves most of the other files out.
+        return beside if bounds is None else beside.where(_is_between(rows, self.column, bounds))
+
+    def _rows(self) -> DataFrame:
+        reader = self.spark.read
+        if self.head is None:
+            return reader.table(quoted_table(self.catalog, self.target)).limit(0)
+        return reader.option("versionAsOf", str(self.head)).table(quoted_table(self.catalog, self.target))
+
+
+def _is_between(rows: DataFrame, column: str, bounds: tuple[int, int]) -> Column:
+    """Whether a value lies between two of Iceberg's numbers; a row without a value may lie in any file."""
+    kind, value = rows.schema[column].dataType, fn.col(quoted(column))
+    if isinstance(kind, DateType):
+        low, high = (fn.date_from_unix_date(fn.lit(day)) for day in bounds)
+    else:
+        low, high = (fn.timestamp_micros(fn.lit(micros)).cast(kind) for micros in bounds)
+    return value.between(low, high) | value.isNull()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Rows in a staging table of their own. rows: how many it holds, as its files count them."""
+
+    table: Table
+    files: Sequence[DataFile]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files hold."""
+        return sum(file.record_count for file in self.files)
+
+
+def stage_rows(catalog: Catalog, rows: Sequence[DataFrame], *, staging: str, target: str, key: str) -> StagedRows:
+    """Write rows into a new staging table of a target.
+
+    Parameters
+    ----------
+    rows: each with the columns of the target. staging: the name of the table. key: of the attempt.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when the staging table cannot be made.
+    """
+    create_staging_copy(catalog, staging, target=target)
+    writer = reduce(DataFrame.unionByName, rows).writeTo(quoted_table(catalog.name, staging))
+    writer.option("snapshot-property.sluice.publication-key", key).append()
+    table = require_table(catalog, staging)
+    return StagedRows(table=table, files=live_files(table))

@@ -1,0 +1,1 @@
+"""When DAGs run, where Airflow has no timetable for it."""

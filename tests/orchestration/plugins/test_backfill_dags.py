@@ -1,0 +1,72 @@
+"""The DAG of a stream's backfills, and its timetable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pendulum
+import pytest
+from airflow.sdk import DAG
+from airflow.timetables.base import TimeRestriction
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice_airflow.dag_builders.backfills import backfill_dag
+from sluice_airflow.dag_builders.streams import continuous_stream_dag
+from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
+
+BACKFILL = "backfill: {column: at, interval: day, at_once: 3}\n"
+
+
+def _dag(folder: Path, more: str = BACKFILL) -> DAG:
+    write_table(folder, "silver.flights")
+    write_continuous_stream(folder, "daily_flights", more=more)
+    return backfill_dag(load_declarations(folder).stream("daily_flights"))
+
+
+def _starts(length: str, first: str, last: str) -> list[str]:
+    timetable = BackfillTimetable.deserialize(BackfillTimetable(length).serialize())
+    restriction = TimeRestriction(pendulum.parse(first), pendulum.parse(last), catchup=True)  # type: ignore[arg-type]
+    info = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+    starts: list[str] = []
+    while info is not None and len(starts) < 100:
+        assert info.data_interval is not None
+        starts.append(info.data_interval.start.isoformat())
+        info = timetable.next_dagrun_info(last_automated_data_interval=info.data_interval, restriction=restriction)
+    return starts
+
+
+def test_one_job_replaces_the_interval_of_its_run(folder: Path) -> None:
+    dag = _dag(folder)
+    (task,) = dag.tasks
+    assert (dag.dag_id, dag.max_active_runs, dag.is_paused_upon_creation) == ("daily_flights__backfill", 3, False)
+    assert task.max_active_tis_per_dag == 3
+    assert getattr(task, "application_args", None) == [
+        "--stream=daily_flights",
+        "--start={{ data_interval_start.isoformat() }}",
+        "--end={{ data_interval_end.isoformat() }}",
+        "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}",
+    ]
+
+
+@pytest.mark.parametrize(("length", "runs"), [("hour", 49), ("day", 3), ("month", 0)])
+def test_a_backfill_has_every_interval_that_starts_within_it(length: str, runs: int) -> None:
+    assert len(_starts(length, "2013-01-05T00:00:00Z", "2013-01-07T00:00:00Z")) == runs
+
+
+def test_months_start_at_the_first() -> None:
+    starts = _starts("month", "2013-01-01T00:00:00Z", "2013-03-31T00:00:00Z")
+    assert [start[:10] for start in starts] == ["2013-01-01", "2013-02-01", "2013-03-01"]
+
+
+def test_the_scheduler_gets_no_run() -> None:
+    restriction = TimeRestriction(earliest=None, latest=None, catchup=False)
+
+    assert BackfillTimetable("day").next_dagrun_info(last_automated_data_interval=None, restriction=restriction) is None
+
+
+def test_the_page_of_the_stream_names_it(folder: Path) -> None:
+    _dag(folder)
+    dag = continuous_stream_dag(load_declarations(folder).stream("daily_flights"))
+    assert dag.doc_md is not None
+    assert "daily_flights__backfill" in dag.doc_md

@@ -1,0 +1,75 @@
+"""Backfills in a real Airflow: created through its API and its command line, each run with its own interval."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.fixtures.airflow import RunningAirflow
+
+DAG = "refilled__backfill"
+TASK = "replace_interval"
+
+
+def intervals(airflow: RunningAirflow) -> dict[str, str]:
+    """The starts of the intervals that jobs were asked to compute, by the state of their run."""
+    return {run["data_interval_start"][:10]: run["state"] for run in airflow.runs(DAG)}
+
+
+def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: RunningAirflow) -> None:
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{DAG}").is_success, within_seconds=180)
+    dag = airflow.get(f"dags/{DAG}")
+    assert (dag["is_paused"], dag["is_backfillable"], dag["next_dagrun_logical_date"]) == (False, True, None)
+    assert dag["timetable_summary"] == "backfills by day"
+
+    asked = {"dag_id": DAG, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
+    airflow.post("backfills", {**asked, "max_active_runs": 2, "run_backwards": True})
+
+    days = ["2013-01-05", "2013-01-06", "2013-01-07"]
+    airflow.wait(
+        lambda: intervals(airflow) == dict.fromkeys(days, "success"),
+        within_seconds=400,
+        what=lambda: str(intervals(airflow)),
+    )
+    runs = airflow.runs(DAG)
+    assert {run["run_type"] for run in runs} == {"backfill"}
+    (fifth,) = [run for run in runs if run["data_interval_start"].startswith("2013-01-05")]
+    log = airflow.log(DAG, TASK, fifth["dag_run_id"])
+    assert "--start=2013-01-05T00:00:00+00:00" in log
+    assert "--end=2013-01-06T00:00:00+00:00" in log
+
+    airflow.wait(  # Airflow admits one backfill of a DAG at a time, and notices the end of one once a minute
+        lambda: all(one["completed_at"] for one in airflow.get("backfills", dag_id=DAG)["backfills"]),
+        within_seconds=240,
+    )
+    command = ["backfill", "create", "--dag-id", DAG, "--from-date", "2013-01-05", "--to-date", "2013-01-05"]
+    again = subprocess.run(  # noqa: S603  # Airflow's own command
+        [sys.executable, "-m", "airflow", *command, "--reprocess-behavior", "completed"],
+        env={**os.environ, **airflow.environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr[-2000:]
+    airflow.wait(
+        lambda: airflow.task(DAG, TASK, fifth["dag_run_id"]).get("try_number") == 2,
+        within_seconds=240,
+        what=lambda: str(airflow.task(DAG, TASK, fifth["dag_run_id"])),
+    )
+    assert len(airflow.runs(DAG)) == 3, "the timetable yields no run of its own"
+
+
+def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airflow: RunningAirflow) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/refilled").is_success, within_seconds=180)
+    asked = {"dag_id": "refilled", "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
+
+    with pytest.raises(AssertionError, match="does not allow backfill runs"):
+        airflow.post("backfills", asked)
+
+    assert airflow.runs("refilled") == []
+    assert "refilled__backfill" in airflow.get("dags/refilled/details")["doc_md"]
+    with pytest.raises(AssertionError):
+        airflow.trigger(DAG)

@@ -1,0 +1,82 @@
+"""A backfill is killed at a step: the table shows the interval as before or as after, and the next run completes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.fixtures.backfills import (
+    DAY_5,
+    DAY_8,
+    at_step,
+    backfill,
+    declare_read_stream,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+    staging_tables,
+)
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.backfill.backfill_steps import BackfillStep
+from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.records.backfill_attempt import BackfillState
+
+KILLED_AT = (BackfillStep.STAGED, BackfillStep.PUBLISHED)
+"""A slice: each costs a process with a JVM. `SLUICE_ALL_STEPS=1` kills at every step."""
+
+VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+IDS = sorted(row["id"] for row in expected())
+OTHER_IDS = [number for number in IDS if not 50 <= number < 80]
+
+
+@pytest.mark.parametrize("step", list(BackfillStep) if os.environ.get("SLUICE_ALL_STEPS") else KILLED_AT, ids=str)
+def test_a_killed_backfill_is_completed_by_the_next(step: BackfillStep, workshop: Workshop, services: Stack) -> None:
+    stream = declare_read_stream(workshop)
+    delete_days(workshop, "target")
+    command = [f"--stream={stream}", f"--start={DAY_5}", f"--end={DAY_8}", f"--step={step}"]
+    killed = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-m", "tests.faults.dying_backfill", *command],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
+            **services.environment(),
+            "SLUICE_PIPELINES": str(workshop.folder),
+        },
+        capture_output=True,
+        text=True,
+        timeout=420,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)
+
+    result = backfill(workshop, stream)
+
+    assert ids_by_duckdb(workshop) == IDS
+    assert result.state is (BackfillState.UNCHANGED if step in VISIBLE_FROM else BackfillState.PUBLISHED)
+    assert staging_tables(workshop, stream) == []
+    first = recent_attempts(workshop.ledger, stream, limit=10)[-1]
+    assert first.state is (BackfillState.PUBLISHED if step is BackfillStep.RECORDED else BackfillState.LOST)
+
+
+def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop)
+    delete_days(workshop, "target")
+
+    def fail() -> None:
+        raise OSError("the backfill fails here")
+
+    for step in BackfillStep:
+        with pytest.raises(OSError, match="fails here"):
+            backfill(workshop, stream, reached=at_step(step, fail))
+        assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)
+        assert staging_tables(workshop, stream) == []
+        if step is BackfillStep.PUBLISHED:
+            delete_days(workshop, "target")
+
+    assert backfill(workshop, stream).state is BackfillState.UNCHANGED
+    assert workshop.rows("target") == expected()

@@ -1,0 +1,114 @@
+"""Backfills give what the stream gives: over random input with repeated rows, in random intervals, and by command."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.fixtures.backfills import (
+    COLUMNS,
+    FIRST_DAY,
+    backfill,
+    declare_read_stream,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+)
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.cli.app import main
+from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.records.backfill_attempt import BackfillState
+
+ONCE = """
+    def transform(records):
+        return records.dropDuplicates(["id"])
+"""
+
+
+def day(number: int) -> str:
+    """A day of January."""
+    return (FIRST_DAY + timedelta(days=number)).date().isoformat()
+
+
+def random_rows(chance: random.Random) -> list[dict[str, Any]]:
+    """Two hundred rows of ten days in random order, a fifth of them repeated, with another word."""
+    rows = [
+        {"id": number, "word": "a", "at": FIRST_DAY + timedelta(minutes=chance.randrange(10 * 24 * 60))}
+        for number in range(200)
+    ]
+    repeated = [{**one, "word": "b"} for one in chance.sample(rows, 40)]
+    return chance.sample([*rows, *repeated], 240)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_intervals_give_what_one_batch_over_everything_gives(seed: int, workshop: Workshop) -> None:
+    chance, stream = random.Random(seed), f"s{workshop.namespace}"  # noqa: S311  # no secret
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "month"}])
+    workshop.declare_stream(
+        stream,
+        python=ONCE,
+        inputs={"records": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "balance": "rows"},
+    )
+    rows = random_rows(chance)
+    cuts = sorted(chance.sample(range(1, 240), 2))
+    for part in (rows[: cuts[0]], rows[cuts[0] : cuts[1]], rows[cuts[1] :]):
+        workshop.append("source", part)
+        workshop.run(stream)
+    assert len(workshop.rows("target")) == 200
+
+    # The lowest of the repeated rows remains: the word `a` of every row, whatever the stream has read first.
+    oracle = sorted(({**one, "word": "a"} for one in rows if one["word"] == "a"), key=lambda one: one["id"])
+    for _ in range(3):
+        first = chance.randrange(9)
+        last = chance.randrange(first + 1, 11)
+        if chance.random() < 0.5:
+            delete_days(workshop, "target", day(first), day(last))
+        result = backfill(workshop, stream, start=day(first), end=day(last))
+        assert result.rows["duplicate"] == 40
+        assert result.rows["read"] == 240
+        assert sorted(one["id"] for one in workshop.rows("target")) == list(range(200))
+    backfill(workshop, stream, start=day(0), end=day(10))
+
+    assert workshop.rows("target") == oracle
+    assert backfill(workshop, stream, start=day(0), end=day(10)).state is BackfillState.UNCHANGED
+
+
+def test_the_command_shows_its_plan_and_carries_it_out(
+    workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stream = declare_read_stream(workshop)
+    delete_days(workshop, "target", "2013-01-05", "2013-01-06")
+    for name, value in services.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(workshop.folder))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    words = ["backfill", stream, "--from", "2013-01-05", "--to", "2013-01-06", "--json"]
+
+    with pytest.raises(SystemExit) as shown:
+        main([*words, "--dry-run"])
+
+    assert shown.value.code in (0, None)
+    plan = json.loads(capfd.readouterr().out)
+    assert (plan["dry_run"], [one["refusals"] for one in plan["plans"]]) == (True, [[]])
+    assert recent_attempts(workshop.ledger, stream, limit=1) == ()
+
+    with pytest.raises(SystemExit) as done:
+        main(words)
+
+    assert done.value.code in (0, None), capfd.readouterr().err[-3000:]
+    result = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
+    assert (result["state"], result["rows"]["published"]) == ("published", 3)
+    assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
+    (attempt,) = recent_attempts(workshop.ledger, stream, limit=10)
+    assert attempt.launched_by.startswith("sluice backfill, ")
+    with pytest.raises(SystemExit) as refused:
+        main(["backfill", stream, "--from", "2013-01-05T06:00", "--to", "2013-01-06"])
+    assert refused.value.code == 2

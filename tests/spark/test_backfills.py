@@ -1,0 +1,291 @@
+"""Intervals of the past are computed again and replaced, beside a stream that goes on."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.backfills import (
+    COLUMNS,
+    DAY_5,
+    DAY_8,
+    DAYS,
+    at_step,
+    backfill,
+    declare_read_stream,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+    marks,
+    row,
+    rows_of_days,
+    staging_tables,
+)
+from tests.fixtures.workshop import Workshop
+
+from sluice.backfill.backfill_steps import BackfillStep
+from sluice.backfill.intervals import parse_interval
+from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
+from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
+from sluice.ledger.records.backfill_attempt import BackfillState
+
+
+@pytest.fixture
+def stream(workshop: Workshop) -> str:
+    """A stream that has read eight days in two batches, and rejected two rows."""
+    return declare_read_stream(workshop)
+
+
+def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Workshop, stream: str) -> None:
+    before, quarantined = marks(workshop, "target"), workshop.rows(f"quarantine.{stream}")
+    delete_days(workshop, "target")
+
+    result = backfill(workshop, stream)
+
+    assert result.state is BackfillState.PUBLISHED
+    assert result.key == f"{stream}/backfill/20130105T0000-20130108T0000/1"
+    assert workshop.rows("target") == expected()
+    assert dict(result.rows) == {
+        "read": 26,
+        "published": 9,
+        "outside": 15,
+        "quarantined": 2,
+        "duplicate": 0,
+        "late": 0,
+        "replaced": 0,
+        "kept": 0,
+        "rewritten": 0,
+        "staged": 9,
+    }
+    table = workshop.table("target")
+    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert (summary.operation.value, summary["sluice.publication-key"]) == ("overwrite", result.key)
+    assert marks(workshop, "target") == before
+    assert workshop.rows(f"quarantine.{stream}") == quarantined
+    assert staging_tables(workshop, stream) == []
+
+    again = backfill(workshop, stream)
+
+    assert (again.state, again.snapshot_id) == (BackfillState.UNCHANGED, None)
+    assert workshop.table("target").metadata.current_snapshot_id == table.metadata.current_snapshot_id
+    states = [attempt.state for attempt in recent_attempts(workshop.ledger, stream, limit=10)]
+    assert states == [BackfillState.UNCHANGED, BackfillState.PUBLISHED]
+
+
+def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: Workshop, stream: str) -> None:
+    """The month is one partition, and each of its files holds days of the interval and others."""
+    workshop.append("target", [row(7, day=6, word="forged"), row(8, day=2, word="forged")])
+
+    result = backfill(workshop, stream)
+
+    assert [one["word"] for one in workshop.rows("target") if one["word"] == "forged"] == ["forged"]
+    assert sorted(one["id"] for one in workshop.rows("target")) == sorted([8, *(one["id"] for one in expected())])
+    assert (result.rows["replaced"], result.rows["published"], result.rows["rewritten"]) == (10, 9, 14)
+    assert result.rows["kept"] == 4
+    workshop.append("source", [row(500, day=7)])
+    workshop.run(stream)
+    assert [one["id"] for one in workshop.rows("target")].count(500) == 1
+
+
+@pytest.mark.parametrize("step", [BackfillStep.PLANNED, BackfillStep.STAGED, BackfillStep.CHECKED], ids=str)
+def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
+    step: BackfillStep, workshop: Workshop, stream: str
+) -> None:
+    delete_days(workshop, "target")
+
+    def go_on() -> None:
+        workshop.append("source", [row(700, day=6), row(701, day=1)])
+        workshop.run(stream)
+
+    result = backfill(workshop, stream, reached=at_step(step, go_on))
+
+    ids = [one["id"] for one in workshop.rows("target")]
+    assert sorted(ids) == sorted([700, 701, *(one["id"] for one in expected())])
+    assert result.key.endswith("/1"), "what the stream appends does not make it compute again"
+    assert backfill(workshop, stream).state is BackfillState.UNCHANGED
+
+
+@pytest.mark.parametrize("step", [BackfillStep.PLANNED, BackfillStep.STAGED, BackfillStep.CHECKED], ids=str)
+def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
+    step: BackfillStep, workshop: Workshop, stream: str
+) -> None:
+    delete_days(workshop, "target")
+
+    result = backfill(
+        workshop,
+        stream,
+        reached=at_step(step, lambda: workshop.append("target", [row(7, day=6, word="forged")])),
+    )
+
+    assert workshop.rows("target") == expected()
+    assert result.key.endswith("/2")
+    states = [attempt.state for attempt in recent_attempts(workshop.ledger, stream, limit=10)]
+    assert states == [BackfillState.PUBLISHED, BackfillState.CHANGED_MEANWHILE]
+
+
+def test_a_foreign_row_beside_the_interval_does_not_matter(workshop: Workshop, stream: str) -> None:
+    delete_days(workshop, "target")
+
+    def forge() -> None:
+        workshop.append("target", [row(7, day=2, word="beside")])
+
+    result = backfill(workshop, stream, reached=at_step(BackfillStep.CHECKED, forge))
+
+    assert result.key.endswith("/1")
+    assert sorted(one["id"] for one in workshop.rows("target")) == sorted([7, *(one["id"] for one in expected())])
+
+
+def test_a_compaction_meanwhile_is_survived(workshop: Workshop, stream: str) -> None:
+    workshop.append("target", [row(7, day=6, word="forged")])
+    name = f"{workshop.settings.catalog.name}.system.rewrite_data_files"
+
+    def compact() -> None:
+        workshop.spark.sql(
+            f"CALL {name}(table => '{workshop.table_name('target')}', options => map('rewrite-all','true'))"
+        )
+
+    result = backfill(workshop, stream, reached=at_step(BackfillStep.STAGED, compact))
+
+    assert workshop.rows("target") == expected()
+    assert result.key.endswith("/2")
+
+
+def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: str) -> None:
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(
+        text.replace("word <> 'bad'", "word <> 'bad' and id <> 51").replace("word = 'bad'", "word = 'bad' or id = 51")
+    )
+
+    first = backfill(workshop, stream)
+    second = backfill(workshop, stream)
+
+    assert [one["payload"] for one in workshop.rows(f"quarantine.{stream}")].count("word") == 1
+    assert 51 not in [one["id"] for one in workshop.rows("target")]
+    assert (first.state, second.state) == (BackfillState.PUBLISHED, BackfillState.UNCHANGED)
+    assert (first.rows["quarantined"], first.rows["published"]) == (3, 8)
+
+
+def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
+    head = workshop.table("target").metadata.current_snapshot_id
+
+    with pytest.raises(VerificationError, match="26 rows were read; 8 published"):
+        backfill(workshop, stream)
+
+    assert workshop.table("target").metadata.current_snapshot_id == head
+    (attempt,) = recent_attempts(workshop.ledger, stream, limit=10)
+    assert attempt.state is BackfillState.FAILED
+    assert staging_tables(workshop, stream) == []
+
+
+def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, stream: str) -> None:
+    copy = workshop.declare_table("copy", COLUMNS)
+    reading = {"table": workshop.table_name("target")}
+    outputs = {"copies": {"iceberg": {"table": copy}}}
+    reader = f"r{workshop.namespace}"
+    workshop.declare_stream(
+        reader, sql="SELECT * FROM rows", inputs={"rows": {"stream": {"iceberg": reading}}}, outputs=outputs
+    )
+
+    with pytest.raises(UnpublishableError, match=f"{reader} \\(input rows\\) stops at the overwrite"):
+        backfill(workshop, stream)
+
+    skipping = {"rows": {"stream": {"iceberg": {**reading, "on_overwrite": "skip"}}}}
+    workshop.declare_stream(reader, sql="SELECT * FROM rows", inputs=skipping, outputs=outputs)
+    workshop.run(reader)
+    delete_days(workshop, "target")
+    backfill(workshop, stream)
+    assert workshop.rows("target") == expected()
+
+
+def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str) -> None:
+    interval = parse_interval(DAY_5, DAY_8)
+    with (
+        interval_lock(workshop.ledger, stream, start=interval.start, end=interval.end),
+        pytest.raises(LedgerError, match="is being backfilled by another run"),
+    ):
+        backfill(workshop, stream)
+
+
+def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", {"at": "timestamptz", "rows": "long"})
+    workshop.declare_stream(
+        name,
+        python="""
+            from pyspark.sql import functions as fn
+
+            def transform(records):
+                counted = records.groupBy(fn.window("at", "1 day").alias("day")).agg(fn.count("*").alias("rows"))
+                return counted.select(fn.col("day.start").alias("at"), "rows")
+        """,
+        inputs={
+            "records": {
+                "stream": {"iceberg": {"table": source}},
+                "watermark": {"column": "at", "delay": "6 hours"},
+            }
+        },
+        outputs={"days": {"iceberg": {"table": target, "mode": "merge", "keys": ["at"]}}},
+        backfill={"column": "at", "reads": {"records": "at"}},
+    )
+    for day in range(1, DAYS + 1):
+        workshop.append("source", [one for one in rows_of_days() if one["at"].day == day])
+        workshop.run(name)
+    counted = workshop.rows("target")
+    assert [one["rows"] for one in counted] == [3] * DAYS
+
+    with pytest.raises(UnpublishableError, match=r"The watermark of .* closes at 2013-01-09"):
+        backfill(workshop, name, start="2013-01-08", end="2013-01-09")
+    before = marks(workshop, "target")
+    delete_days(workshop, "target", end="2013-01-07")
+
+    result = backfill(workshop, name, start=DAY_5, end="2013-01-07")
+
+    assert workshop.rows("target") == counted
+    assert (result.rows["read"], result.rows["published"]) == (6, 2)
+    assert marks(workshop, "target") == before
+
+
+def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) -> None:
+    """The stream inserts a key that was deleted from the table, and the backfill has staged the same key. It computes
+    the interval again, and then a batch has both rows: which of them counts, only the stream knows."""
+    name = f"s{workshop.namespace}"
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS)
+    workshop.declare_stream(
+        name,
+        sql="SELECT * FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"copies": {"iceberg": {"table": target, "mode": "merge", "keys": ["id", "at"]}}},
+        backfill={"column": "at"},
+    )
+    workshop.append("source", rows_of_days())
+    workshop.run(name)
+    delete_days(workshop, "target")
+
+    def go_on() -> None:
+        workshop.append("source", [row(60, day=6, word="newer")])
+        workshop.run(name)
+
+    with pytest.raises(DeliveryError, match="two rows of a batch have the key 60, "):
+        backfill(workshop, name, reached=at_step(BackfillStep.STAGED, go_on))
+
+    deleted = {one["id"] for one in rows_of_days() if 50 <= one["id"] < 80}
+    assert ids_by_duckdb(workshop) == sorted({one["id"] for one in rows_of_days()} - deleted | {60})
+    states = [attempt.state for attempt in recent_attempts(workshop.ledger, name, limit=10)]
+    assert states == [BackfillState.FAILED, BackfillState.CHANGED_MEANWHILE]
+
+
+def test_rows_of_another_stream_are_never_deleted(workshop: Workshop, stream: str) -> None:
+    other = f"o{workshop.namespace}"
+    outputs = {"copies": {"iceberg": {"table": workshop.table_name("target")}}}
+    workshop.declare_stream(
+        other,
+        sql="SELECT * FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": workshop.declare_table("others", COLUMNS)}}}},
+        outputs=outputs,
+    )
+
+    with pytest.raises(UnpublishableError, match=f"also holds rows of {other}, which a backfill of {stream} would"):
+        backfill(workshop, stream)

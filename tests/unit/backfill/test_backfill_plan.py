@@ -1,0 +1,89 @@
+"""Whether an interval can be backfilled now, from observations alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sluice.backfill.backfill_plan import (
+    BackfillObservation,
+    PublishedBatch,
+    RefusalReason,
+    SourceBound,
+    TargetReader,
+    plan_backfill,
+)
+from sluice.backfill.intervals import parse_interval
+from sluice.publication.chain import MarkPosition
+from sluice.publication.staged_batch import StagedOutput
+
+SEEN = BackfillObservation(
+    output=StagedOutput(stream="silver_flights", output="flights", target="silver.flights"),
+    interval=parse_interval("2013-01-05", "2013-01-08"),
+    margin=timedelta(0),
+    head=7,
+    position=MarkPosition(generation=1, batch=4, token=2, end_offsets_digest="d"),
+    published=PublishedBatch(end_offsets={"records": {}}, watermark=None),
+    sources=(SourceBound(input="records", table="bronze.flights", snapshot_id=3),),
+)
+CLOSED = datetime(2013, 1, 8, tzinfo=UTC)
+
+
+def test_a_plan_without_refusals_says_what_it_does() -> None:
+    plan = plan_backfill(SEEN)
+
+    assert not plan.is_refused
+    assert list(plan.sentences()) == [
+        "silver.flights: the rows of 2013-01-05 00:00 to 2013-01-08 00:00 UTC are replaced, in one commit",
+        "input records: bronze.flights at snapshot 3, whole",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"position": None, "published": None}, RefusalReason.NOTHING_PUBLISHED),
+        (
+            {"position": MarkPosition(generation=1, batch=-1, token=2, end_offsets_digest=None)},
+            RefusalReason.NOTHING_PUBLISHED,
+        ),
+        ({"published": None}, RefusalReason.OFFSETS_UNKNOWN),
+        (
+            {"published": PublishedBatch(end_offsets={}, watermark=CLOSED - timedelta(milliseconds=1))},
+            RefusalReason.OPEN_INTERVAL,
+        ),
+        (
+            {"published": PublishedBatch(end_offsets={}, watermark=CLOSED), "margin": timedelta(minutes=1)},
+            RefusalReason.OPEN_INTERVAL,
+        ),
+        (
+            {"sources": (SourceBound(input="records", table="bronze.flights", problem="it is expired."),)},
+            RefusalReason.SOURCE_UNREADABLE,
+        ),
+        ({"other_writers": ("corrections",)}, RefusalReason.OTHER_WRITERS),
+        ({"readers": (TargetReader(stream="gold", input="flights", on_overwrite="fail"),)}, RefusalReason.READER_STOPS),
+    ],
+    ids=lambda value: str(value) if isinstance(value, RefusalReason) else "",
+)
+def test_what_stands_against_a_backfill_refuses_it(change: dict[str, Any], reason: RefusalReason) -> None:
+    refusals = plan_backfill(replace(SEEN, **change)).refusals
+
+    assert [refusal.reason for refusal in refusals] == [reason]
+    assert refusals[0].sentence.endswith(".")
+    assert refusals[0].next_step
+
+
+def test_a_closed_interval_and_a_reader_that_skips_are_admitted() -> None:
+    closed = PublishedBatch(end_offsets={}, watermark=CLOSED)
+    reader = TargetReader(stream="gold", input="flights", on_overwrite="skip")
+
+    plan = plan_backfill(replace(SEEN, published=closed, readers=(reader,)))
+
+    assert not plan.is_refused
+    assert list(plan.sentences())[-1] == (
+        "reader: gold (input flights) leaves the overwrite out: its own tables keep what they hold of the interval "
+        "until it is backfilled too"
+    )

@@ -1,0 +1,90 @@
+"""At which snapshot a source is read, from the end offset of the stream and the history of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV2
+
+from sluice.backfill.source_bounds import bound_of
+
+
+def table_of(*operations: str, first: int = 1) -> Table:
+    """A table whose snapshots are numbered from 1; those before `first` are expired. An append adds two files."""
+    snapshots = [
+        {
+            "snapshot-id": number,
+            "parent-snapshot-id": number - 1 if number > 1 else None,
+            "sequence-number": number,
+            "timestamp-ms": 1_700_000_000_000 + number,
+            "manifest-list": f"s3://b/{number}.avro",
+            "summary": {"operation": operation, "added-data-files": "0" if operation == "replace" else "2"},
+        }
+        for number, operation in enumerate(operations, start=1)
+        if number >= first
+    ]
+    metadata = TableMetadataV2.model_validate(
+        {
+            "format-version": 2,
+            "location": "s3://b/t",
+            "last-column-id": 1,
+            "last-updated-ms": 1_700_000_000_000,
+            "schemas": [{"type": "struct", "schema-id": 0, "fields": []}],
+            "current-schema-id": 0,
+            "partition-specs": [{"spec-id": 0, "fields": []}],
+            "default-spec-id": 0,
+            "last-partition-id": 999,
+            "sort-orders": [{"order-id": 0, "fields": []}],
+            "default-sort-order-id": 0,
+            "last-sequence-number": len(operations),
+            "current-snapshot-id": len(operations),
+            "snapshots": snapshots,
+            "refs": {"main": {"snapshot-id": len(operations), "type": "branch"}},
+        }
+    )
+    return Table(("bronze", "flights"), metadata, "s3://b/m.json", PyArrowFileIO(), NoopCatalog("none"))
+
+
+def offset(snapshot_id: int, position: int, **more: Any) -> dict[str, Any]:
+    """An offset as Iceberg's source writes it."""
+    return {"version": 1, "snapshot_id": snapshot_id, "position": position, "scan_all_files": False, **more}
+
+
+@pytest.mark.parametrize(
+    ("table", "end", "expected"),
+    [
+        (table_of("append", "append"), offset(1, 2), 1),
+        (table_of("append", "append"), offset(2, 2), 2),
+        (table_of("append", "append"), offset(2, 0), 1),
+        (table_of("append", "overwrite", "append"), offset(1, 2), 2),
+        (table_of("append", "overwrite", "replace", "append"), offset(2, 2), 3),
+        (table_of("append", "delete"), offset(2, 0), 2),
+    ],
+    ids=["all of it", "the head", "none of it", "a correction follows", "at a correction", "at a deletion"],
+)
+def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, Any], expected: int) -> None:
+    bound = bound_of(end, table, input_name="records", column=None)
+
+    assert (bound.snapshot_id, bound.problem) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("table", "end", "problem"),
+    [
+        (table_of("append"), offset(1, 1), "the stream has read 1 of the 2 files that snapshot 1 added."),
+        (table_of("append"), offset(-1, -1), "the stream has read nothing of bronze.flights yet."),
+        (table_of("append"), None, "the stream has read nothing of bronze.flights yet."),
+        (table_of("append", "append", first=2), offset(1, 2), "is expired."),
+        (table_of("append", "append", first=2), offset(2, 0), "is expired."),
+    ],
+    ids=["within a snapshot", "at the beginning", "unknown", "expired", "before an expired one"],
+)
+def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, Any] | None, problem: str) -> None:
+    bound = bound_of(end, table, input_name="records", column=None)
+
+    assert bound.snapshot_id is None
+    assert problem in bound.problem
