@@ -39,11 +39,6 @@ def wait_for_kafka(spark: SparkSession, place: Path) -> None:
     query.awaitTermination()
 
 
-def fail_for_kafka(spark: SparkSession, place: Path) -> None:
-    """Brokers that do not answer, and a JVM that is lost while the run cleans up."""
-    _clean_up_after(lambda: _read_kafka(spark), spark, place)
-
-
 def fail_for_a_full_disk(spark: SparkSession, place: Path) -> None:
     """A disk that is full, and a JVM that is lost while the run cleans up."""
     _clean_up_after(lambda: Path("/dev/full").write_text("checkpoint"), spark, place)
@@ -74,17 +69,10 @@ def use_up_the_memory(spark: SparkSession, place: Path) -> None:
 SITUATIONS: Mapping[str, Callable[[SparkSession, Path], None]] = {
     "waiting": wait_in_the_jvm,
     "waiting_for_kafka": wait_for_kafka,
-    "failed_for_kafka": fail_for_kafka,
     "failed_for_a_full_disk": fail_for_a_full_disk,
     "without_catalog_and_object_store": miss_catalog_and_object_store,
     "memory_used_up": use_up_the_memory,
 }
-
-
-def _read_kafka(spark: SparkSession) -> None:
-    options = {"kafka.bootstrap.servers": _GONE, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
-    options |= {"kafka.request.timeout.ms": "900", "fetchOffset.numRetries": "0"}
-    spark.read.format("kafka").options(**options).load().collect()
 
 
 def _clean_up_after(work: Callable[[], object], spark: SparkSession, place: Path) -> None:

@@ -91,13 +91,14 @@ def _links_of(error: BaseException) -> list[ErrorLink]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     trace = getattr(error, "_stackTrace", None)  # the stack trace of the JVM's exception, in PySpark
     is_foreign = isinstance(trace, str)
-    message = str(getattr(error, "_desc", "")) if is_foreign else _text_of(error)
+    message = str(getattr(error, "_desc", "")) if is_foreign else text_of(error)
     own = _link(name, message.strip(), condition=_condition_of(error))
     causes = f"{message}\n{trace}" if is_foreign else "\n".join(message.splitlines()[1:])
     return [own, *chain_in(causes)]
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of an exception; empty when it has none any more, as py4j's has after its JVM has ended."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # py4j asks the JVM for the text, and the JVM may have failed

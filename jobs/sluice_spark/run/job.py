@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from sluice.errors import LedgerError, SluiceError
 from sluice.failure_reasons import Failure
 from sluice.failures.classification import classify
-from sluice.failures.error_chains import chain_of
+from sluice.failures.error_chains import chain_of, text_of
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
@@ -76,7 +76,7 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
 
 def reason_of(error: Exception) -> str:
     """Why a job failed, in one line."""
-    lines = str(error).strip().splitlines() or [""]
+    lines = text_of(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
 
 

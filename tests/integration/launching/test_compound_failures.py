@@ -4,8 +4,7 @@
 |----------------------------------------------|---------------------|-------------------------------------------------|
 | JVM killed, attendant killed before          | driver_killed       | a refused connection to the JVM is no service   |
 | Kafka is silent, JVM and attendant killed    | driver_killed       | the query still asked; the kill ended it        |
-| Kafka failed, then JVM and attendant killed  | kafka_unreachable   | the run had failed; the kill met its cleaning   |
-| disk full, then JVM and attendant killed     | disk_full           | as above                                        |
+| disk full, then JVM and attendant killed     | disk_full           | the run had failed; the kill met its cleaning   |
 | ledger silent, JVM killed                    | driver_killed       | the attendant knows the exit, and records later |
 | catalog and object store do not answer       | catalog_unreachable | the catalog is asked first                      |
 | JVM killed by the kernel, memory ran out     | out_of_memory       | the kernel's counter says so                    |
@@ -115,7 +114,6 @@ def start(ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.M
     [
         ("waiting", Reason.DRIVER_KILLED),
         pytest.param("waiting_for_kafka", Reason.DRIVER_KILLED, marks=costly),
-        pytest.param("failed_for_kafka", Reason.KAFKA_UNREACHABLE, marks=costly),
         ("failed_for_a_full_disk", Reason.DISK_FULL),
     ],
 )

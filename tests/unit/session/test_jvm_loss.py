@@ -17,6 +17,7 @@ from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice_spark.run import jvm_loss
+from sluice_spark.run.job import reason_of
 from sluice_spark.run.jvm_loss import error_before_loss, named_jvm_loss
 
 
@@ -102,6 +103,16 @@ def test_what_ended_the_run_before_keeps_its_name(lose: Callable[[], object], mo
     with pytest.raises(ConnectionRefusedError, match="the catalog") as raised, named_jvm_loss():
         fail_and_clean_up()
     assert classify(chain_of(raised.value)).reason is FailureReason.NETWORK_UNREACHABLE
+
+
+def test_an_error_that_cannot_be_asked_for_its_text_any_more_is_still_reported() -> None:
+    """py4j asks the JVM for the text of a Java exception: a run that cannot record its end looks alive."""
+
+    class JavaError(Exception):
+        def __str__(self) -> str:
+            raise raised_by(refused)
+
+    assert reason_of(JavaError()) == "JavaError: "
 
 
 def test_a_refused_connection_to_another_service_is_left_alone() -> None:
