@@ -122,6 +122,21 @@ def test_a_gap_is_named_and_the_stream_continues_with_exactly_the_missing_rows(c
     assert copying.ids() == each_twice(*range(15))
 
 
+def test_a_merged_output_gets_the_newest_row_of_each_key_of_the_gap(workshop: Workshop) -> None:
+    copying = Copying(workshop, mode="merge", keys=["id"], ordering_column="word")
+    copying.append(0, 3)
+    copying.run()
+    copying.append(1, 6)
+    copying.expire()
+
+    with pytest.raises(InputGapError):
+        copying.run()
+    copying.go_on()
+    copying.run()
+
+    assert [(row["id"], row["word"]) for row in workshop.rows(copying.target)] == [(number, "b") for number in range(6)]
+
+
 def test_a_second_expiry_does_not_hide_the_first_one(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()

@@ -1,0 +1,120 @@
+"""`sluice stream continue` on a real catalog and ledger: what it shows, and the checkpoint that it writes. No Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.maintenance.conftest import Place, offset
+
+from sluice.cli.app import main
+from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.generations import find_generation
+from sluice.ledger.records.run import DesiredState
+
+HEADER = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
+
+
+def ended(words: Sequence[str]) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return end.value.code if isinstance(end.value.code, int) else 0
+
+
+def answer(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """The JSON that a command prints."""
+    capsys.readouterr()
+    assert ended([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Path]:
+    """A stopped stream whose position pyiceberg's expiry has cut off: the ids of the snapshots, and its checkpoint."""
+    monkeypatch.setenv("SLUICE_PIPELINES", str(place.folder))
+    monkeypatch.setenv("SLUICE_CHECKPOINTS", (place.folder / "ck").as_uri())
+    monkeypatch.setenv("COLUMNS", "400")
+    ids = place.append("rows", 6)
+    root = place.start(offsets=[ids[0]])
+    (root / "metadata").write_text('{"id":"a-query"}')
+    for log, text in (("offsets", HEADER + json.dumps(offset(ids[1]))), ("commits", "v1\n{}")):
+        (root / log).mkdir()
+        (root / log / "7").write_text(text)
+    place.table("rows").maintenance.expire_snapshots().by_ids(ids[:4]).commit()
+    set_desired_state(place.ledger, place.stream, DesiredState.STOPPED)
+    return ids, root
+
+
+def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
+    place: Place, cut: tuple[list[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, _ = cut
+
+    (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
+
+    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 3, 0)
+    assert [step["snapshot_id"] for step in plan["gap"]["missing"]] == ids[2:4]
+    assert plan["gap"]["resumes_at"]["snapshot_id"] == ids[4]
+    generation = find_generation(place.ledger, place.stream)
+    assert generation is not None
+    assert generation.generation == 1
+    assert not (place.folder / "ck" / place.stream / "2").exists()
+
+
+def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
+    place: Place, cut: tuple[list[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, old = cut
+    before = {file: file.read_text() for file in old.rglob("*") if file.is_file()}
+
+    done = answer(["stream", "continue", place.stream, "--yes"], capsys)
+
+    assert done["generation"]["generation"] == 2
+    new = place.folder / "ck" / place.stream / "2"
+    assert {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()} == {
+        "metadata",
+        "sources/0/offsets/0",
+        "offsets/7",
+        "offsets/8",
+        "commits/7",
+    }
+    assert (new / "metadata").read_text() == '{"id":"a-query"}'
+    ranges = [json.loads((new / "offsets" / number).read_text().splitlines()[2]) for number in ("7", "8")]
+    assert ranges == [
+        {"version": 1, "snapshot_id": ids[4], "position": 0, "scan_all_files": True},
+        {"version": 1, "snapshot_id": ids[4], "position": 3, "scan_all_files": False},
+    ]
+    assert {file: file.read_text() for file in old.rglob("*") if file.is_file()} == before
+
+
+def test_a_stream_that_is_to_run_is_not_continued(place: Place, cut: tuple[list[int], Path]) -> None:
+    set_desired_state(place.ledger, place.stream, DesiredState.RUNNING)
+
+    assert ended(["stream", "continue", place.stream, "--yes"]) == 2
+    assert not (place.folder / "ck" / place.stream / "2").exists()
+
+
+def test_a_second_try_finishes_what_a_crash_left(
+    place: Place, cut: tuple[list[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = place.folder / "ck" / place.stream / "2" / "offsets" / "7"
+    file.parent.mkdir(parents=True)
+    file.write_text("half")
+
+    assert answer(["stream", "continue", place.stream, "--yes"], capsys)["generation"]["generation"] == 2
+    assert file.read_text().startswith("v1\n")
+
+
+def test_a_folder_with_files_of_another_origin_is_refused(place: Place, cut: tuple[list[int], Path]) -> None:
+    foreign = place.folder / "ck" / place.stream / "2" / "offsets" / "99"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("foreign")
+
+    assert ended(["stream", "continue", place.stream, "--yes"]) == 1
+    generation = find_generation(place.ledger, place.stream)
+    assert generation is not None
+    assert generation.generation == 1
