@@ -45,6 +45,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.publishing_races
 	$(BIN)/python -m tests.faults.stopped_publisher
 	$(BIN)/python -m tests.faults.stopped_driver
+	$(BIN)/python -m tests.faults.ledger_failover
 	$(BIN)/python -m tests.faults.long_run --batches 1500
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py --timeout=6000
 	$(BIN)/python -m tests.faults.crash_table
