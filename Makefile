@@ -57,7 +57,8 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's streams run; part of drill
 	$(BIN)/python -m tests.faults.supervision_drill
 
-BENCHMARKS := delivery_time supervised_time publication_time triggerer_lag parse_time merge_time fast_trigger retention_time
+BENCHMARKS := delivery_time supervised_time publication_time decode_time triggerer_lag parse_time merge_time fast_trigger \
+              retention_time
 
 bench: setup ## Measure deliveries, publications, a triggerer, parsing and the ledger against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
