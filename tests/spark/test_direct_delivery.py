@@ -97,13 +97,17 @@ def test_what_the_ledger_did_not_hear_of_is_recorded_by_the_next_run(copying: Wo
 
 
 def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying: Workshop, stream_name: str) -> None:
-    """Iceberg's sink would append the batch a second time."""
+    """Iceberg's sink would append the batch a second time. The pin protects the snapshot until it is removed."""
     copying.append("source", [ROWS[0]])
     copying.run(stream_name, stop_after_batches=1)
     copying.forget_last_commit(stream_name)
     written = copying.table("target").current_snapshot()
     assert written is not None
     copying.append("target", [{"id": 99, "word": "another writer"}])
+    (pin,) = (name for name, ref in copying.table("target").refs().items() if ref.snapshot_id == written.snapshot_id)
+    with pytest.raises(ValueError, match="is protected"):
+        copying.table("target").maintenance.expire_snapshots().by_id(written.snapshot_id).commit()
+    copying.table("target").manage_snapshots().remove_tag(pin).commit()
     copying.table("target").maintenance.expire_snapshots().by_id(written.snapshot_id).commit()
 
     with pytest.raises(DivergedError, match="it is unknown whether the batch is in the table"):
