@@ -60,6 +60,9 @@ STANDS_STILL_SECONDS = 30.0
 """How long a suspended driver stands still: the other one is up and delivers by then."""
 
 RIGHT_ENDS = ("LeaseLostError", "StaleTokenError")
+QUIET = {"log_level": 0}
+"""The broker ends before its clients do, which they would report ten times a second."""
+
 NEVER = 1_000_000_000
 """A driver that gets its signal at this passing of a place gets none."""
 
@@ -288,7 +291,7 @@ def stage_of(stack: Stack, server_url: str, folder: Path, output: Output) -> Ite
     pipelines = folder / namespace / "pipelines"
     pipelines.mkdir(parents=True)
     records, sent = f"{namespace}_records", f"{namespace}_sent"
-    admin = AdminClient({"bootstrap.servers": _servers(settings)})
+    admin = AdminClient({"bootstrap.servers": _servers(settings), **QUIET})
     for created in admin.create_topics([NewTopic(name, 1, 1) for name in (records, sent)]).values():
         created.result()
     with replaceable_ledger(server_url) as replaceable, open_ledger(replaceable.url) as ledger:
@@ -308,7 +311,7 @@ def stage_of(stack: Stack, server_url: str, folder: Path, output: Output) -> Ite
             workshop=workshop,
             ledger=replaceable,
             stream=f"s{namespace}",
-            feed=Feed(producer=Producer({"bootstrap.servers": _servers(settings)}), topic=records),
+            feed=Feed(producer=Producer({"bootstrap.servers": _servers(settings), **QUIET}), topic=records),
             topic=sent,
         )
 
