@@ -10,33 +10,27 @@ command typed again, moves the marks that have not moved, and neither publishes 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import DeliveryError, LeaseLostError, LedgerError, RunAlreadyLiveError, UsageError
+from sluice.errors import DeliveryError, LeaseLostError, UsageError
 from sluice.ledger.batches import find_rejection, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.runs import admit_run, already_live, beat, find_run, newest_run, record_end, record_process
-from sluice.ledger.vacated_runs import has_given_way, is_vacated
-from sluice.processes.driver_processes import identity_of
+from sluice.ledger.runs import beat
 from sluice.publication.batch_commands import OutputView, output_views
+from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.seen_tokens import with_raised_token
 from sluice.publication.staged_batch import StagedBatch
-
-REJECTION_MODE = "rejection"
-"""The mode of a run that rejects a batch; runs of drivers have that of their declaration."""
 
 
 class RejectionState(StrEnum):
@@ -83,9 +77,7 @@ def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclarat
     UsageError: when the batch is not the next one, or not all of its outputs are staged.
     DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
-    live = newest_run(ledger, declaration.stream)
-    if live is not None and live.is_live and not is_vacated(live):
-        raise already_live(live)
+    refuse_live_run(ledger, declaration.stream)
     return _plan(ledger, declaration, output_views(catalog, declaration), number).rejection
 
 
@@ -114,7 +106,9 @@ def reject(
         that run.
     SluiceError: as `plan_rejection` does.
     """
-    with _run_of_command(ledger, declaration, requested_by=requested_by, what=f"batch {number}") as admitted:
+    what = f"the rejection of batch {number}"
+    stream = declaration.stream
+    with run_of_command(ledger, stream, CommandMode.REJECTION, requested_by=requested_by, what=what) as admitted:
         run = with_raised_token(admitted, declaration, ledger=ledger, catalog=catalog)
         plan = _plan(ledger, declaration, output_views(catalog, declaration), number)
         if plan.rejection.state is RejectionState.COMPLETE:
@@ -130,38 +124,6 @@ def reject(
                 reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         reached(CrashPoint.PUBLISHED)
     return plan.rejection
-
-
-@contextmanager
-def _run_of_command(
-    ledger: Ledger, declaration: StreamDeclaration, *, requested_by: str, what: str
-) -> Iterator[RunObservation]:
-    """Admit a run that this process carries out, and record its end."""
-    try:
-        run = _admit(ledger, declaration, requested_by)
-    except RunAlreadyLiveError as refusal:
-        if not has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=requested_by):
-            raise
-        run = _admit(ledger, declaration, requested_by)
-    try:
-        yield record_process(ledger, run.run_id, identity_of(os.getpid()), None)
-    except BaseException as error:  # an interruption by a person, too: no run may stay live behind this command
-        reason = f"the rejection of {what} ended early: {type(error).__name__}: {error}"
-        with suppress(LedgerError):  # the error to raise is the one that ended it
-            record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=reason)
-        raise
-    record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason=f"{what} is rejected")
-
-
-def _admit(ledger: Ledger, declaration: StreamDeclaration, requested_by: str) -> RunObservation:
-    return admit_run(
-        ledger,
-        stream=declaration.stream,
-        mode=REJECTION_MODE,
-        declaration_digest="",  # of no declaration: the end of this run is not a failure of the stream
-        launched_by=requested_by,
-        event=None,  # the command's own event follows, once the batch is known to be the next one
-    )
 
 
 def _require_lease(ledger: Ledger, run: RunObservation) -> None:

@@ -7,7 +7,8 @@ published as they were staged, whatever the declaration says today.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -20,12 +21,12 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
-from sluice.ledger.records.run import LIVE_STATES
 from sluice.ledger.records.stream_batch import PublicationKey
-from sluice.ledger.runs import already_live, newest_run
 from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.chain import AbandonedBatch, AbandonReason
 from sluice.publication.clear_staging import clear_staging
+from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
+from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.lost_marks import restore_lost_mark
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.publish_batches import ReplacedRange, publish_append, publish_replace
@@ -74,11 +75,18 @@ def plan_settlement(
     UnpublishableError: when the batches can only be published by a driver, or not at all.
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
-    return _settlement(_settled(catalog, ledger, declaration, output, verb), verb)
+    refuse_live_run(ledger, declaration.stream)
+    return _settlement(_settled(catalog, declaration, output, verb), verb)
 
 
 def publish_output(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, requested_by: str
+    catalog: Catalog,
+    ledger: Ledger,
+    declaration: StreamDeclaration,
+    *,
+    output: str,
+    requested_by: str,
+    reached: Reached = unnoticed,
 ) -> OutputSettlement:
     """Make the batches of an undeclared output visible in the table that they were staged for, and record them.
 
@@ -87,23 +95,20 @@ def publish_output(
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    reached: is called with CHECKED before each commit is sent.
 
     Raises
     ------
-    StaleTokenError: when a driver has begun meanwhile.
     SluiceError: as `plan_settlement` does.
     """
-    found = _settled(catalog, ledger, declaration, output, SettlementVerb.PUBLISH)
-    plan = _settlement(found, SettlementVerb.PUBLISH)
-    record_event(ledger, _event(plan, requested_by=requested_by))
-    names = StagedOutput(stream=found.stream, output=output, target=found.target or "")
-    token = found.position.token if found.position is not None else 0
-    restore_lost_mark(catalog, names, token=token)
-    for mode, alike in groupby(found.waiting, key=_mode_of):
-        _publish(catalog, names, list(alike), mode=mode, token=token)
-    for observed in _whole_batches(catalog, declaration, found):
-        record_batch(ledger, recovered_observation(observed))
-    clear_staging(catalog, names, token=token)
+    with _settling(catalog, ledger, declaration, output, SettlementVerb.PUBLISH, requested_by) as (found, plan, token):
+        names = StagedOutput(stream=found.stream, output=output, target=found.target or "")
+        restore_lost_mark(catalog, names, token=token)
+        for mode, alike in groupby(found.waiting, key=_mode_of):
+            _publish(catalog, names, list(alike), mode=mode, token=token, reached=reached)
+        for observed in _whole_batches(catalog, declaration, found):
+            record_batch(ledger, recovered_observation(observed))
+        clear_staging(catalog, names, token=token)
     return plan
 
 
@@ -118,24 +123,41 @@ def abandon_output(
 
     Raises
     ------
-    StaleTokenError: when a driver has begun meanwhile.
     SluiceError: as `plan_settlement` does.
     """
-    found = _settled(catalog, ledger, declaration, output, SettlementVerb.ABANDON)
-    plan = _settlement(found, SettlementVerb.ABANDON)
-    record_event(ledger, _event(plan, requested_by=requested_by))
-    for key in plan.batches:
-        _log.warning("%s: staged batch %s is abandoned", found, key)
-    if found.position is None or found.target is None:
-        # Nothing says which batches are visible, so the table is forgotten as a whole; its files are not its own.
-        with catalog_refusals(f"drop {found.staging}"):
-            catalog.drop_table(found.staging)
-        return plan
-    abandoned = [AbandonedBatch(batch=batch, reason=AbandonReason.UNDECLARED) for batch in found.waiting]
-    names = StagedOutput(stream=found.stream, output=output, target=found.target)
-    restore_lost_mark(catalog, names, token=found.position.token)
-    clear_staging(catalog, names, token=found.position.token, abandoned=abandoned)
+    with _settling(catalog, ledger, declaration, output, SettlementVerb.ABANDON, requested_by) as (found, plan, token):
+        for key in plan.batches:
+            _log.warning("%s: staged batch %s is abandoned", found, key)
+        if found.position is None or found.target is None:
+            # Nothing says which batches are visible, so the table is forgotten as a whole; its files are not its own.
+            with catalog_refusals(f"drop {found.staging}"):
+                catalog.drop_table(found.staging)
+            return plan
+        abandoned = [AbandonedBatch(batch=batch, reason=AbandonReason.UNDECLARED) for batch in found.waiting]
+        names = StagedOutput(stream=found.stream, output=output, target=found.target)
+        restore_lost_mark(catalog, names, token=token)
+        clear_staging(catalog, names, token=token, abandoned=abandoned)
     return plan
+
+
+@contextmanager
+def _settling(
+    catalog: Catalog,
+    ledger: Ledger,
+    declaration: StreamDeclaration,
+    output: str,
+    verb: SettlementVerb,
+    requested_by: str,
+) -> Iterator[tuple[UndeclaredOutput, OutputSettlement, int]]:
+    """Hold the lease of the stream, and save the event. Yields what waits, the plan, and the fencing token."""
+    stream, what = declaration.stream, f"{verb} of the output {output}"
+    plan_settlement(catalog, ledger, declaration, output=output, verb=verb)  # a refused command leaves no run behind
+    with run_of_command(ledger, stream, CommandMode.SETTLEMENT, requested_by=requested_by, what=what) as run:
+        found = _settled(catalog, declaration, output, verb)
+        plan = _settlement(found, verb)
+        record_event(ledger, _event(plan, requested_by=requested_by))
+        # The mark of a former output may have seen a higher token than a ledger that was replaced by an older copy.
+        yield found, plan, max(run.token, found.position.token if found.position is not None else 0)
 
 
 def _settlement(found: UndeclaredOutput, verb: SettlementVerb) -> OutputSettlement:
@@ -169,12 +191,7 @@ def _event(plan: OutputSettlement, *, requested_by: str) -> Event:
     )
 
 
-def _settled(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, output: str, verb: SettlementVerb
-) -> UndeclaredOutput:
-    live = newest_run(ledger, declaration.stream)
-    if live is not None and live.state in LIVE_STATES:
-        raise already_live(live)
+def _settled(catalog: Catalog, declaration: StreamDeclaration, output: str, verb: SettlementVerb) -> UndeclaredOutput:
     declared = tuple(staged_outputs(declaration))
     found = find_undeclared_outputs(catalog, declaration.stream, declared)
     one = next((each for each in found if each.output == output), None)
@@ -232,13 +249,19 @@ def _mode_of(batch: StagedBatch) -> str | None:
 
 
 def _publish(
-    catalog: Catalog, names: StagedOutput, batches: Sequence[StagedBatch], *, mode: str | None, token: int
+    catalog: Catalog,
+    names: StagedOutput,
+    batches: Sequence[StagedBatch],
+    *,
+    mode: str | None,
+    token: int,
+    reached: Reached,
 ) -> None:
     if mode == "append":
-        publish_append(catalog, names, batches, token=token)
+        publish_append(catalog, names, batches, token=token, reached=reached)
         return
     replaced = ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS
-    publish_replace(catalog, names, batches, replaced=replaced, token=token)
+    publish_replace(catalog, names, batches, replaced=replaced, token=token, reached=reached)
 
 
 def _whole_batches(

@@ -28,6 +28,7 @@ from sluice.ledger.runs import admit_run, newest_run, recent_runs, record_end
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import reject_batch
+from sluice.publication.settle_output import publish_output
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staged_mode import StagedMode
 from sluice.publication.undeclared_outputs import find_undeclared_outputs
@@ -308,6 +309,32 @@ def test_what_waits_for_a_former_output_is_listed_and_published_by_name(
     code, refusal = sluice("publish", deployment.stream, "former")
     assert (code, refusal["error"]) == (2, "UsageError")
     assert deployment.next_driver() == [[1], [1]], "the declared outputs are not touched"
+
+
+def test_no_run_begins_while_a_former_output_is_published(deployment: Deployment, former: Workbench) -> None:
+    declaration = load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream).declaration
+    refused = []
+
+    def begin_another(point: CrashPoint) -> None:
+        if point is CrashPoint.CHECKED:
+            with pytest.raises(RunAlreadyLiveError) as refusal:
+                admit_run(
+                    deployment.ledger,
+                    stream=deployment.stream,
+                    mode="incremental",
+                    declaration_digest="d",
+                    launched_by="a test",
+                )
+            refused.append(refusal.value)
+
+    publish_output(
+        former.catalog, deployment.ledger, declaration, output="former", requested_by="a test", reached=begin_another
+    )
+
+    assert (len(refused), former.ids()) == (1, [1, 2, 3])
+    ended = newest_run(deployment.ledger, deployment.stream)
+    assert ended is not None
+    assert (ended.mode, ended.state) == ("settlement", RunState.FINISHED)
 
 
 def test_what_waits_for_a_former_output_is_abandoned_by_name(
