@@ -277,7 +277,7 @@ def drill_workshops() -> Iterator[Drill]:
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
         with faulty_proxy(settings.catalog.uri) as proxy:
-            proxy.spared = frozenset({"source"})  # what the streams read is written by nobody under test
+            proxy.spared = frozenset({"source"})  # no writer under test writes what the streams read
             spark = open_session(behind(proxy, settings), name="drill", state=StateDeclaration(), deletes_files=False)
             try:
                 with open_ledger(settings.ledger_url.get_secret_value()) as ledger:

@@ -6,8 +6,8 @@ The copy is made so many seconds before it replaces the ledger. `known`: the dri
 it is younger, so that the copy does not know it; another driver is admitted at once. `suspended`: it is forgotten,
 stands still with SIGSTOP meanwhile, and goes on beside the other one.
 
-Records with rising numbers go into a topic all the time. DuckDB reads the tables, and a consumer of Kafka the topic, as
-nobody who wrote them would. Ends with 1 when a row was lost, when a table got one twice or an older one back, or when a
+Records with rising numbers go into a topic all the time. DuckDB reads the tables and a consumer of Kafka the topic;
+neither of them wrote. Ends with 1 when a row was lost, when a table got one twice or an older one back, or when a
 forgotten driver did not end with its reason. What a topic gets twice is counted and shown.
 """
 

@@ -51,8 +51,8 @@ def publish(ledger: Ledger, number: int, *, rows: int, generation: int = 1, snap
     )
 
 
-def told(table: str, *, events: int, then: Any = lambda _: None) -> list[dict[str, Any]]:
-    """The first events that the trigger tells; `then` is called after each."""
+def raised_events(table: str, *, events: int, then: Any = lambda _: None) -> list[dict[str, Any]]:
+    """The first events that the trigger raises; `then` is called after each."""
 
     async def listen() -> list[dict[str, Any]]:
         heard: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def test_what_was_published_since_the_last_event_is_announced_together(table: st
     publish(ledger, 0, rows=3)
     publish(ledger, 1, rows=4)
     publish(ledger, 2, rows=9, snapshot_id=None)  # nothing of it became visible
-    first, second = told(table, events=2, then=lambda heard: publish(ledger, 2 + heard, rows=5))
+    first, second = raised_events(table, events=2, then=lambda heard: publish(ledger, 2 + heard, rows=5))
     assert first == {
         "stream": "flowing",
         "publication_key": "flowing:1:1",
@@ -100,11 +100,11 @@ def test_what_was_published_since_the_last_event_is_announced_together(table: st
 def test_a_triggerer_that_starts_again_announces_what_it_missed_and_nothing_twice(table: str, ledger: Ledger) -> None:
     publish(ledger, 0, rows=3)
     publish_next = {1: lambda: publish(ledger, 1, rows=1)}
-    assert len(told(table, events=2, then=lambda heard: publish_next.get(heard, lambda: None)())) == 2
-    (again,) = told(table, events=1)  # it was stopped before it could remember the second: told once more
+    assert len(raised_events(table, events=2, then=lambda heard: publish_next.get(heard, lambda: None)())) == 2
+    (again,) = raised_events(table, events=1)  # it was stopped before it could remember the second: told once more
     assert again["publication_key"] == "flowing:1:1"
     publish(ledger, 0, rows=2, generation=2)
-    (missed,) = told(table, events=1)
+    (missed,) = raised_events(table, events=1)
     assert (missed["publication_key"], missed["rows"]) in (("flowing:2:0", 2), ("flowing:2:0", 3))
 
 
@@ -120,7 +120,7 @@ def test_an_event_that_airflow_has_not_stored_yet_is_raised_again(table: str, le
             await asyncio.wait_for(anext(telling), 1.0)
 
     asyncio.run(raise_and_end())
-    (again,) = told(table, events=1)
+    (again,) = raised_events(table, events=1)
     assert again["publication_key"] == "flowing:1:0"
 
 

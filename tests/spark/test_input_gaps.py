@@ -233,7 +233,7 @@ def test_an_expiry_that_gives_no_number_of_its_own_keeps_what_a_slow_reader_need
 
 
 def test_icebergs_own_check_names_nothing(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counterpart: without our check the stream fails as well, and nobody learns what is missing."""
+    """The counterpart: without our check the stream fails as well, and its error does not name what is missing."""
     monkeypatch.setattr("sluice_spark.run.supervised_run.require_unbroken_input", lambda *_, **__: None)
     copying.append(0, 2)
     copying.run()

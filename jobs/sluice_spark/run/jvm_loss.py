@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import Popen
 from types import TracebackType
 
@@ -26,8 +25,7 @@ from pyspark import SparkContext
 from sluice.errors import JvmKilledError, JvmLostError, MemoryKillError
 from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
-from sluice.failures.error_chains import chain_in, chain_of, with_causes
-from sluice.launching.driver_records import tail_of
+from sluice.failures.error_chains import chain_of, with_causes
 from sluice.processes.deadline import wait_until
 from sluice.processes.memory_kills import MemoryKillWatch
 
@@ -37,8 +35,6 @@ _ENDED_WITHIN_SECONDS = 5.0
 _ATTENDANT_SECONDS = 2.0
 """How long the attendant has the first word, because it knows the exit status. It takes milliseconds, and ends this
 process by that."""
-
-_OWN_LOG = Path("/proc/self/fd/2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +112,9 @@ def _loss(jvm: _Jvm, kills: MemoryKillWatch, *, is_gone: bool) -> JvmLostError:
     if jvm.child is not None:
         return _named_end(jvm.child.returncode, kills)
     has_killed = kills.has_killed()
-    time.sleep(_ATTENDANT_SECONDS)
+    time.sleep(_ATTENDANT_SECONDS)  # what is awaited is the end of this process, by its attendant
     if has_killed:
         return _memory_kill("the JVM of the driver")
-    if _has_logged_memory_loss():
-        return MemoryKillError("The JVM of the driver ran out of memory and ended; its log has the error.")
     return JvmKilledError("The JVM of the driver was killed: it is gone, and its connection broke off.")
 
 
@@ -134,12 +128,6 @@ def _named_end(exit_code: int, kills: MemoryKillWatch) -> JvmLostError:
 
 def _memory_kill(process: str) -> MemoryKillError:
     return MemoryKillError(f"The kernel killed {process}, because memory ran out.")
-
-
-def _has_logged_memory_loss() -> bool:
-    """Whether the end of this driver's log has an OutOfMemoryError; the JVM writes into the same file."""
-    lines = tail_of(_OWN_LOG) if _OWN_LOG.is_file() else []  # a terminal or a pipe cannot be read again
-    return classify(chain_in("\n".join(lines))).reason is FailureReason.OUT_OF_MEMORY
 
 
 def _is_lost_connection(error: BaseException) -> bool:

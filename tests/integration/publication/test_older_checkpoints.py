@@ -38,7 +38,7 @@ def test_the_difference_is_told_without_the_history_too(bench: Workbench) -> Non
 def test_a_staged_batch_that_the_checkpoint_has_lost_is_read_again_and_becomes_visible_once(
     bench: Workbench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A power failure took the newest offsets, which nobody had synced; the staged rows were in the object store."""
+    """A power failure took the newest offsets, which were not synced; the staged rows were in the object store."""
     caplog.set_level(logging.WARNING)
     bench.publish(bench.stage(0, [0]))
     lost = bench.stage(1, [1])

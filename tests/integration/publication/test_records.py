@@ -66,7 +66,7 @@ def test_a_batch_that_comes_again_stays_staged_until_the_ledger_has_it(bench: Wo
     own.note_recovered(batch, comes_again=True)
     with patch.object(staged_publication, "CLEARED_TOGETHER", 1):
         own.before_batch()
-        assert new.staged() == (staged,), "another crash here would leave nobody who knows the batch"
+        assert new.staged() == (staged,), "after another crash here the staging table alone knows the batch"
         own.note_visible([batch.key], {"main": 1})
         recording.observed(batch)
         own.before_batch()

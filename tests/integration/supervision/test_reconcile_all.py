@@ -16,13 +16,11 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import DeclarationError, Location
 from sluice.failure_reasons import Failure, FailureReason
-from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.reconcile_all import Alert, reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
@@ -52,25 +50,6 @@ def declared(
     )
 
 
-@pytest.fixture
-def launcher(ledger: Ledger) -> FakeLauncher:
-    """Drivers in memory."""
-    return FakeLauncher(ledger)
-
-
-@pytest.fixture
-def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
-
-    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
-        log_file = tmp_path / f"{run.run_id}.log"
-        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=log_file)
-
-    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
-
-
 def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObservation:
     """A run whose driver was heard."""
     run = supervise(supervisor, wanted).run
@@ -79,9 +58,7 @@ def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObserva
     return find_run(supervisor.ledger, run.run_id)
 
 
-def passed(
-    supervisor: Supervisor, declarations: Declarations, *, number: int = 0, seconds: float = 50.0
-) -> dict[str, Alert]:
+def passed(supervisor: Supervisor, declarations: Declarations, *, seconds: float = 50.0) -> dict[str, Alert]:
     """One pass, in which Airflow knows every DAG as unpaused."""
     alerts = reconcile_all(supervisor, declarations, observe_dag=lambda _: UNPAUSED, number=0, pass_seconds=seconds)
     return {alert.stream: alert for alert in alerts}
@@ -186,6 +163,22 @@ def test_one_stream_never_keeps_the_others_waiting(supervisor: Supervisor, ledge
     newest = supervise(replace(supervisor, launcher=FakeLauncher(ledger)), changed).seen.newest_run
     assert newest is not None
     assert newest.end_asked_because == "its declaration has changed", "the last stream was reconciled"
+
+
+def test_each_pass_begins_with_another_stream(supervisor: Supervisor) -> None:
+    declarations = declared(named("first"), named("second"), named("third"))
+    orders = []
+    for number in range(4):
+        asked: list[str] = []
+
+        def observe_dag(stream: str, asked: list[str] = asked) -> DagObservation:
+            asked.append(stream)
+            return UNPAUSED
+
+        reconcile_all(supervisor, declarations, observe_dag=observe_dag, number=number)
+        orders.append(asked)
+    assert [order[0] for order in orders] == ["first", "second", "third", "first"]
+    assert all(sorted(order) == ["first", "second", "third"] for order in orders)
 
 
 def test_a_crash_looping_stream_is_alerted_until_it_is_healthy(supervisor: Supervisor, ledger: Ledger) -> None:

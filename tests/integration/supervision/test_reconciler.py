@@ -47,26 +47,6 @@ WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 PAUSED_BY_AIRFLOW = DagObservation(airflow="ours", is_paused=True, has_failed=True)
-PAUSED = DagObservation(airflow="ours", is_paused=True)
-
-
-@pytest.fixture
-def launcher(ledger: Ledger) -> FakeLauncher:
-    """Drivers in memory."""
-    return FakeLauncher(ledger)
-
-
-@pytest.fixture
-def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
-
-    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
-        log_file = tmp_path / f"{run.run_id}.log"
-        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=log_file)
-
-    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
 
 
 def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObservation:

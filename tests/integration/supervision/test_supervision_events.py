@@ -28,7 +28,6 @@ from sluice.ledger.records.event import EventObservation, EventSubject
 from sluice.ledger.records.run import RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, newest_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 from sluice.supervision.supervisor import Supervisor, supervise
@@ -64,16 +63,9 @@ def launcher(ledger: Ledger) -> FakeLauncher:
 
 
 @pytest.fixture
-def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
-
-    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
-        log_file = tmp_path / f"{run.run_id}.log"
-        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=log_file)
-
-    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="airflow: flights, run 1")
+def supervisor(supervisor: Supervisor) -> Supervisor:
+    """A supervisor of a task of Airflow."""
+    return replace(supervisor, launched_by="airflow: flights, run 1")
 
 
 def newest(ledger: Ledger) -> EventObservation:
