@@ -10,7 +10,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 50000 sluice \
     && install --directory --owner=sluice /opt/sluice /var/lib/sluice/checkpoints /var/lib/sluice/logs \
-        /var/lib/sluice/reports /var/lib/sluice/airflow
+        /var/lib/sluice/reports /var/lib/sluice/airflow \
+    && install --directory --owner=sluice --mode=0700 /var/lib/sluice/seaweedfs-security
 
 ENV JAVA_HOME=/usr/lib/jvm/default-java
 USER sluice

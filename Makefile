@@ -1,12 +1,12 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
-        test-unit test-integration test-spark test-spark-a-l test-spark-m-z test-orchestration test-end-to-end test-yarn
+        test-unit test-integration test-spark test-spark-a-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-unit test-spark-a-l test-spark-m-z test-orchestration test-integration test-end-to-end
+CHECKS := lint test-unit test-spark-f-l test-spark-a-e test-orchestration test-integration test-spark-m-z test-end-to-end
 CHECKS_AT_ONCE := 3
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
@@ -34,7 +34,7 @@ down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
 # A ring waits for its services for about half of its time, so three rings use two cores well. The longest start first;
-# the longest of all, Spark's, runs as two processes, each with services of its own.
+# the longest of all, Spark's, runs as three processes, each with services of its own.
 test: setup ## Run the checks and every test ring, three at a time
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 	@echo "All checks and all test rings passed."
@@ -49,19 +49,24 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.ledger_failover
 	$(BIN)/python -m tests.faults.long_run --batches 1500
 	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py --timeout=6000
+	SLUICE_TEST_ALL_ZONES=1 $(PYTEST) tests/spark/test_time_zones.py
 	$(BIN)/python -m tests.faults.crash_table
 	$(BIN)/python -m tests.faults.expired_input
+	$(BIN)/python -m tests.faults.table_starts
+	SLUICE_ALL_STEPS=1 $(PYTEST) tests/spark/test_backfill_crashes.py --timeout=1200
 	SLUICE_TEST_ALL_PAIRS=1 $(PYTEST) tests/integration/launching/test_compound_failures.py --timeout=1200
 	$(BIN)/python -m tests.faults.supervision_sequences
+	$(BIN)/python -m tests.faults.mutated_declarations
+	$(BIN)/python -m tests.faults.visible_troubles
 	@$(MAKE) --no-print-directory drill-supervision
 
 drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's streams run; part of drill
 	$(BIN)/python -m tests.faults.supervision_drill
 
 BENCHMARKS := delivery_time supervised_time publication_time decode_time triggerer_lag parse_time merge_time fast_trigger \
-              retention_time
+              retention_time pages_time reconciler_pass
 
-bench: setup ## Measure deliveries, publications, a triggerer, parsing and the ledger against baselines; no other stack may run
+bench: setup ## Measure deliveries, publications, a triggerer, parsing, the ledger and the pages against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
 		if [ -n "$$failed" ]; then echo "Benchmarks beyond their limits:$$failed"; exit 1; fi
 
@@ -79,8 +84,11 @@ test-integration: setup ## Run the tests with real databases, catalogs, programs
 test-spark: setup ## Run the tests on a real Spark
 	$(PYTEST) tests/spark $(WHOLE_LINES)
 
-test-spark-a-l: setup
-	$(PYTEST) tests/spark/test_[a-l]*.py $(WHOLE_LINES)
+test-spark-a-e: setup
+	$(PYTEST) tests/spark/test_[a-e]*.py $(WHOLE_LINES)
+
+test-spark-f-l: setup
+	$(PYTEST) tests/spark/test_[f-l]*.py $(WHOLE_LINES)
 
 test-spark-m-z: setup
 	$(PYTEST) tests/spark/test_[!a-l]*.py $(WHOLE_LINES)

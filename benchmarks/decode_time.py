@@ -18,12 +18,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.delivery_time import Bench, servers
+from benchmarks.delivery_time import Bench, kafka_of
 from benchmarks.paired_turns import Limit, Trigger, Turn, print_turns, processor_seconds, speed, take_turns
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -35,6 +34,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.column_types import parse_column_type
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import open_ledger
+from sluice.sources.kafka_clients import client_settings, spark_options
 from sluice_spark.session.session import open_session
 from sluice_spark.session.spark_types import spark_type
 
@@ -109,26 +109,12 @@ class Decoding:
             f"{name} {spark_type(parse_column_type(kind)).simpleString()}" for name, kind in shape.columns.items()
         )
         reader = bench.spark.readStream.format("kafka").option("subscribe", shape.topic)
-        reader = reader.option("kafka.bootstrap.servers", servers(bench.stack)).option("startingOffsets", "earliest")
+        reader = reader.options(**spark_options(kafka_of(bench.stack))).option("startingOffsets", "earliest")
         parsed = reader.option("maxOffsetsPerTrigger", shape.rows).load()
         rows = parsed.selectExpr(f"from_json(CAST(value AS STRING), '{schema}') AS v").select("v.*")
         checkpoint = (bench.folder / workshop.namespace / "by-hand").as_uri()
         writer = rows.writeStream.format("iceberg").option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        with bench.settings_by_hand():
-            began, used = time.monotonic(), processor_seconds()
-            query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
-            query.awaitTermination()
-            seconds, used = time.monotonic() - began, processor_seconds() - used
-        triggers = [
-            Trigger(
-                number=progress["batchId"],
-                started_at=datetime.fromisoformat(progress["timestamp"]),
-                duration_ms=float(progress["durationMs"]["triggerExecution"]),
-            )
-            for progress in query.recentProgress
-        ]
-        turn = bench.turn(triggers, seconds=seconds, content=self._content(workshop, target))
-        return replace(turn, processor_seconds=used)
+        return bench.turn_by_hand(writer, workshop, target, content=lambda: self._content(workshop, target))
 
     def declared(self, *, topic: str | None = None) -> Turn:
         """The same as one declares it, with a quarantine."""
@@ -175,10 +161,10 @@ class Decoding:
 def fill(stack: Stack, record: Record, *, rows: int, malformed_every: int = 0) -> str:
     """A topic of two partitions with so many JSON records; its name."""
     name = f"b{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": servers(stack)})
+    admin = AdminClient(client_settings(kafka_of(stack)))
     admin.create_topics([NewTopic(name, 2, 1)])[name].result()
     producer = Producer(
-        {"bootstrap.servers": servers(stack), "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+        {**client_settings(kafka_of(stack)), "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
     )
     for number in range(rows):
         value = json.dumps(record(number))

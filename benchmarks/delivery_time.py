@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,6 +42,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from tests.faults.dying_driver import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
@@ -49,6 +50,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings, spark_options
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}
@@ -111,10 +113,16 @@ class Bench:
         target = self.declare_target(workshop, history=history)
         checkpoint = self.folder / workshop.namespace / "by-hand"
         reader = self.spark.readStream.format("kafka").option("subscribe", self.topic)
-        reader = reader.option("kafka.bootstrap.servers", servers(self.stack)).option("startingOffsets", "earliest")
+        reader = reader.options(**spark_options(kafka_of(self.stack))).option("startingOffsets", "earliest")
         records = reader.option("maxOffsetsPerTrigger", self.rows).load()
         writer = records.selectExpr(f"{PARSED} AS v").select("v.*").writeStream.format("iceberg")
         writer = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
+        return self.turn_by_hand(writer, workshop, target, content=lambda: self._content(workshop, target))
+
+    def turn_by_hand(
+        self, writer: DataStreamWriter, workshop: Workshop, target: str, *, content: Callable[[], tuple[Any, ...]]
+    ) -> Turn:
+        """Run a query into a table with Spark as it comes. content: what the table holds, looked at after the time."""
         with self.settings_by_hand():
             began, used = time.monotonic(), processor_seconds()
             query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
@@ -128,8 +136,7 @@ class Bench:
             )
             for progress in query.recentProgress
         ]
-        turn = self.turn(triggers, seconds=seconds, content=self._content(workshop, target))
-        return replace(turn, processor_seconds=used)
+        return replace(self.turn(triggers, seconds=seconds, content=content()), processor_seconds=used)
 
     @contextmanager
     def settings_by_hand(self) -> Iterator[None]:
@@ -218,18 +225,18 @@ class Bench:
         return tuple(table.selectExpr("count(*)", hashes).collect()[0])
 
 
-def servers(stack: Stack) -> str:
-    """The address of the stack's broker."""
-    return stack.settings().connection("flights_kafka", KafkaConnection).bootstrap_servers
+def kafka_of(stack: Stack) -> KafkaConnection:
+    """The connection to the stack's broker."""
+    return stack.settings().connection("flights_kafka", KafkaConnection)
 
 
 def fill_topic(stack: Stack, *, rows: int) -> str:
     """A topic of two partitions with so many JSON records."""
     name = f"b{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": servers(stack)})
+    admin = AdminClient(client_settings(kafka_of(stack)))
     admin.create_topics([NewTopic(name, 2, 1)])[name].result()
     producer = Producer(
-        {"bootstrap.servers": servers(stack), "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+        {**client_settings(kafka_of(stack)), "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
     )
     for number in range(rows):
         record = {

@@ -49,6 +49,7 @@ from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import record_end
 from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.tables.declared_tables import load_table as find_table
@@ -322,9 +323,9 @@ def _measured(stack: Stack, folder: Path, *, rows: int, seconds: float, console:
     pipelines.mkdir()
     own = {"SLUICE_PIPELINES": str(pipelines), "SLUICE_CHECKPOINTS": (folder / "checkpoints").as_uri()}
     settings = stack.settings().model_copy(update={"pipelines": pipelines, "checkpoints": own["SLUICE_CHECKPOINTS"]})
-    servers = settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
-    topic = _declare(settings, servers)
-    producer = SteadyProducer(servers=servers, topic=topic, rows_per_second=rows)
+    client = client_settings(settings.connection("flights_kafka", KafkaConnection))
+    topic = _declare(settings, client)
+    producer = SteadyProducer(client=client, topic=topic, rows_per_second=rows)
     with (
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,
         jobs_in(settings, {**stack.environment(), **own}, folder) as jobs,
@@ -334,10 +335,10 @@ def _measured(stack: Stack, folder: Path, *, rows: int, seconds: float, console:
         return measure(bench, producer, StagingWatch(settings=settings, output=ROWS))
 
 
-def _declare(settings: Settings, servers: str) -> str:
+def _declare(settings: Settings, client: ClientSettings) -> str:
     """Declare the stream, create its table and its topic; the topic's name."""
     topic = f"b{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient(client)
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
     source = {"connection": "flights_kafka", "topics": [topic], "starting": "earliest"}
     stream = dict(_STREAM_OF_ROWS) | {"inputs": {"rows": {"stream": {"kafka": source}}}}

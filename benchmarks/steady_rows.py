@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import Settings
+from sluice.sources.kafka_clients import ClientSettings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table as find_table
 
@@ -24,7 +25,7 @@ from sluice.tables.declared_tables import load_table as find_table
 class SteadyProducer:
     """Sends numbered rows at a steady rate until it is stopped. sent: how many were sent."""
 
-    servers: str
+    client: ClientSettings
     topic: str
     rows_per_second: int
     sent: int = 0
@@ -42,7 +43,7 @@ class SteadyProducer:
             thread.join()
 
     def _work(self) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 20, "acks": "all"})
+        producer = Producer({**self.client, "linger.ms": 20, "acks": "all"})
         began = time.monotonic()
         while not self._over.wait(0.05):
             due = round((time.monotonic() - began) * self.rows_per_second)

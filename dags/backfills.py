@@ -11,4 +11,4 @@ parsed = get_parsing_context().dag_id
 stream_name = parsed.removesuffix(BACKFILL_SUFFIX) if parsed is not None else None
 declarations = load_declarations(pipelines_folder(), only=stream_name)
 backfilled = [stream for stream in declarations.streams.values() if stream.declaration.backfill is not None]
-globals().update(build_stream_dags(backfilled, backfill_dag))
+globals().update(build_stream_dags(backfilled, backfill_dag, suffix="backfill"))

@@ -3,8 +3,9 @@
     spark-submit --master 'local[*]' jobs/run_backfill.py --stream=silver_flights --start=2013-01-05 --end=2013-01-08 \\
         --launched-by=me
 
-The settings come from the environment (`SLUICE_*`). A plan that is refused ends the job before a session is opened. The
-last line of its output is the result as JSON.
+The streams that follow the backfills of this one compute the interval again after it. The settings come from the
+environment (`SLUICE_*`). A plan that is refused ends the job before a session is opened. The last line of its output is
+the result as JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache, partial
 
 from pyspark.sql import SparkSession
 
+from sluice.backfill.followers import followers_of
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_command import RunBackfill, parse_arguments
@@ -22,6 +24,7 @@ from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
 from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.followed_run import backfill_and_follow
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 
@@ -34,29 +37,30 @@ def main(argv: Sequence[str]) -> int:
 def _run(command: RunBackfill) -> None:
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
-    stream = declarations.stream(command.stream)
+    stream, interval = declarations.stream(command.stream), parse_interval(command.start, command.end)
 
     @cache
     def session() -> SparkSession:
-        declaration = stream.declaration
+        followed = [stream, *(one.stream for one in followers_of(declarations, stream, interval))]
         return open_session(
             settings,
             name=f"backfill {command.stream}",
-            state=declaration.state,
-            with_delta=declaration.uses_delta,
-            cores=declaration.engine.cores,
+            state=stream.declaration.state,
+            with_delta=any(one.declaration.uses_delta for one in followed),
+            cores=stream.declaration.engine.cores,
         )
 
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        result = BackfillRun(
+        run = BackfillRun(
             settings=settings,
             ledger=ledger,
             declarations=declarations,
             stream=stream,
-            interval=parse_interval(command.start, command.end),
+            interval=interval,
             launched_by=command.launched_by,
             open_session=session,
-        ).work()
+        )
+        result = backfill_and_follow(run)
     sys.stdout.write(f"{json_line(result)}\n")
     sys.stdout.flush()
 

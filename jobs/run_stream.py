@@ -8,6 +8,7 @@ between two batches when the ledger asks for it, or at SIGTERM.
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import find_run
 from sluice.settings import load_settings
 from sluice_spark.run.job import recorded_end, run_job
+from sluice_spark.run.same_files import require_same_files
 from sluice_spark.run.supervised_run import SupervisedRun
 
 
@@ -39,6 +41,7 @@ def _run(command: RunStream) -> None:
         if not run.is_live:  # a cluster gave this driver its place too late
             raise LeaseLostError(f"Run {run.run_id} of {run.stream} has ended: {run.reason}. Its driver does nothing.")
         stream = load_declarations(settings.pipelines, only=command.stream).stream(command.stream)
+        require_same_files(stream, run, host=socket.gethostname())
         say_reason(SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run).work())
 
 

@@ -10,6 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
+import sluice_airflow.dag_builders.backfill_gaps
 import sluice_airflow.dag_builders.backfills
 import sluice_airflow.dag_builders.broken_declarations
 import sluice_airflow.dag_builders.checkpoint_health
@@ -20,6 +21,8 @@ import sluice_airflow.dag_builders.stream_control
 import sluice_airflow.dag_builders.stream_reconciler
 import sluice_airflow.dag_builders.streams
 import sluice_airflow.dag_builders.table_maintenance  # noqa: F401  # used by the children alone
+from sluice_airflow.adapters.control_permission import ControlPermission
+from sluice_airflow.pages.page_views import EXTERNAL_VIEWS, FASTAPI_APPS, REACT_APPS
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 
@@ -27,4 +30,10 @@ class SluicePlugin(AirflowPlugin):
     """Sluice among Airflow's plugins."""
 
     name = "sluice"
-    timetables = [BackfillTimetable]  # noqa: RUF012  # Airflow reads a plain list here
+    timetables = [BackfillTimetable]  # noqa: RUF012  # Airflow reads plain lists here
+    fastapi_apps = FASTAPI_APPS
+    fastapi_root_middlewares = [  # noqa: RUF012  # as above
+        {"name": "control of streams", "middleware": ControlPermission}
+    ]
+    external_views = EXTERNAL_VIEWS
+    react_apps = REACT_APPS

@@ -13,11 +13,13 @@ SluiceError
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
 ├── LaunchError                     a driver cannot be started
+├── FilesDifferError                the host of a driver holds other files than the run was started for
 ├── JvmLostError                    the JVM of a driver ended by itself, or does not answer any more
 │   ├── JvmKilledError              a signal ended the JVM of a driver
 │   └── MemoryKillError             the kernel killed a process of a driver, because memory ran out
 ├── ClusterError                    a cluster's API does not answer, or refuses; the application's state is unknown
 ├── LakehouseError                  a table, the catalog or the object store refuses
+│   └── SourceRefusedError          a source answered that it may not be read
 ├── RegistryError                   a schema registry refuses, or holds no schema that can be used
 │   └── RegistryUnreachableError    a schema registry does not answer now; worth another try
 ├── DeliveryError                   a batch cannot be made visible
@@ -51,6 +53,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from sluice.failure_reasons import FailureReason
+from sluice.messages.plain_text import one_line
+from sluice.messages.redaction import redacted
 
 
 class SluiceError(Exception):
@@ -58,7 +62,7 @@ class SluiceError(Exception):
 
     Parameters
     ----------
-    message: what went wrong, where, what was found, what is allowed.
+    message: what went wrong, where, what was found, what is allowed. Secrets in it are recognised and left out.
     next_step: the one thing to do about it; empty when the message already is the instruction.
 
     Attributes
@@ -73,9 +77,9 @@ class SluiceError(Exception):
     fallback_reason: ClassVar[FailureReason | None] = None
 
     def __init__(self, message: str, *, next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_step = next_step
+        self.message = redacted(message)
+        self.next_step = redacted(next_step)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.next_step}".rstrip()
@@ -103,7 +107,8 @@ class Location:
     line: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line is not None else str(self.file)
+        file = one_line(str(self.file))
+        return f"{file}:{self.line}" if self.line is not None else file
 
 
 class DeclarationError(SluiceError):
@@ -121,7 +126,7 @@ class DeclarationError(SluiceError):
     def __init__(self, message: str, *, location: Location, next_step: str = "") -> None:
         super().__init__(f"{location}: {message}", next_step=next_step)
         self.location = location
-        self.problem = message
+        self.problem = redacted(message)
 
 
 class NotYetError(DeclarationError):
@@ -155,11 +160,7 @@ class LedgerUnreachableError(LedgerError):
 class UnknownRunError(LedgerError):
     """The ledger answers and has no such run: it never had, or a copy from before the run has replaced it.
 
-    A driver with such a run has lost its lease, unlike one whose ledger does not answer.
-
-    Parameters
-    ----------
-    run_id: the run.
+    A driver with such a run has lost its lease, unlike one whose ledger does not answer. run_id: the run.
     """
 
     failure_reason = FailureReason.LEASE_LOST
@@ -202,6 +203,12 @@ class LaunchError(SluiceError):
     failure_reason = FailureReason.LAUNCH_FAILED
 
 
+class FilesDifferError(SluiceError):
+    """The host of a driver holds other files of a stream than the run was started for; nothing was begun."""
+
+    failure_reason = FailureReason.FILES_DIFFER
+
+
 class JvmLostError(SluiceError):
     """The JVM of a driver ended by itself, or its connection is lost, so the driver's Python cannot go on."""
 
@@ -238,6 +245,12 @@ class LakehouseError(SluiceError):
     """A table, the catalog or the object store refuses."""
 
     fallback_reason = FailureReason.CATALOG_UNREACHABLE
+
+
+class SourceRefusedError(LakehouseError):
+    """A source answered that it may not be read."""
+
+    failure_reason = FailureReason.ACCESS_REFUSED
 
 
 class RegistryError(SluiceError):

@@ -146,6 +146,12 @@ class FailureReason(StrEnum):
         "no driver could be started",
         "See the Spark connection, and that the logs folder can be written.",
     )
+    FILES_DIFFER = (
+        "files_differ",
+        _I,
+        "the driver's host holds other files than those that the run was started for",
+        "Bring the same declarations and code to every host; the stream then starts again by itself.",
+    )
 
     OFFSETS_LOST = (
         "offsets_lost",

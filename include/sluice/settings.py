@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from sluice.errors import SettingsError
 from sluice.processes.log_rotation import LARGEST_LOG_BYTES
@@ -160,6 +162,10 @@ ConnectionSettings = Annotated[
 ]
 Connection = TypeVar("Connection", bound=BaseModel)
 
+_UNREADABLE = re.compile(r'field "(\w+)"')
+_MOST_DAYS = 36_500
+_SHORTEST_MASKED = 8
+
 
 class Settings(BaseSettings):
     """A deployment of Sluice: where its declarations, ledger, catalog, object store and folders are."""
@@ -177,13 +183,29 @@ class Settings(BaseSettings):
     driver_log_bytes: int = Field(
         LARGEST_LOG_BYTES, gt=0, description="the size at which a driver's log is rotated; three rotated logs are kept"
     )
-    batches_kept_days: int = Field(30, gt=0, description="how many days the ledger keeps batches")
+    batches_kept_days: int = Field(30, gt=0, le=_MOST_DAYS, description="how many days the ledger keeps batches")
     runs_kept_days: int = Field(
         90,
         gt=0,
+        le=_MOST_DAYS,
         description="after how many days the ledger archives ended runs; the newest of each stream stay",
     )
-    events_kept_days: int = Field(365, gt=0, description="how many days the ledger keeps events")
+    events_kept_days: int = Field(365, gt=0, le=_MOST_DAYS, description="how many days the ledger keeps events")
+    driver_logs_kept_days: int = Field(
+        30,
+        gt=0,
+        le=_MOST_DAYS,
+        description="after how many days a driver's log is deleted; that of a stream's newest run stays",
+    )
+    airflow_logs_kept_days: int = Field(
+        30,
+        gt=0,
+        le=_MOST_DAYS,
+        description="how many days the logs of Sluice's own tasks in Airflow are kept; those of streams stay",
+    )
+    approval_by_another: bool = Field(
+        False, description="whether a reset in Airflow must be approved by another person than the one who asked for it"
+    )
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
@@ -192,6 +214,16 @@ class Settings(BaseSettings):
     connections: dict[str, ConnectionSettings] = Field(
         default_factory=dict, description="what declarations refer to by name"
     )
+
+    def secret_values(self) -> tuple[str, ...]:
+        """Every secret of the deployment, as it would stand in a text: for what masks them in logs. A shorter one than
+        eight characters is left out, because it may be a word that other lines hold."""
+        password = re.search(r"://[^/@:]*:(.+)@", self.ledger_url.get_secret_value())
+        parts: list[BaseModel] = [self, self.catalog, self.object_store, *self.connections.values()]
+        found = [value.get_secret_value() for part in parts for _, value in part if isinstance(value, SecretStr)]
+        return tuple(
+            one for one in (*found, password[1] if password is not None else "") if len(one) >= _SHORTEST_MASKED
+        )
 
     def connection(self, name: str, kind: type[Connection]) -> Connection:
         """The connection of a name.
@@ -219,6 +251,14 @@ def load_settings() -> Settings:
     """
     try:
         return Settings()
+    except UnreadableSettingsError as error:
+        field = _UNREADABLE.search(str(error))
+        variables = f"SLUICE_{field[1].upper()}, or a variable that begins so," if field is not None else "A variable"
+        # `from None`: the cause repeats what was written, and it may be secret.
+        raise SettingsError(
+            f"The environment does not describe a deployment: {variables} is not JSON.",
+            next_step="Correct it, or set its parts by variables of their own; docs/settings.md lists them.",
+        ) from None
     except ValidationError as error:
         problems = "; ".join(
             f"SLUICE_{'__'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"

@@ -6,17 +6,24 @@ and secrets come from the environment of the Airflow process; where Spark runs c
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 
+from airflow.configuration import conf
+
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
+from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.records.run import RunObservation
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
+from sluice_airflow.adapters.lasting_workers import require_lasting_worker
 from sluice_airflow.adapters.spark_connection import read_spark_connection
 from sluice_airflow.adapters.spark_submission import submit_by_provider
 
@@ -57,10 +64,17 @@ class Deployment:
             launcher=LauncherByConnection(
                 local=LocalLauncher(ledger_url=self.ledger_url), cluster=partial(self._cluster, ledger)
             ),
-            request_for=partial(driver_request, settings=self.settings, connections=self.spark_connection),
+            request_for=self._request_for,
             launched_by=launched_by,
             heads=SourceHeads(self.settings),
         )
+
+    def _request_for(self, wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
+        """The request for a driver; refused where a driver of this host would end with its task."""
+        request = driver_request(wanted, run, settings=self.settings, connections=self.spark_connection)
+        if request.connection is None:
+            require_lasting_worker(os.environ, executor=conf.get("core", "executor"))
+        return request
 
     def _cluster(self, ledger: Ledger, name: str) -> ClusterLauncher:
         connection = self.spark_connection(name)

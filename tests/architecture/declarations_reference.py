@@ -20,15 +20,21 @@ from sluice.declarations.input_declaration import meaningless_sources
 from sluice.declarations.scalar_types import (
     ColumnName,
     Cron,
+    Description,
     Duration,
+    Flag,
     FunctionReference,
     Name,
+    Owner,
     RelativePath,
     SchemaFile,
     SqlFile,
     TableName,
+    Tag,
+    Time,
+    WholeNumber,
 )
-from sluice.declarations.source_declarations import TopicName
+from sluice.declarations.source_declarations import Offset, Partition, TopicName
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import MessageName, SubjectName
@@ -96,7 +102,15 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (SubjectName, "text"),
     (MessageName, "message"),
     (ByteSize, "size"),
+    (Time, "time"),
     (datetime, "time"),
+    (Flag, "true or false"),
+    (WholeNumber, "whole number"),
+    (Offset, "whole number"),
+    (Partition, "whole number"),
+    (Description, "text"),
+    (Owner, "text"),
+    (Tag, "text"),
     (bool, "true or false"),
     (int, "whole number"),
     (str, "text"),

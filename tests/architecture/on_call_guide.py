@@ -15,10 +15,31 @@ A failure has a class and a reason, which are the same words everywhere: in the 
 in Airflow, in `sluice stream status` and `show` (`--json`: `failure`), and in the ledger. Clearing the task is always
 safe.
 
-To be called, give the task a failure callback by Airflow's cluster policy, in `airflow_local_settings.py`: for every
-task with `task.task_type == "StreamOperator"` set `task.on_failure_callback`. The callback finds the failure in
-`context["exception"]`: `stream`, `reason`, `failure_class`, `failure_reason` and `next_step`; its `str()` is the whole
-message.
+To be called, give all tasks of Sluice a failure callback by Airflow's cluster policy, in `airflow_local_settings.py`:
+
+```python
+SLUICE = {"stream", "streams", "platform", "backfill", "broken"}  # tags of Sluice's DAGs
+
+
+def task_policy(task):
+    if SLUICE & set(task.dag.tags):
+        task.on_failure_callback = call
+
+
+def call(context):
+    error = context["exception"]
+    for alert in getattr(error, "alerts", ()):
+        if alert.is_new:
+            page(alert.stream, alert.reason, alert.sentence)
+    if not hasattr(error, "alerts"):  # the settings, the ledger or Airflow itself
+        page(context["dag"].dag_id, "", str(error))
+```
+
+`page` is yours. A stream that is given up fails its own task, once. Every other unhealthy state fails the task of the
+DAG `stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, a deleted
+or broken declaration, a changed mode, files that differ between hosts. `alert.is_new` is set the first time only. The
+ledger has the same as events: `alert` when a person is alerted to a state, `recover` when the stream is healthy again
+(`sluice stream events STREAM`).
 
 After the repair, unpause the stream's DAG, or run `sluice stream start STREAM`. Both reset
 the failure count and close the breaker. What Sluice does by itself until then:
@@ -33,9 +54,10 @@ ENDING = """
 
 `sluice stream events STREAM` lists, newest first, every decision about a stream and every command of a person, with
 who decided and why: a `launch` names the failure that it follows, a `give_up` why no restart is left, a `suspend` that
-the DAG was paused. `--since '2 hours'` and `--limit 50` choose, `--follow` goes on, `--json` is for programs;
-`sluice stream show STREAM` has the newest ones. `sluice table events TABLE` lists the maintenance steps of a table and
-the commands that changed it.
+the DAG was paused, an `ignore_pause` that it was paused within a minute of a start, so that the stream runs on.
+`--since '2 hours'` and `--limit 50` choose, `--follow` goes on, `--json` is for programs; `sluice stream show STREAM`
+has the newest ones. `sluice table events TABLE` lists the maintenance steps of a table and the commands that changed
+it.
 
 An event is saved before it is carried out, so the newest one may be about to happen. Whether it worked is in the runs
 and batches (`sluice stream show STREAM`) and in the maintenance runs (`sluice table history TABLE`). Events are kept

@@ -20,18 +20,26 @@ FORBIDDEN = {
 }
 """For each package what none of its modules imports, not even inside a function."""
 
-_VALUES = ("sluice.errors", "sluice.failure_reasons", "sluice.processes", "sluice.declarations", "sluice.ledger")
+_VALUES = (
+    "sluice.messages",
+    "sluice.errors",
+    "sluice.failure_reasons",
+    "sluice.processes",
+    "sluice.declarations",
+    "sluice.ledger",
+)
 _SPARK = "sluice_spark"
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "sluice.messages": (),
     "sluice.failure_reasons": (),
-    "sluice.errors": ("sluice.failure_reasons",),
+    "sluice.errors": ("sluice.messages", "sluice.failure_reasons"),
     "sluice.processes": (),
     "sluice.settings": ("sluice.errors", "sluice.processes"),
-    "sluice.declarations": ("sluice.errors",),
+    "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),
     "sluice.ledger": ("sluice.errors", "sluice.failure_reasons", "sluice.processes", "sluice.settings"),
-    "sluice.failures": ("sluice.errors", "sluice.failure_reasons", "sluice.ledger"),
+    "sluice.failures": ("sluice.messages", "sluice.errors", "sluice.failure_reasons", "sluice.ledger"),
     "sluice.tables": ("sluice.settings", *_VALUES),
     "sluice.checkpoints": ("sluice.settings", *_VALUES),
     "sluice.record_values": ("sluice.errors", "sluice.settings", "sluice.declarations"),
@@ -59,6 +67,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.publication",
         "sluice.supervision",
     ),
+    "sluice.pages": (
+        "sluice.settings",
+        *_VALUES,
+        "sluice.failures",
+        "sluice.messages",
+        "sluice.checkpoints",
+        "sluice.launching",
+        "sluice.supervision",
+    ),
     "sluice.stack": ("sluice.errors", "sluice.processes", "sluice.settings", "sluice.ledger", "sluice.setup"),
     "sluice.demo": ("sluice",),
     "sluice.cli": ("sluice",),
@@ -70,6 +87,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_spark.run": (
         "sluice",
         "sluice_spark.session",
+        "sluice_spark.sources",
         "sluice_spark.sinks",
         "sluice_spark.query",
         "sluice_spark.delivery",
@@ -90,10 +108,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_airflow.adapters": ("sluice",),
     "sluice_airflow.composition": ("sluice", "sluice_airflow.adapters"),
     "sluice_airflow.triggers": ("sluice", "sluice_airflow.composition"),
+    "sluice_airflow.pages": ("sluice", "sluice_airflow.composition"),
     "sluice_airflow.tasks": (
         "sluice",
         "sluice_airflow.adapters",
         "sluice_airflow.composition",
+        "sluice_airflow.pages",
         "sluice_airflow.triggers",
     ),
     "sluice_airflow.operators": (
@@ -105,6 +125,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_airflow.dag_builders": (
         "sluice",
         "sluice_airflow.composition",
+        "sluice_airflow.pages",
         "sluice_airflow.tasks",
         "sluice_airflow.triggers",
         "sluice_airflow.operators",
@@ -119,7 +140,7 @@ NOT_FOR_OTHER_ROOMS = ("sluice.cli", "sluice.demo")
 
 USED_BY_THE_COMMAND_LINE = ("sluice.cli",)
 
-BOOTSTRAP = ("sluice.setup", "sluice.errors", "sluice.failure_reasons")
+BOOTSTRAP = ("sluice.setup", "sluice.errors", "sluice.failure_reasons", "sluice.messages")
 """What the system's own Python runs before a package is installed."""
 
 

@@ -134,9 +134,7 @@ def test_a_damaged_table_fails_the_verification(demos: Demos) -> None:
     with patch.dict(os.environ, demos.stack.environment()):
         open_catalog(settings).load_table("silver.flights").delete("carrier = 'HA'")
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-            proof = prove(
-                settings=settings, ledger=ledger, topic=FlightsTopic(bootstrap_servers=kafka.bootstrap_servers)
-            )
+            proof = prove(settings=settings, ledger=ledger, topic=FlightsTopic(connection=kafka))
     with pytest.raises(VerificationError, match=r"silver\.flights: it is not true") as caught:
         require_truth(proof.checks)
     assert "carrier=HA" in str(caught.value)

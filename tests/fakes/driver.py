@@ -36,10 +36,12 @@ class Behaviour:
 
     fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail.
     beat_seconds: between two heartbeats, each of which brings a batch.
+    hangs: whether it brings no batch and does not obey, as a driver whose main thread hangs while its heartbeat lives.
     """
 
     fails_with: str = ""
     beat_seconds: float = 0.2
+    hangs: bool = False
 
 
 def tell_drivers(folder: Path, subject: str, behaviour: Behaviour) -> None:
@@ -75,7 +77,10 @@ def _run_stream(ledger: Ledger, stream: str, run_id: str, *, beat_seconds: float
     batch = 0
     while not asked_to_end.wait(beat_seconds):
         try:
-            if beat(ledger, run_id).desired_state is DesiredState.STOPPED:
+            is_to_stop = beat(ledger, run_id).desired_state is DesiredState.STOPPED
+            if _behaviour_of(stream).hangs:
+                continue
+            if is_to_stop:
                 break
             record_batch(ledger, _batch(PublicationKey(stream=stream, generation=generation, batch=batch), run_id))
         except LedgerUnreachableError as error:

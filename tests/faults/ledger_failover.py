@@ -48,6 +48,7 @@ from sluice.ledger.batches import newest_batch, totals
 from sluice.ledger.connection import open_ledger
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -267,7 +268,7 @@ def _signal_all(driver: FaultyDriver, number: signal.Signals) -> None:
 
 
 def _numbers_of(settings: Settings, topic: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": _servers(settings), "group.id": uuid4().hex})
+    consumer = Consumer({**_kafka(settings), "group.id": uuid4().hex})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -280,8 +281,8 @@ def _numbers_of(settings: Settings, topic: str) -> list[int]:
         consumer.close()
 
 
-def _servers(settings: Settings) -> str:
-    return settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
+def _kafka(settings: Settings) -> ClientSettings:
+    return client_settings(settings.connection("flights_kafka", KafkaConnection))
 
 
 @contextmanager
@@ -291,7 +292,7 @@ def stage_of(stack: Stack, server_url: str, folder: Path, output: Output) -> Ite
     pipelines = folder / namespace / "pipelines"
     pipelines.mkdir(parents=True)
     records, sent = f"{namespace}_records", f"{namespace}_sent"
-    admin = AdminClient({"bootstrap.servers": _servers(settings), **QUIET})
+    admin = AdminClient({**_kafka(settings), **QUIET})
     for created in admin.create_topics([NewTopic(name, 1, 1) for name in (records, sent)]).values():
         created.result()
     with replaceable_ledger(server_url) as replaceable, open_ledger(replaceable.url) as ledger:
@@ -311,7 +312,7 @@ def stage_of(stack: Stack, server_url: str, folder: Path, output: Output) -> Ite
             workshop=workshop,
             ledger=replaceable,
             stream=f"s{namespace}",
-            feed=Feed(producer=Producer({"bootstrap.servers": _servers(settings), **QUIET}), topic=records),
+            feed=Feed(producer=Producer({**_kafka(settings), **QUIET}), topic=records),
             topic=sent,
         )
 

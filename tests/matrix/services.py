@@ -22,6 +22,7 @@ from tests.matrix.declaring import WORDS, Places
 
 from sluice.ledger.connection import Ledger
 from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,12 @@ class Services:
 
     def create_topic(self, topic: str) -> None:
         """A topic of one partition: Spark holds a core for each when it hands records on one by one."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers()})
+        admin = AdminClient(self._kafka())
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
 
     def records(self, topic: str) -> list[dict[str, Any]]:
         """The values of a topic, read without Spark."""
-        consumer = Consumer({"bootstrap.servers": self._bootstrap_servers(), "group.id": uuid4().hex})
+        consumer = Consumer({**self._kafka(), "group.id": uuid4().hex})
         try:
             _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -66,7 +67,7 @@ class Services:
     def fill(self) -> None:
         """Put the words into every source."""
         self.create_topic(self.places.source)
-        producer = Producer({"bootstrap.servers": self._bootstrap_servers()})
+        producer = Producer(self._kafka())
         for word in WORDS:
             producer.produce(self.places.source, value=word)
         producer.flush(30)
@@ -79,8 +80,8 @@ class Services:
         words = self.spark.createDataFrame([(word,) for word in WORDS], "word string")
         words.coalesce(1).write.format("delta").save(str(self.folder / "files" / "delta"))
 
-    def _bootstrap_servers(self) -> str:
-        return self.settings.connection(self.places.kafka, KafkaConnection).bootstrap_servers
+    def _kafka(self) -> ClientSettings:
+        return client_settings(self.settings.connection(self.places.kafka, KafkaConnection))
 
 
 @contextmanager

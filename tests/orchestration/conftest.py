@@ -22,6 +22,9 @@ IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_S
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
            "edited_badly", "controlled", "outliving", "dying_too", "announced", "left_behind", "kept")  # fmt: skip
+PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"
+"""A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
+
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 
 
@@ -55,6 +58,9 @@ def _declare(pipelines: Path) -> None:
     for stream in STREAMS:
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=IMPATIENT)
+    for stream in ("paged", "acted_on"):
+        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=PATIENT)
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
         pipelines, "by_table", schedule="{tables: [gold.first]}", reads="gold.first", writes="gold.second"

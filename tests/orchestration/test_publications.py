@@ -101,7 +101,7 @@ def test_a_triggerer_that_starts_again_announces_what_it_missed_and_nothing_twic
     publish(ledger, 0, rows=3)
     publish_next = {1: lambda: publish(ledger, 1, rows=1)}
     assert len(raised_events(table, events=2, then=lambda heard: publish_next.get(heard, lambda: None)())) == 2
-    (again,) = raised_events(table, events=1)  # it was stopped before it could remember the second: told once more
+    (again,) = raised_events(table, events=1)  # it was stopped before it recorded the second, so it raises it again
     assert again["publication_key"] == "flowing:1:1"
     publish(ledger, 0, rows=2, generation=2)
     (missed,) = raised_events(table, events=1)

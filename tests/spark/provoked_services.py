@@ -37,7 +37,7 @@ def topic_recreated(place: Place) -> None:
     topic = place.make_topic(records=5)
     place.reading_topic(topic)
     place.run()
-    admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
+    admin = AdminClient(place.kafka)
     admin.delete_topics([topic])[topic].result()
     for _ in range(50):
         if topic not in admin.list_topics(timeout=10).topics:
@@ -51,11 +51,11 @@ def offsets_out_of_range(place: Place) -> None:
     topic = place.make_topic(records=5)
     place.reading_topic(topic)
     place.run()
-    producer = Producer({"bootstrap.servers": place.bootstrap_servers, "log_level": 2})
+    producer = Producer({**place.kafka, "log_level": 2})
     for number in range(5):
         producer.produce(topic, value=str(number))
     assert producer.flush(30) == 0
-    admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
+    admin = AdminClient(place.kafka)
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 8)]).values()
     deleted.result()
     place.run()

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from tests.fixtures.workshop import Workshop
 
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice_spark.session.session import catalog_conf
 
 COLUMNS = {"id": "long", "word": "string"}
@@ -48,11 +49,11 @@ class Place:
         self.workshop.run(self.stream)
 
     @property
-    def bootstrap_servers(self) -> str:
-        """Of the Kafka that runs."""
+    def kafka(self) -> ClientSettings:
+        """How a client reaches the Kafka that runs."""
         connection = self.workshop.settings.connections["flights_kafka"]
         assert isinstance(connection, KafkaConnection)
-        return connection.bootstrap_servers
+        return client_settings(connection)
 
     def reading_topic(self, topic: str, *, connection: str = "flights_kafka") -> None:
         """Declare a stream that copies a topic into a table."""
@@ -72,9 +73,9 @@ class Place:
 
     def fill_topic(self, name: str, *, records: int) -> None:
         """Create a topic and send records."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = AdminClient(self.kafka)
         admin.create_topics([NewTopic(name, 1, 1)])[name].result()
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+        producer = Producer({**self.kafka, "log_level": 2})
         for number in range(records):
             producer.produce(name, value=str(number))
         assert producer.flush(30) == 0

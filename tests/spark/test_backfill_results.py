@@ -100,8 +100,22 @@ def test_the_command_shows_its_plan_and_carries_it_out(
     assert (plan["dry_run"], [one["refusals"] for one in plan["plans"]]) == (True, [[]])
     assert recent_attempts(workshop.ledger, stream, limit=1) == ()
 
+    with pytest.raises(SystemExit) as searched:
+        main(["stream", "gaps", stream, "--to", "2013-01-09", "--json"])
+
+    assert searched.value.code == 1
+    report = json.loads(capfd.readouterr().out)
+    (gap,) = report["gaps"]
+    assert (gap["interval"]["start"][:10], gap["kind"], gap["expected_rows"], gap["held_rows"]) == (
+        "2013-01-05",
+        "missing",
+        3,
+        0,
+    )
+    assert report["compared"] == 8
+
     with pytest.raises(SystemExit) as done:
-        main(words)
+        main(["backfill", stream, "--gaps", "--to", "2013-01-09", "--json"])
 
     assert done.value.code in (0, None), capfd.readouterr().err[-3000:]
     result = json.loads(capfd.readouterr().out.strip().splitlines()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fixtures.backfills import (
     COLUMNS,
+    COUNT_DAYS,
     DAY_5,
     DAY_8,
     DAYS,
@@ -26,6 +27,7 @@ from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
 from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.table_locks import PublicationLocks
 
 
 @pytest.fixture
@@ -213,13 +215,7 @@ def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(worksho
     target = workshop.declare_table("target", {"at": "timestamptz", "rows": "long"})
     workshop.declare_stream(
         name,
-        python="""
-            from pyspark.sql import functions as fn
-
-            def transform(records):
-                counted = records.groupBy(fn.window("at", "1 day").alias("day")).agg(fn.count("*").alias("rows"))
-                return counted.select(fn.col("day.start").alias("at"), "rows")
-        """,
+        python=COUNT_DAYS,
         inputs={
             "records": {
                 "stream": {"iceberg": {"table": source}},
@@ -247,9 +243,8 @@ def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(worksho
     assert marks(workshop, "target") == before
 
 
-def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) -> None:
-    """The stream inserts a key that was deleted from the table, and the backfill has staged the same key. It computes
-    the interval again, and then a batch has both rows: which of them counts, only the stream knows."""
+def merged_stream_without_its_days(workshop: Workshop) -> tuple[str, str]:
+    """The name of a stream that merged its rows, and its table, from which the days are deleted since."""
     name = f"s{workshop.namespace}"
     source = workshop.declare_table("source", COLUMNS)
     target = workshop.declare_table("target", COLUMNS)
@@ -263,6 +258,13 @@ def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) ->
     workshop.append("source", rows_of_days())
     workshop.run(name)
     delete_days(workshop, "target")
+    return name, target
+
+
+def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) -> None:
+    """The stream inserts a key that was deleted from the table, and the backfill has staged the same key. It computes
+    the interval again, and then a batch has both rows: which of them counts, only the stream knows."""
+    name, _ = merged_stream_without_its_days(workshop)
 
     def go_on() -> None:
         workshop.append("source", [row(60, day=6, word="newer")])
@@ -275,6 +277,24 @@ def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) ->
     assert ids_by_duckdb(workshop) == sorted({one["id"] for one in rows_of_days()} - deleted | {60})
     states = [attempt.state for attempt in recent_attempts(workshop.ledger, name, limit=10)]
     assert states == [BackfillState.FAILED, BackfillState.CHANGED_MEANWHILE]
+
+
+def test_merges_wait_while_a_changed_interval_is_computed_again(workshop: Workshop) -> None:
+    """A stream that merges every few seconds would otherwise change the files of the interval before each commit."""
+    name, target = merged_stream_without_its_days(workshop)
+    is_free: list[bool] = []
+
+    def forge_once(step: BackfillStep) -> None:
+        if step is BackfillStep.COMPUTED:
+            with PublicationLocks(ledger=workshop.ledger, longest_wait_seconds=0.2).acquire(target) as held:
+                is_free.append(held)
+            if len(is_free) == 1:
+                workshop.append("target", [row(7, day=6, word="forged")])
+
+    backfill(workshop, name, reached=forge_once)
+
+    assert is_free == [True, False]
+    assert workshop.rows("target") == rows_of_days()
 
 
 def test_rows_of_another_stream_are_never_deleted(workshop: Workshop, stream: str) -> None:

@@ -112,6 +112,42 @@ def test_what_is_staged_keeps_its_meaning_for_the_driver_that_recovers_it(worksh
     assert rows(workshop) == [(2, 2, "changed")]
 
 
+def test_changes_of_one_time_are_ordered_by_a_second_column(workshop: Workshop, stream_name: str) -> None:
+    """As Debezium writes a transaction: all of its changes have one time, and only their place in the log differs."""
+    columns = {"order": "long", "at": "long", "place": "long", "word": "string"}
+    source = workshop.declare_table("source", {**columns, "op": "string"})
+    target = workshop.declare_table("target", columns)
+    merge = {"mode": "merge", "keys": ["order"], "operation_column": "op", "ordering_columns": ["at", "place"]}
+    workshop.declare_stream(
+        stream_name,
+        sql="SELECT `order`, at, place, word, op FROM records",
+        inputs=reading(source),
+        outputs=writing(target, **merge),
+    )
+
+    def send(*changes: tuple[Any, ...]) -> None:
+        workshop.append("source", [dict(zip((*columns, "op"), change, strict=True)) for change in changes])
+        workshop.run(stream_name)
+
+    keys = range(20)
+    send(*((key, 5, 1, "inserted", "c") for key in keys), *((key, 5, 2, f"updated {key}", "u") for key in keys))
+    assert rows(workshop) == [(key, 5, 2, f"updated {key}") for key in keys]
+
+    send((0, 6, 1, "again", "u"), (0, 6, 2, None, "d"), (1, 5, 1, "late", "u"), (2, 5, 3, "later", "u"))
+    assert rows(workshop)[:2] == [(1, 5, 2, "updated 1"), (2, 5, 3, "later")]
+
+    send((1, 5, 2, None, "d"), (2, 5, None, None, "d"), (3, None, 9, None, "d"))
+    assert rows(workshop)[:2] == [(2, 5, 3, "later"), (3, 5, 2, "updated 3")]  # of a tie the later change counts
+
+
+def test_an_insert_and_a_delete_of_one_time_stop_the_batch(workshop: Workshop, stream_name: str) -> None:
+    declare(workshop, stream_name)
+    feed(workshop, [(1, 5, "a", "c"), (1, 5, "a", "d")])
+
+    with pytest.raises(DeliveryError, match="two different rows of a batch have the key 1 and the same at"):
+        workshop.run(stream_name)
+
+
 @pytest.mark.parametrize("operation", ["x", None])
 def test_an_unknown_operation_stops_the_batch_by_name(
     workshop: Workshop, stream_name: str, operation: str | None

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,13 +18,19 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
 
+from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.schemas import ValueSchema
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings
+from sluice_spark.query.stream_preview import preview
+from sluice_spark.sources import value_decoding
 
 COLUMNS = [
     {"name": "id", "type": "long", "required": True},
     {"name": "word", "type": "string"},
     {"name": "ordered_at", "type": "timestamptz"},
 ]
+CONTINUOUS = {"mode": "continuous", "trigger": {"processing_time": "1 second"}}
 VALUES: list[tuple[bytes | None, str | None]] = [
     (b'{"id": 1, "word": "one", "ordered_at": "2026-01-31T12:00:00Z", "more": [1]}', None),
     (b'{"id": 2, "word": null}', None),
@@ -37,9 +48,7 @@ VALUES: list[tuple[bytes | None, str | None]] = [
 
 def sent(workshop: Workshop, values: list[bytes | None], topic: str = "") -> str:
     """Send values to a topic, a new one when none is named; its name."""
-    configuration: dict[str, Any] = {
-        "bootstrap.servers": workshop.settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
-    }
+    configuration: dict[str, Any] = {**client_settings(workshop.settings.connection("flights_kafka", KafkaConnection))}
     if not topic:
         topic = f"t{uuid4().hex}"
         admin = AdminClient(configuration)
@@ -52,9 +61,14 @@ def sent(workshop: Workshop, values: list[bytes | None], topic: str = "") -> str
 
 
 def declared(
-    workshop: Workshop, topic: str, sql: str = "SELECT id, word, record.offset FROM orders", **kafka: Any
+    workshop: Workshop,
+    topic: str,
+    sql: str = "SELECT id, word, record.offset FROM orders",
+    *,
+    how: Any = None,
+    **kafka: Any,
 ) -> str:
-    """Declare a stream of a topic's values; its name. kafka: more keys of the source."""
+    """Declare a stream of a topic's values; its name. how: more keys of the stream. kafka: more keys of the source."""
     stream = f"d{uuid4().hex[:12]}"
     table = workshop.declare_table(stream, {"id": "long", "word": "string", "offset": "long"})
     value = {"format": "json", "columns": COLUMNS}
@@ -65,6 +79,7 @@ def declared(
         inputs={"orders": {"stream": {"kafka": source}, "watermark": {"column": "ordered_at", "delay": "1 hour"}}},
         outputs={"main": {"iceberg": {"table": table}}},
         quarantine=True,
+        **(how or {}),
     )
     return stream
 
@@ -89,6 +104,34 @@ def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(worksho
     assert [refused[offset]["payload"] for offset in (3, 5, 6)] == ["{", "0xFFFE", None]
     total = sum(batch.input_rows for batch in batches)
     assert (total, sum(batch.refused_rows for batch in batches)) == (7, 5)
+    assert [batch.undeclared_fields for batch in batches if batch.undeclared_fields] == [{"orders": {"more": 1}}]
+
+
+def test_a_continuous_stream_an_incremental_one_and_a_preview_decode_alike(workshop: Workshop) -> None:
+    topic = sent(workshop, [value for value, _ in VALUES])
+    incremental, continuous = declared(workshop, topic), declared(workshop, topic, how=CONTINUOUS)
+
+    workshop.run(incremental)
+    workshop.run(continuous, stop_after_batches=1)
+    seen = preview(workshop.spark, workshop.stream(incremental), workshop.settings, sample=100, shown=100)
+
+    def refused(stream: str) -> list[tuple[Any, ...]]:
+        return [(row["reason"], row["position"], row["payload"]) for row in workshop.rows(f"quarantine.{stream}")]
+
+    assert workshop.rows(incremental) == workshop.rows(continuous) == list(seen.outputs[0].first)
+    assert sorted(refused(incremental), key=str) == sorted(refused(continuous), key=str)
+    assert seen.refused == Counter(reason for _, reason in VALUES if reason is not None)
+
+
+def test_a_field_that_nobody_declared_stops_the_stream_where_that_is_declared(workshop: Workshop) -> None:
+    topic = sent(workshop, [b'{"id": 1}', b'{"id": 2, "more": 1}'])
+    value = {"format": "json", "columns": COLUMNS, "on_unknown_field": "fail"}
+    stream = declared(workshop, topic, value=value)
+
+    with pytest.raises(Exception, match=r"fields that are not declared: `more`, at \{.*\"offset\":1\}"):
+        workshop.run(stream)
+
+    assert workshop.rows(stream) == []
 
 
 def test_more_rejected_records_than_the_driver_keeps_are_all_in_the_quarantine(workshop: Workshop) -> None:
@@ -147,3 +190,31 @@ def test_a_start_time_works_on_a_partition_without_later_records(workshop: Works
     workshop.run(stream)
 
     assert [row["id"] for row in workshop.rows(stream)] == [2]
+
+
+def test_values_that_end_or_stall_the_decoder_stop_no_stream(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode_soundly = value_decoding.judged
+
+    def decode(schema: ValueSchema, values: Sequence[bytes | None]) -> DecodedBlock:  # this runs in Spark's workers
+        if b"kill" in values:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while b"stall" in values:
+            time.sleep(1)  # the decoder that never ends
+        return decode_soundly(schema, values)
+
+    monkeypatch.setattr(value_decoding, "judged", decode)
+    topic = sent(workshop, [b'{"id": 0}', b"kill", b'{"id": 2}', b"stall", b'{"id": 4}', b'{"id": 5}'])
+    value = {"format": "json", "columns": COLUMNS, "decoding_timeout": "1 second", "decoding_tries": 1}
+    stream = declared(workshop, topic, how=CONTINUOUS, value=value, max_offsets_per_batch=4)
+
+    result = workshop.run(stream, stop_after_batches=2)
+
+    assert [batch.input_rows for batch in result.batches] == [4, 2]
+    assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 4, 5]
+    refused = {json.loads(row["position"])["offset"]: row for row in workshop.rows(f"quarantine.{stream}")}
+    assert {offset: (row["payload"], row["reason"]) for offset, row in refused.items()} == {
+        1: ("kill", "the process that decoded the value died of SIGKILL (tries: 1)"),
+        3: ("stall", "the process that decoded the value took longer than 1 seconds (tries: 1)"),
+    }

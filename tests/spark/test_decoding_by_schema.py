@@ -24,6 +24,7 @@ from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings
 
 OLD = record(("id", "long"), ("word", ["null", "string"], None))
 NEW = record(("id", "long"), ("word", ["null", "string"], None), ("more", "double"))
@@ -47,7 +48,7 @@ def registered(workshop: Workshop, registry: Registry) -> Workshop:
 def sent(workshop: Workshop, values: Sequence[bytes | None], topic: str = "") -> str:
     """Send values to a topic, a new one when none is named; its name."""
     kafka = workshop.settings.connection("flights_kafka", KafkaConnection)
-    configuration: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
+    configuration: dict[str, Any] = {**client_settings(kafka)}
     if not topic:
         topic = f"t{uuid4().hex}"
         admin = AdminClient(configuration)  # it must live until the topic does

@@ -197,6 +197,36 @@ def test_after_a_crash_between_two_outputs_only_the_missing_ones_are_written(
     assert len(dividing.rows(f"quarantine.{stream_name}")) == 1
 
 
+LOOKED_UP = """
+    def transform(records, words):
+        known = words.select("id")
+        return {"known": records.join(known, "id"), "unknown": records.join(known, "id", "left_anti")}
+"""
+
+
+def test_a_half_staged_batch_is_staged_again_from_one_computation(workshop: Workshop, stream_name: str) -> None:
+    """A static input changes between the crash and the repetition: the row belongs to one output then, not to both."""
+    source, words = workshop.declare_table("source", COLUMNS), workshop.declare_table("words", {"id": "long"})
+    tables = {name: workshop.declare_table(name, COLUMNS) for name in ("known", "unknown")}
+    workshop.declare_stream(
+        stream_name,
+        python=LOOKED_UP,
+        inputs={**reading(source), "words": {"static": {"iceberg": {"table": words}}}},
+        outputs={name: {"iceberg": {"table": table}} for name, table in tables.items()},
+    )
+    workshop.append("words", [{"id": 1}])
+    workshop.append("source", [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream_name, reached=dying_at(CrashPoint.FIRST_OUTPUT_STAGED))
+    workshop.append("words", [{"id": 2}])
+
+    (batch,) = workshop.run(stream_name).batches
+
+    assert [row["id"] for row in workshop.rows("known")] == [1, 2]
+    assert workshop.rows("unknown") == []
+    assert batch.published_rows == {"known": 2, "unknown": 0}
+
+
 def test_a_missing_required_value_is_reported_with_batch_and_table(workshop: Workshop, stream_name: str) -> None:
     source = workshop.declare_table("source", COLUMNS)
     target = workshop.declare_table("target", COLUMNS, required=["id"])

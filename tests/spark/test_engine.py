@@ -68,7 +68,7 @@ def test_a_driver_in_local_mode_has_its_cores_and_settings(services: Stack, sett
     found = found_by("local[*]", engine, services=services, settings=settings, folder=tmp_path)
 
     assert (found["cores"], found["partitions"], found["executors"]) == (1, "1", 0)
-    assert found["conf"]["spark.master"] == "local[1]"
+    assert found["conf"]["spark.master"] == "local[1,2]"
     assert found["conf"]["spark.driver.memory"] == "600m"
     assert found["conf"]["spark.task.maxFailures"] == "3"
 

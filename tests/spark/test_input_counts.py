@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
 from tests.fixtures.workshop import Workshop
 
+from sluice.sources.iceberg_positions import snapshot_of
+from sluice_spark.query.plan_check import observe_plan
 from sluice_spark.query.stream_inputs import INPUT_METRIC
 from sluice_spark.query.stream_plan import plan_stream
 
@@ -51,8 +56,10 @@ def test_a_source_that_is_read_once_is_counted_by_spark(workshop: Workshop, sql:
         ("SELECT id, word FROM records UNION ALL SELECT id + 10, word FROM records", 6),
         ("SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 1 "
          "UNION ALL SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 2", 2),
+        ("WITH named AS (SELECT id, word FROM records) SELECT * FROM named WHERE id = 1 "
+         "UNION ALL SELECT * FROM named WHERE id = 2", 2),
     ],
-    ids=["twice", "twice, shuffled"],
+    ids=["twice", "twice, shuffled", "a common table expression, twice"],
 )  # fmt: skip
 def test_a_source_that_is_read_twice_is_counted_beside_it(workshop: Workshop, sql: str, published: int) -> None:
     name = declare(workshop, sql)
@@ -61,6 +68,59 @@ def test_a_source_that_is_read_twice_is_counted_beside_it(workshop: Workshop, sq
 
     assert is_counted_beside_spark(workshop, name)
     assert (batch.input_rows, batch.published_rows) == (3, {"copies": published})
+
+
+@pytest.mark.parametrize(
+    ("sql", "sources"),
+    [
+        ("WITH named AS (SELECT id, word FROM records), again AS (SELECT * FROM named) SELECT * FROM again", 1),
+        ("SELECT id, word FROM records WHERE id IN (SELECT id FROM known)", 1),
+        ("SELECT a.id, b.word FROM records a JOIN records b ON a.id = b.id", 2),
+        ("WITH named AS (SELECT * FROM records) SELECT a.id, b.word FROM named a JOIN named b ON a.id = b.id", 2),
+    ],
+    ids=["common table expressions", "subquery", "self join", "self join of a common table expression"],
+)
+def test_offsets_are_those_of_the_input_whatever_the_plan_looks_like(
+    workshop: Workshop, sql: str, sources: int
+) -> None:
+    name = f"s{workshop.namespace}"
+    source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
+    known = workshop.declare_table("known", {"id": "long"})
+    inputs = {**reading(source), "known": {"static": {"iceberg": {"table": known}}}}
+    workshop.declare_stream(name, sql=sql, inputs=inputs, outputs=writing(target))
+    workshop.append("source", ROWS)
+    workshop.append("known", [{"id": row["id"]} for row in ROWS])
+
+    (batch,) = workshop.run(name).batches
+
+    assert list(batch.end_offsets) == ["records", "records (2)"][:sources]
+    assert snapshot_of(batch.end_offsets["records"]) == workshop.table("source").metadata.current_snapshot_id
+    assert (batch.input_rows, batch.published_rows) == (3, {"copies": 3})
+
+
+def test_late_rows_above_a_common_table_expression_are_counted(workshop: Workshop) -> None:
+    """The plan check describes the same query that a run starts."""
+    name = f"s{workshop.namespace}"
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    source = workshop.declare_table("source", {"at": "timestamptz"})
+    target = workshop.declare_table("target", {"start": "timestamptz", "n": "long"})
+    inputs: dict[str, Any] = reading(source)
+    inputs["records"]["watermark"] = {"column": "at", "delay": "1 minute"}
+    workshop.declare_stream(
+        name,
+        sql="WITH named AS (SELECT at FROM records) "
+        "SELECT window(at, '1 hour').start AS start, count(*) AS n FROM named GROUP BY window(at, '1 hour')",
+        inputs=inputs,
+        outputs=writing(target),
+    )
+    assert observe_plan(workshop.spark, workshop.stream(name), workshop.settings).problem is None
+    late = []
+    for hours in ([0, 3], [3], [0, 0, 3]):  # a row is late by the watermark of the batch before
+        workshop.append("source", [{"at": noon + timedelta(hours=hour)} for hour in hours])
+        late += [batch.late_rows for batch in workshop.run(name).batches]
+
+    assert sum(late) == 2
+    assert [row["n"] for row in workshop.rows("target")] == [1]
 
 
 def test_rows_that_are_sorted_on_their_way_into_the_table_are_counted_once(workshop: Workshop) -> None:

@@ -72,7 +72,7 @@ def topic(settings: Settings) -> FlightsTopic:
     """The topic of the flights."""
     connection = settings.connections["flights_kafka"]
     assert isinstance(connection, KafkaConnection)
-    topic = FlightsTopic(bootstrap_servers=connection.bootstrap_servers)
+    topic = FlightsTopic(connection=connection)
     topic.create()
     return topic
 

@@ -69,3 +69,5 @@ def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     assert {row["payload"]: row["reason"] for row in refused} == malformed
     assert {json.loads(row["position"])["file"].rsplit("/", 1)[1] for row in refused} == {f"lines.{form}"}
     assert sum(batch.refused_rows for batch in batches) == len(refused) == len(malformed)
+    undeclared = [dict(batch.undeclared_fields) for batch in batches if batch.undeclared_fields]
+    assert undeclared == ([{"lines": {"more": 1}}] if form == "json" else [])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import StringType
 from tests.faults.guards import Guard, without
 from tests.fixtures.soft_references import clear_soft_references
 from tests.fixtures.streams_of_tables import (
@@ -90,7 +92,7 @@ def is_merge(snapshot: Snapshot) -> bool:
 
 
 def test_a_merge_that_is_run_again_changes_nothing(merging: Workshop, stream_name: str) -> None:
-    merging.append("source", [{"order": 1, "at": 5, "word": "x"}, {"order": 1, "at": 5, "word": "y"}])
+    merging.append("source", [{"order": 1, "at": 5, "word": "x"}, {"order": 1, "at": 5, "word": "x"}])
     merging.run(stream_name)
     before = merging.rows("target")
     merging.forget_last_commit(stream_name)
@@ -103,9 +105,9 @@ def test_a_merge_that_is_run_again_changes_nothing(merging: Workshop, stream_nam
     assert len(merges) == 1
 
 
-def test_rows_that_tie_in_a_merge_end_in_the_same_row_without_the_mark(merging: Workshop, stream_name: str) -> None:
+def test_a_merge_without_the_mark_ends_in_the_same_rows(merging: Workshop, stream_name: str) -> None:
     """The merge itself is re-runnable: the same batch leaves the same rows, whichever way it was split into tasks."""
-    merging.append("source", [{"order": 1, "at": 5, "word": word} for word in ("x", "y", "z")])
+    merging.append("source", [{"order": 1, "at": at, "word": word} for at, word in ((4, "x"), (5, "y"), (5, "y"))])
     merging.run(stream_name)
     before = merging.rows("target")
     merging.forget_last_commit(stream_name)
@@ -117,6 +119,72 @@ def test_rows_that_tie_in_a_merge_end_in_the_same_row_without_the_mark(merging: 
         merging.run(stream_name)
 
     assert merging.rows("target") == before
+
+
+def test_different_rows_that_tie_stop_the_batch(merging: Workshop, stream_name: str) -> None:
+    merging.append("source", [{"order": 1, "at": 5, "word": word} for word in ("x", "x", "y")])
+
+    table = merging.table_name("target")
+    tie = f"{table}: two different rows of a batch have the key 1 and the same at, so that none is the newest"
+    with pytest.raises(DeliveryError, match=tie):
+        merging.run(stream_name)
+
+    assert merging.rows("target") == []
+
+
+def test_a_null_in_a_key_is_a_value_like_any_other(workshop: Workshop, stream_name: str) -> None:
+    """Also where the key is a partition, and where all keys of a batch are null."""
+    columns = {"region": "string", "at": "timestamptz", "turn": "long"}
+    source = workshop.declare_table("source", columns)
+    outputs = {}
+    for table, partitioning in (
+        ("plain", []),
+        ("by_region", [{"column": "region"}]),
+        ("by_day", [{"column": "at", "transform": "day"}]),
+    ):
+        more: dict[str, Any] = {"partitioning": partitioning} if partitioning else {}
+        name = workshop.declare_table(table, columns, **more)
+        outputs[table] = {"iceberg": {"table": name, "mode": "merge", "keys": ["region", "at"]}}
+    workshop.declare_stream(
+        stream_name,
+        python="""
+            def transform(records):
+                return {"plain": records, "by_region": records, "by_day": records}
+        """,
+        inputs=reading(source),
+        outputs=outputs,
+    )
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    keys = [(None, None), ("here", None), (None, noon), ("here", noon)]
+
+    for turn, some in enumerate((keys, keys, keys[:1])):
+        workshop.append("source", [{"region": region, "at": at, "turn": turn} for region, at in some])
+        workshop.run(stream_name)
+
+    rows = [("here", noon, 1), ("here", None, 1), (None, noon, 1), (None, None, 2)]
+    for table in outputs:
+        assert [tuple(row.values()) for row in workshop.rows(table)] == rows
+
+
+def test_a_column_that_is_added_while_a_stream_merges_keeps_its_values(merging: Workshop, stream_name: str) -> None:
+    merging.append("source", [{"order": 1, "at": 1, "word": "a"}])
+    merging.run(stream_name)
+    merging.append("source", [{"order": 1, "at": 2, "word": "b"}, {"order": 2, "at": 2, "word": "c"}])
+    target = merging.table_name("target")
+
+    def widened(here: CrashPoint) -> None:
+        if here is CrashPoint.STAGED:
+            with merging.table("target").update_schema() as update:
+                update.add_column("note", StringType())
+            merging.append("target", [{"order": 9, "at": 9, "word": "theirs", "note": "kept"}])
+
+    merging.run(stream_name, reached=widened)
+
+    assert [tuple(row.values()) for row in merging.rows("target")] == [
+        (1, 2, "b", None),
+        (2, 2, "c", None),
+        (9, 9, "theirs", "kept"),
+    ], target
 
 
 def test_two_rows_of_a_key_are_refused_when_nothing_orders_them(workshop: Workshop, stream_name: str) -> None:

@@ -153,6 +153,26 @@ def test_partitions_that_a_batch_brings_are_replaced(workshop: Workshop, stream_
     assert len(publications(workshop)) == 2
 
 
+def test_after_a_change_of_the_partitioning_one_rewrite_lets_partitions_be_replaced(
+    workshop: Workshop, stream_name: str
+) -> None:
+    target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "word"}])
+    declare(workshop, stream_name, "SELECT id, word FROM records", mode="overwrite_partitions")
+    workshop.append("source", [{"id": 1, "word": "aa"}, {"id": 2, "word": "b"}])
+    workshop.run(stream_name)
+    part = {"column": "word", "transform": "truncate", "width": 1}
+    workshop.declare_table("target", COLUMNS, partitioning=[part])
+    workshop.append("source", [{"id": 3, "word": "ab"}])
+    with pytest.raises(UnpublishableError, match="rewrite_data_files") as refused:
+        workshop.run(stream_name)
+
+    advised = refused.value.next_step.partition("Spark: ")[2].removesuffix(".")
+    workshop.spark.sql(advised.replace("<catalog>", workshop.settings.catalog.name))
+    workshop.run(stream_name)
+
+    assert workshop.rows("target") == [{"id": 2, "word": "b"}, {"id": 3, "word": "ab"}], target
+
+
 def test_a_table_without_partitions_is_refused_before_anything_is_staged(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     declare(workshop, stream_name, "SELECT id, word FROM records", mode="overwrite_partitions")

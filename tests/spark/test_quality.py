@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,22 @@ def test_the_pages_are_built(workshop: Workshop) -> None:
     assert [page for page in data_docs.rglob("*.html") if f"{table} at snapshot {seen.snapshot_id}" in page.read_text()]
 
 
+def test_markup_in_a_row_is_text_on_every_page(workshop: Workshop) -> None:
+    among = {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "word", "value_set": ["a"]}}
+    distinct = {"type": "expect_column_distinct_values_to_be_in_set", "kwargs": {"column": "word", "value_set": ["b"]}}
+    table = declare(workshop, [among, distinct])
+    workshop.append(table, [{"id": 1, "word": "<script>alert('of a row')</script><img src=x onerror=alert(1)>"}])
+
+    seen = check(workshop, table)
+
+    assert seen.details[0].observed["samples"] == ["<script>alert('of a row')</script><img src=x onerror=alert(1)>"]
+    pages = [page.read_text() for page in workshop.settings.reports.joinpath(table).rglob("*.html")]
+    assert len(pages) >= 4
+    assert any("&lt;script&gt;alert(" in page for page in pages), "the value is shown"
+    assert [page for page in pages if "<script>alert(" in page or "<img src=x" in page] == []
+    assert [page for page in pages if "Content-Security-Policy\" content=\"default-src 'none'; " not in page] == []
+
+
 def test_an_expectation_that_does_not_hold_is_named_and_counted(workshop: Workshop) -> None:
     table = declare(workshop, [NOT_NULL, UNIQUE, BETWEEN])
     workshop.append(table, rows(1, 1, 7, *range(100, 200)))
@@ -109,6 +126,18 @@ def test_an_expectation_that_does_not_hold_is_named_and_counted(workshop: Worksh
     assert len(between.observed["samples"]) == 10
     assert seen.report is not None
     assert "101 unexpected" in Path(seen.report).read_text()
+
+
+def test_expectations_of_one_type_on_one_column_are_all_checked(workshop: Workshop) -> None:
+    """Also the one that is declared twice."""
+    wider = {"type": BETWEEN["type"], "kwargs": {"column": "id", "min_value": 0, "max_value": 9}}
+    table = declare(workshop, [BETWEEN, wider, NOT_NULL, deepcopy(BETWEEN)])
+    workshop.append(table, rows(1, 7))
+
+    seen = check(workshop, table)
+
+    assert [found.success for found in seen.details] == [False, True, True, False]
+    assert [found.arguments for found in seen.details[:2]] == [BETWEEN["kwargs"], wider["kwargs"]]
 
 
 def test_an_expectation_that_cannot_be_evaluated_is_another_news_than_bad_data(workshop: Workshop) -> None:

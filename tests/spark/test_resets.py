@@ -53,7 +53,8 @@ def test_a_reset_stream_reads_again_into_a_new_checkpoint(
     workshop.run_supervised(name)
     before = workshop.checkpoint(name)
     files = sorted(before.rglob("*"))
-    leave_behind(workshop, name)
+    steps = leave_behind(workshop, name)
+    assert any("every row of" in step and "; now these are 4 rows in " in step for step in steps)
     after = workshop.checkpoint(name)
     assert (after, after.exists()) == (before.parent / "2", False)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,15 +21,17 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.output_declaration import FilesOutput, KafkaOutput
+from sluice.declarations.output_declaration import DeltaOutput, FilesOutput, KafkaOutput
 from sluice.errors import DeliveryError, LeaseLostError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_delivery import BatchHandover
 from sluice_spark.delivery.delivery_context import BatchGate, DeliveringRun
 from sluice_spark.delivery.sink_delivery import SinkDelivery
+from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
 from sluice_spark.sinks.kafka import KafkaSink
 from sluice_spark.sinks.memory import MemorySink, kept_rows
@@ -78,7 +83,7 @@ def with_files(workshop: Workshop, tmp_path: Path) -> Workshop:
 def topic(settings: Settings) -> Iterator[str]:
     """The beginning of the names of two topics, `…_0` and `…_1`."""
     name = f"t{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers(settings)})
+    admin = AdminClient(kafka_of(settings))
     for created in admin.create_topics([NewTopic(f"{name}_{number}", 1, 1) for number in (0, 1)]).values():
         created.result()
     yield name
@@ -86,14 +91,14 @@ def topic(settings: Settings) -> Iterator[str]:
         deleted.result()
 
 
-def bootstrap_servers(settings: Settings) -> str:
-    """Where the ring's broker listens."""
-    return settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
+def kafka_of(settings: Settings) -> ClientSettings:
+    """How a client reaches the ring's broker."""
+    return client_settings(settings.connection("flights_kafka", KafkaConnection))
 
 
 def records_of(settings: Settings, topic: str) -> list[tuple[Any, Any, Mapping[str, Any]]]:
     """Key, value and headers of every record of a topic's one partition, read without Spark."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers(settings), "group.id": uuid4().hex})
+    consumer = Consumer({**kafka_of(settings), "group.id": uuid4().hex})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -228,6 +233,72 @@ def test_a_batch_whose_folder_is_not_complete_is_written_again(with_files: Works
 
     assert len(pl.read_ndjson(folder / "*.json")) == 3
     assert (folder / "_SUCCESS").is_file()
+
+
+WORDS = (
+    "  padded\t ",
+    'a "quoted" one',
+    "back\\slash",
+    'both \\" of them',
+    "a,b",
+    "two\nlines",
+    "",
+    None,
+    "é",
+    "#",
+    "'",
+)
+MOMENT = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)
+
+
+def test_values_come_back_from_files_as_they_were_written(with_files: Workshop, tmp_path: Path) -> None:
+    """Read by others: nothing is trimmed, cut or escaped in a way that only Spark knows."""
+    schema = "id LONG, word STRING, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, price DECIMAL(9, 3)"
+    local, price = MOMENT.replace(tzinfo=None), Decimal("12.340")
+    content = [(number, word, MOMENT, local, MOMENT.date(), price) for number, word in enumerate(WORDS)]
+    rows = with_files.spark.createDataFrame(content, schema).coalesce(1)
+    key = PublicationKey(stream="s", generation=1, batch=0)
+    for kind in ("csv", "json"):
+        declared = FilesOutput.model_validate({"connection": "lake", "path": kind, "format": kind})
+        connection = with_files.settings.connection("lake", FilesConnection)
+        FilesSink(output=kind, declared=declared, connection=connection).write(rows, key=key)
+
+    (sheet,) = (tmp_path / "lake" / "csv").rglob("*.csv")
+    (lines,) = (tmp_path / "lake" / "json").rglob("*.json")
+    with sheet.open(newline="") as file:
+        header, *read = list(csv.reader(file))
+    assert header == rows.columns
+    texts = ["2026-03-29T01:30:00.123456Z", "2026-03-29T01:30:00.123456", "2026-03-29", "12.340"]
+    assert read == [[str(number), word or "", *texts] for number, word in enumerate(WORDS)]
+    empty, nothing = (line for line in sheet.read_text().splitlines() if line.startswith(("6,", "7,")))
+    assert (empty.split(",")[1], nothing.split(",")[1]) == ('""', "")
+    objects = [json.loads(line, parse_float=Decimal) for line in lines.read_text().splitlines()]
+    assert objects == [
+        dict(zip(header, (number, word, *texts[:3], price), strict=True)) for number, word in enumerate(WORDS)
+    ]
+    kafka = KafkaConnection(kind="kafka", bootstrap_servers="127.0.0.1:1")
+    sink = KafkaSink(output="o", declared=KafkaOutput(connection="k", topic="t"), connection=kafka)
+    (record,) = sink.records(rows.limit(1)).collect()
+    assert json.loads(record["value"])["at"] == texts[0]
+
+
+def test_an_overwritten_delta_table_is_empty_when_the_result_is(with_files: Workshop, tmp_path: Path) -> None:
+    sink = DeltaSink(
+        output="o",
+        declared=DeltaOutput(connection="lake", path="totals", mode="overwrite"),
+        connection=with_files.settings.connection("lake", FilesConnection),
+    )
+    lease = HeldLease(stream="s", token=1)
+    lease.renewed(asked_at_seconds=lease.now_seconds())
+    run = DeliveringRun(stream="s", generation=1, run_id="r", token=1)
+    delivery = SinkDelivery(run=run, tables=None, sinks=[sink], lease=lease)
+    folder = str(tmp_path / "lake" / "totals")
+
+    delivery.deliver(with_files.spark.range(3).toDF("id"), 0)
+    assert with_files.spark.read.format("delta").load(folder).count() == 3
+    assert delivery.deliver(with_files.spark.range(0).toDF("id"), 1).rows == {"o": 0}
+
+    assert with_files.spark.read.format("delta").load(folder).count() == 0
 
 
 def test_an_output_that_raises_ends_the_run_with_its_place(workshop: Workshop) -> None:

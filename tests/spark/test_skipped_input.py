@@ -12,7 +12,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
 
+from sluice.errors import DeclarationError
 from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings
 
 COPY = "def transform(rows):\n    return rows.selectExpr('CAST(string(value) AS long) id')\n"
 
@@ -21,8 +23,8 @@ class Topic:
     """A topic of two partitions that loses records."""
 
     def __init__(self, workshop: Workshop) -> None:
-        servers = workshop.settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
-        configuration: dict[str, Any] = {"bootstrap.servers": servers, "log_level": 0}
+        connection = workshop.settings.connection("flights_kafka", KafkaConnection)
+        configuration: dict[str, Any] = {**client_settings(connection), "log_level": 0}
         self.name = f"t{uuid4().hex}"
         self.admin, self.producer = AdminClient(configuration), Producer(configuration)
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result()
@@ -39,10 +41,10 @@ class Topic:
             done.result()
 
 
-def read_topic(workshop: Workshop, topic: Topic, stream: str, on_data_loss: str) -> None:
-    """Declare a stream from the topic into a table of its own."""
+def read_topic(workshop: Workshop, topic: Topic, stream: str, on_data_loss: str, **keys: Any) -> None:
+    """Declare a stream from the topic into a table of its own. keys: more keys of the input."""
     table = workshop.declare_table(stream, {"id": "long"})
-    source = {"connection": "flights_kafka", "topics": [topic.name], "on_data_loss": on_data_loss}
+    source = {"connection": "flights_kafka", "topics": [topic.name], "on_data_loss": on_data_loss, **keys}
     workshop.declare_stream(
         stream,
         python=COPY,
@@ -77,16 +79,30 @@ def test_records_that_were_gone_before_they_were_read_are_counted(workshop: Work
         workshop.run(failing)
 
 
-@pytest.fixture
-def changed_table(workshop: Workshop) -> str:
-    """A table of two appended files, one of which was deleted whole and one written anew without a row; and a third."""
-    name = workshop.declare_table("source", {"id": "long", "word": "string"})
-    workshop.append("source", [{"id": 1, "word": "first"}])
-    workshop.append("source", [{"id": number, "word": "first"} for number in (2, 3)])
+def test_a_start_from_before_the_first_record_that_kafka_kept_is_refused_or_counted(workshop: Workshop) -> None:
+    topic = Topic(workshop)
+    topic.send(0, 1, 2, 3, 4)
+    topic.forget(0, before=2)  # 0 and 2
+    offsets = {topic.name: {0: 1, 1: 0}}
+    counting, *failing = (f"s{uuid4().hex[:12]}" for _ in range(3))
+    read_topic(workshop, topic, counting, "count", starting=offsets)
+    for stream, starting in zip(failing, (offsets, "2026-01-31T00:00:00Z"), strict=True):
+        read_topic(workshop, topic, stream, "fail", starting=starting)
+
+        with pytest.raises(DeclarationError, match=f"{topic.name}/0 begins with offset 2"):
+            workshop.run(stream)
+        assert ids(workshop, stream) == []
+
+    (batch,) = workshop.run(counting).batches
+    assert ids(workshop, counting) == [1, 3, 4]
+    assert batch.skipped_input == {"rows": {f"{topic.name}/0": 1}}
+
+
+def change_table(workshop: Workshop) -> None:
+    """Delete an appended file of the table whole, write another one anew without a row, and append a third."""
     workshop.table("source").delete("id = 1")
     workshop.table("source").delete("id = 2")
     workshop.append("source", [{"id": 4, "word": "last"}])
-    return name
 
 
 def copy_table(workshop: Workshop, source: dict[str, Any]) -> str:
@@ -102,8 +118,16 @@ def copy_table(workshop: Workshop, source: dict[str, Any]) -> str:
     return stream
 
 
-def test_snapshots_that_are_left_out_are_counted(workshop: Workshop, changed_table: str) -> None:
-    skipping = copy_table(workshop, {"table": changed_table, "on_overwrite": "skip", "on_delete": "skip"})
+def test_snapshots_that_are_left_out_are_counted(workshop: Workshop) -> None:
+    name = workshop.declare_table("source", {"id": "long", "word": "string"})
+    workshop.append("source", [{"id": 1, "word": "first"}])
+    skipping = copy_table(workshop, {"table": name, "on_overwrite": "skip", "on_delete": "skip"})
+    choices: list[dict[str, Any]] = [{}, {"on_overwrite": "skip"}, {"on_delete": "skip"}]
+    others = [copy_table(workshop, {"table": name, **choice}) for choice in choices]
+    for stream in (skipping, *others):
+        workshop.run(stream)
+    workshop.append("source", [{"id": number, "word": "first"} for number in (2, 3)])
+    change_table(workshop)
     changes = [
         snapshot
         for snapshot in workshop.table("source").snapshots()
@@ -123,9 +147,9 @@ def test_snapshots_that_are_left_out_are_counted(workshop: Workshop, changed_tab
     assert sorted(counted.values()) == [1, 3]
     found = {place: rows for batch in batches for place, rows in batch.skipped_input.get("rows", {}).items()}
     assert found == counted
-    for choice in ({}, {"on_overwrite": "skip"}, {"on_delete": "skip"}):
+    for stream in others:
         with pytest.raises(Exception, match=r"Cannot process (delete|overwrite) snapshot"):
-            workshop.run(copy_table(workshop, {"table": changed_table, **choice}))
+            workshop.run(stream)
 
 
 def test_a_reader_may_begin_at_a_time(workshop: Workshop) -> None:

@@ -20,18 +20,19 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SettingsError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 
 
-def servers(settings: Settings) -> str:
-    """The address of the ring's broker."""
-    return settings.connection("flights_kafka", KafkaConnection).bootstrap_servers
+def kafka_of(settings: Settings) -> ClientSettings:
+    """How a client reaches the ring's broker."""
+    return client_settings(settings.connection("flights_kafka", KafkaConnection))
 
 
 @pytest.fixture
 def topic(settings: Settings) -> str:
     """A topic of two partitions with five records, one of them with a header."""
     name = f"t{uuid4().hex}"
-    configuration: dict[str, Any] = {"bootstrap.servers": servers(settings)}
+    configuration: dict[str, Any] = {**kafka_of(settings)}
     admin = AdminClient(configuration)
     admin.create_topics([NewTopic(name, 2, 1)])[name].result()
     producer = Producer(configuration)
@@ -69,7 +70,7 @@ def test_only_committed_records_are_read_unless_declared_otherwise(
     spark: SparkSession, settings: Settings, topic: str, tmp_path: Path
 ) -> None:
     name = f"t{uuid4().hex}"
-    configuration: dict[str, Any] = {"bootstrap.servers": servers(settings)}
+    configuration: dict[str, Any] = {**kafka_of(settings)}
     admin = AdminClient(configuration)
     admin.create_topics([NewTopic(name, 1, 1)])[name].result()
     producer = Producer({**configuration, "transactional.id": name})
@@ -94,7 +95,7 @@ def test_latest_begins_with_what_comes_next_and_a_batch_waits_for_enough(
 ) -> None:
     source = {"connection": "flights_kafka", "topics": [topic], "starting": "latest", "min_offsets_per_batch": 3}
     rows = open_declared(spark, settings, stream={"kafka": source})
-    producer = Producer({"bootstrap.servers": servers(settings)})
+    producer = Producer(kafka_of(settings))
 
     with running(spark, rows.selectExpr("string(value) value"), tmp_path) as query:
         assert query.rows() == []

@@ -5,19 +5,22 @@ from __future__ import annotations
 import pytest
 from tests.fixtures.workshop import Workshop
 
+from sluice.declarations.sql_text import query_problem
 from sluice.errors import DeclarationError
+from sluice_spark.query.logical_plan import is_query
 from sluice_spark.query.transformation import transform
 
 
 def transformed(workshop: Workshop, python: str = "", sql: str = "", *, quarantine: bool = False) -> dict[str, object]:
     """The values that a transformation of the numbers 1 to 3 returns, by output."""
     table = workshop.declare_table("numbers", {"id": "long"})
+    target = workshop.declare_table("results", {"id": "long"})
     workshop.declare_stream(
         "numbers",
         python=python,
         sql=sql,
         inputs={"numbers": {"stream": {"iceberg": {"table": table}}}},
-        outputs={"main": {"iceberg": {"table": table}}},
+        outputs={"main": {"iceberg": {"table": target}}},
         quarantine=quarantine,
     )
     outputs = transform(workshop.spark, workshop.stream("numbers"), {"numbers": workshop.spark.range(1, 4)})
@@ -59,6 +62,45 @@ def test_a_query_sees_the_inputs_as_views(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM numbers;",
+        "WITH insert AS (SELECT id FROM numbers) SELECT * FROM insert",
+        "-- one; two\nSELECT id FROM numbers /* ; /* nested */ */ WHERE 'a;\\'' <> \"b;\"",
+        "FROM numbers SELECT id",
+        "(SELECT id FROM numbers WHERE id < 2) UNION ALL (SELECT id FROM numbers WHERE id >= 2)",
+        "FROM numbers |> WHERE id > 0",
+    ],
+)
+def test_every_form_of_a_query_is_one(workshop: Workshop, sql: str) -> None:
+    assert transformed(workshop, sql=sql) == {"main": [1, 2, 3]}
+
+
+def test_what_is_no_query_is_refused_and_not_executed(workshop: Workshop) -> None:
+    table = workshop.declare_table("victim", {"id": "long"})
+    spark = workshop.spark
+    spark.range(3).createOrReplaceTempView("kept")
+    for text in (
+        f"DROP TABLE {table}",
+        "DROP VIEW kept",
+        "CACHE TABLE kept",
+        f"WITH a AS (SELECT 1 AS id) INSERT INTO {table} SELECT * FROM a",  # noqa: S608  # parsed only
+        f"FROM kept INSERT INTO {table} SELECT id",  # parsed only
+        f"CREATE TABLE {table}_more AS SELECT 1",
+        "SET spark.sql.ansi.enabled = false",
+        "SHOW TABLES",
+        "EXPLAIN SELECT 1",
+        f"CALL lakehouse.system.expire_snapshots('{table}')",
+        "BEGIN DROP VIEW kept; END",
+        "EXECUTE IMMEDIATE 'DROP VIEW kept'",
+    ):
+        assert query_problem(text) is not None, text
+        if not text.startswith(("BEGIN", "EXECUTE", "CALL")):  # which Spark's parser does not call commands
+            assert not is_query(spark, text), text
+    assert spark.table("kept").count() == 3
+
+
+@pytest.mark.parametrize(
     ("returned", "problem"),
     [
         ("{'other': numbers}", "it returns no main; it returns other"),
@@ -91,4 +133,4 @@ def test_a_file_that_cannot_be_loaded_is_named(workshop: Workshop) -> None:
 
 def test_a_query_that_is_none_is_refused(workshop: Workshop) -> None:
     with pytest.raises(DeclarationError, match=r"numbers\.sql is not a query: .*PARSE_SYNTAX_ERROR"):
-        transformed(workshop, sql="SELEKT id FROM numbers")
+        transformed(workshop, sql="SELECT id FRM numbers also")

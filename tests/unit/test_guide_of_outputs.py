@@ -35,7 +35,7 @@ def test_an_example_is_valid(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{stream}.stream.yaml").write_text(yaml.safe_dump(declaration, sort_keys=False))
     for output in declaration["outputs"].values():
         for table in [output["iceberg"]] if "iceberg" in output else []:
-            names = {"carrier", *table.get("keys", ()), *filter(None, [table.get("ordering_column")])}
+            names = {"carrier", *table.get("keys", ()), *table.get("ordering_columns", ())}
             columns = [{"name": column, "type": "string"} for column in sorted(names)]
             declared = {"table": table["table"], "description": "x", "owner": "me", "columns": columns}
             (tmp_path / f"{table['table']}.table.yaml").write_text(yaml.safe_dump(declared, sort_keys=False))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
 from sluice.publication.chain import MarkPosition
@@ -30,6 +30,11 @@ class RefusalReason(StrEnum):
     SOURCE_UNREADABLE = "source_unreadable"
     OTHER_WRITERS = "other_writers"
     READER_STOPS = "reader_stops"
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the next batch of the stream usually removes the reason."""
+        return self in (RefusalReason.OFFSETS_UNKNOWN, RefusalReason.SOURCE_UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +73,26 @@ class SourceBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReader:
-    """A stream that reads the rows appended to the target. on_overwrite: of its declaration, `fail` or `skip`."""
+    """A stream that reads the target: the rows appended to it, or the whole table as a static input.
+
+    on_overwrite: of its declaration, `fail` or `skip`; a static input has none. follows: whether it is backfilled right
+        after its source.
+    """
 
     stream: str
     input: str
-    on_overwrite: str
+    on_overwrite: Literal["fail", "skip"] | None
+    follows: bool = False
 
     @property
     def meaning(self) -> str:
         """What an overwrite of the interval means to this reader."""
         if self.on_overwrite == "fail":
             return f"{self.stream} (input {self.input}) stops at the overwrite, as its `on_overwrite: fail` asks for"
+        if self.on_overwrite is None:
+            return f"{self.stream} (input {self.input}) looks rows up in it: what it wrote before keeps the former ones"
+        if self.follows:
+            return f"{self.stream} (input {self.input}) leaves the overwrite out, and its own interval is replaced next"
         return (
             f"{self.stream} (input {self.input}) leaves the overwrite out: its own tables keep what they hold of the "
             "interval until it is backfilled too"
@@ -117,6 +131,11 @@ class BackfillPlan:
     def is_refused(self) -> bool:
         """Whether the interval must not be backfilled now."""
         return bool(self.refusals)
+
+    @property
+    def is_refused_for_now(self) -> bool:
+        """Whether it is refused for reasons alone that the next batch of the stream usually removes."""
+        return self.is_refused and all(refusal.reason.is_passing for refusal in self.refusals)
 
     def sentences(self) -> Iterator[str]:
         """The plan for a person, one line each."""

@@ -42,7 +42,7 @@ def parse_interval(start: str, end: str) -> Interval:
     ------
     UsageError: when one is not a time, or the end is not after the start.
     """
-    interval = Interval(start=_time(start), end=_time(end))
+    interval = Interval(start=parse_time(start), end=parse_time(end))
     if interval.end <= interval.start:
         raise UsageError(f"The interval ends at {end}, which is not after its start, {start}.")
     return interval
@@ -56,12 +56,18 @@ def divide(interval: Interval, length: IntervalLength) -> tuple[Interval, ...]:
     UsageError: when it does not start and end at a boundary of such a part.
     """
     for time in (interval.start, interval.end):
-        if time != _floor(time, length):
+        if time != floor_time(time, length):
             raise UsageError(
                 f"The interval of a run is a {length} in UTC, and {time:%Y-%m-%d %H:%M} is inside one.",
-                next_step=f"Start and end at a {length}, for example {_floor(time, length):%Y-%m-%dT%H:%M}.",
+                next_step=f"Start and end at a {length}, for example {floor_time(time, length):%Y-%m-%dT%H:%M}.",
             )
     return tuple(_parts(interval, length))
+
+
+def rounded_outwards(interval: Interval, length: IntervalLength) -> Interval:
+    """The shortest interval of whole hours, days or months that contains an interval."""
+    last = floor_time(interval.end, length)
+    return Interval(start=floor_time(interval.start, length), end=last if last == interval.end else _next(last, length))
 
 
 def _parts(interval: Interval, length: IntervalLength) -> Iterator[Interval]:
@@ -72,7 +78,8 @@ def _parts(interval: Interval, length: IntervalLength) -> Iterator[Interval]:
         start = end
 
 
-def _floor(time: datetime, length: IntervalLength) -> datetime:
+def floor_time(time: datetime, length: IntervalLength) -> datetime:
+    """The start of the hour, day or month of a time in UTC."""
     hour = time.replace(minute=0, second=0, microsecond=0)
     if length == "hour":
         return hour
@@ -86,7 +93,13 @@ def _next(start: datetime, length: IntervalLength) -> datetime:
     return start + (timedelta(hours=1) if length == "hour" else timedelta(days=1))
 
 
-def _time(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
+    """Read a time in ISO 8601; without an offset it is UTC.
+
+    Raises
+    ------
+    UsageError: when the text is not such a time.
+    """
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:

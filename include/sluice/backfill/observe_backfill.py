@@ -137,8 +137,14 @@ def _readers(declarations: Declarations, target: str) -> Iterator[TargetReader]:
     for stream in declarations.streams.values():
         for name, declared in stream.declaration.inputs.items():
             source = declared.declared_source.source
-            if declared.is_stream and isinstance(source, IcebergSource) and source.table == target:
-                yield TargetReader(stream=stream.name, input=name, on_overwrite=source.on_overwrite)
+            if isinstance(source, IcebergSource) and source.table == target:
+                backfill = stream.declaration.backfill
+                yield TargetReader(
+                    stream=stream.name,
+                    input=name,
+                    on_overwrite=source.on_overwrite if declared.is_stream else None,
+                    follows=backfill is not None and name in backfill.follows,
+                )
 
 
 def _parsed(offsets: str) -> Mapping[str, Any]:

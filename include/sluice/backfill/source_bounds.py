@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from pyiceberg.table import Table
@@ -19,7 +20,8 @@ def bound_of(offset: object, table: Table, *, input_name: str, column: str | Non
 
     An offset is a snapshot and a number of files that the snapshot added. When all of them were read, the stream had
     read the table at that snapshot; when none were, at the one before. Later snapshots that appended nothing belong to
-    it: a backfill that corrected the source is one of them, and the stream may not have passed it yet.
+    it: a backfill that corrected the source is one of them, and the stream may not have passed it yet. A correction
+    behind rows that the stream has not read is a problem: without it, the result would be as wrong as the source was.
 
     Parameters
     ----------
@@ -29,7 +31,14 @@ def bound_of(offset: object, table: Table, *, input_name: str, column: str | Non
     name = ".".join(table.name())
     snapshot_id, problem = _snapshot_of(offset, table, name=name)
     if snapshot_id is not None:
-        snapshot_id = _corrected(table, snapshot_id)
+        following = _since(table, snapshot_id)
+        read = list(takewhile(lambda snapshot: not _appends(snapshot), following))
+        snapshot_id = read[-1].snapshot_id if read else snapshot_id
+        if (missed := next(filter(_corrects, following[len(read) :]), None)) is not None:
+            snapshot_id, problem = (
+                None,
+                f"snapshot {missed.snapshot_id} corrected {name} after rows that the stream has not read yet.",
+            )
     return SourceBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
 
 
@@ -49,22 +58,21 @@ def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None
     return None, f"the stream has read {position} of the {added} files that snapshot {snapshot.snapshot_id} added."
 
 
-def _corrected(table: Table, snapshot_id: int) -> int:
-    """The newest snapshot of main that has appended nothing since a snapshot; that one itself when main does not lead
-    back to it."""
+def _since(table: Table, snapshot_id: int) -> Sequence[Snapshot]:
+    """The snapshots of main after one, oldest first; none when main does not lead back to it."""
     later: list[Snapshot] = []
     snapshot = table.current_snapshot()
     while snapshot is not None and snapshot.snapshot_id != snapshot_id:
         later.append(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    if snapshot is None:
-        return snapshot_id
-    for following in reversed(later):
-        if _appends(following):
-            break
-        snapshot_id = following.snapshot_id
-    return snapshot_id
+    return () if snapshot is None else tuple(reversed(later))
+
+
+def _corrects(snapshot: Snapshot) -> bool:
+    """Whether a snapshot has changed or removed rows that were there before."""
+    summary = snapshot.summary
+    return summary is not None and summary.operation in (Operation.OVERWRITE, Operation.DELETE)
 
 
 def _appends(snapshot: Snapshot) -> bool:

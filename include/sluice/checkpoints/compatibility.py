@@ -16,6 +16,10 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 STATE_OPERATORS = "state operators"
 """The entry of the operators that keep state, with their keys; empty without any. Only a planned query shows them."""
 
+STATE_MEANING = "meaning of the state"
+"""The entry of what the operators keep: keys and aggregates with order and types, conditions and columns of joins,
+limits. Spark compares types alone. A checkpoint that an earlier version of Sluice bound takes it at its next start."""
+
 SOURCES = "sources of the query"
 """The entry of the inputs in the order in which the query reads them. A query with several outputs reads its inputs for
 each of them. Only a planned query shows the order."""
@@ -23,6 +27,9 @@ each of them. Only a planned query shows the order."""
 _INPUT = "input "
 _STATE = "state "
 _DELIVERY = "delivery of "
+STATE_VERSION = f"{_STATE}version"
+"""The entry of the declared version of what the code keeps."""
+
 _IDENTITY = (
     "connection",
     "topics",
@@ -43,12 +50,13 @@ def fingerprint_of(
     *,
     sources: Sequence[str] | None = None,
     state_operators: Sequence[str] | None = None,
+    state_meaning: Sequence[str] | None = None,
 ) -> dict[str, str]:
     """The parts of a declaration to which a checkpoint is bound.
 
     Parameters
     ----------
-    sources, state_operators: from the planned query; unset where no query was planned.
+    sources, state_operators, state_meaning: from the planned query; unset where no query was planned.
     """
     fingerprint = {
         f"{_INPUT}{name}": f"{declared.declared_source.kind} {_identity(declared.declared_source.source)}".strip()
@@ -56,6 +64,7 @@ def fingerprint_of(
         if declared.is_stream
     }
     fingerprint[f"{_STATE}provider"] = declaration.state.provider
+    fingerprint[STATE_VERSION] = str(declaration.state.version)
     partitions = declaration.state.shuffle_partitions
     if partitions is not None:
         fingerprint[f"{_STATE}shuffle_partitions"] = str(partitions)
@@ -66,7 +75,15 @@ def fingerprint_of(
         fingerprint[SOURCES] = ", ".join(sources)
     if state_operators is not None:
         fingerprint[STATE_OPERATORS] = "; ".join(state_operators)
+    if state_meaning is not None:
+        fingerprint[STATE_MEANING] = "; ".join(state_meaning)
     return fingerprint
+
+
+def entries_to_add(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """The entries that a checkpoint takes from a compatible declaration, because an earlier version of Sluice bound it
+    without them."""
+    return {key: wanted[key] for key in (STATE_MEANING, STATE_VERSION) if key in wanted and key not in recorded}
 
 
 def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
@@ -79,7 +96,7 @@ def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> t
     """
     if not recorded:
         return ()
-    keeps_state = bool(recorded.get(STATE_OPERATORS))
+    keeps_state = bool(recorded.get(STATE_OPERATORS) or recorded.get(STATE_MEANING))
     keys = [
         key
         for key in (*recorded, *(key for key in wanted if key not in recorded))
@@ -101,7 +118,7 @@ def ways_out(stream: str) -> str:
 
 
 def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str], keeps_state: bool) -> bool:
-    if key in (STATE_OPERATORS, SOURCES):
+    if key in (STATE_OPERATORS, STATE_MEANING, SOURCES):
         return key in wanted and key in recorded
     if key.startswith(_STATE):
         # Without a declared number of partitions the machine's was taken, and only the checkpoint has that number.

@@ -8,11 +8,16 @@ from typing import Annotated
 import typer
 
 from sluice.backfill.backfill_plan import BackfillPlan, plan_backfill
+from sluice.backfill.followers import Follower, followers_of
+from sluice.backfill.interval_gaps import joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.backfill.observe_backfill import backfill_of, observe_backfill
 from sluice.cli.command_options import AsJson, DryRun, StreamName
+from sluice.cli.gap_verbs import search_gaps
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import UsageError
 from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import RunBackfill
 from sluice.launching.job_output import json_value
@@ -26,8 +31,11 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def backfill(
     stream: StreamName,
-    start: Annotated[str, typer.Option("--from", help="The first time of the interval, in ISO 8601; UTC.")],
-    end: Annotated[str, typer.Option("--to", help="The end, which is not part of the interval any more.")],
+    start: Annotated[str, typer.Option("--from", help="The first time of the interval, in ISO 8601; UTC.")] = "",
+    end: Annotated[str, typer.Option("--to", help="The end, which is not part of the interval any more.")] = "",
+    gaps: Annotated[
+        bool, typer.Option("--gaps", help="Only the intervals that differ from the sources (`sluice stream gaps`).")
+    ] = False,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the newest interval.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -35,13 +43,25 @@ def backfill(
     """Compute an interval of a stream again and replace it, hour by hour, day by day or month by month."""
     settings = load_settings()
     loaded = load_declarations(settings.pipelines).stream(stream)
-    intervals = divide(parse_interval(start, end), backfill_of(loaded).interval)
+    length = backfill_of(loaded).interval
+    if gaps:
+        intervals = joined(search_gaps(settings, loaded, start=start, end=end).gaps)
+        if not intervals:
+            typer.echo(f"No interval of {stream} differs from its sources.", err=True)
+    else:
+        intervals = divide(_interval(start, end), length)
     if newest_first:
         intervals = tuple(reversed(intervals))
     if dry_run:
         _show_plans(settings, stream, intervals, as_json=as_json)
     else:
-        _carry_out(settings, stream, intervals, as_json=as_json)
+        _carry_out(settings, loaded, intervals, as_json=as_json)
+
+
+def _interval(start: str, end: str) -> Interval:
+    if not start or not end:
+        raise UsageError("A backfill has a first time, --from, and an end, --to.", next_step="Or write --gaps.")
+    return parse_interval(start, end)
 
 
 def _show_plans(settings: Settings, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
@@ -50,8 +70,9 @@ def _show_plans(settings: Settings, stream: str, intervals: tuple[Interval, ...]
     catalog = open_catalog(settings)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         plans = [
-            plan_backfill(observe_backfill(catalog, ledger, declarations, declarations.stream(stream), interval)[0])
+            plan_backfill(observe_backfill(catalog, ledger, declarations, one.stream, one.interval)[0])
             for interval in intervals
+            for one in _in_order(declarations, declarations.stream(stream), interval)
         ]
     if as_json:
         print_json({"stream": stream, "dry_run": True, "plans": [json_value(plan) for plan in plans]})
@@ -61,6 +82,11 @@ def _show_plans(settings: Settings, stream: str, intervals: tuple[Interval, ...]
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
+def _in_order(declarations: Declarations, stream: LoadedStream, interval: Interval) -> tuple[Follower, ...]:
+    """The stream itself and those that follow it."""
+    return (Follower(stream=stream, interval=interval), *followers_of(declarations, stream, interval))
+
+
 def _print_plans(plans: list[BackfillPlan]) -> None:
     for plan in plans:
         for sentence in plan.sentences():
@@ -68,16 +94,16 @@ def _print_plans(plans: list[BackfillPlan]) -> None:
     print_dry_run_note()
 
 
-def _carry_out(settings: Settings, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
+def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
     """Run one job for each interval, and stop at the first that fails: what was replaced before stays."""
     for interval in intervals:
         command = RunBackfill(
-            stream=stream,
+            stream=stream.name,
             start=interval.start.isoformat(),
             end=interval.end.isoformat(),
             launched_by=f"sluice backfill, {getpass.getuser()}",
         )
-        ended = run_in_foreground(command, settings, keeps_output=True)
+        ended = run_in_foreground(command, settings, keeps_output=True, engine=stream.declaration.engine)
         if ended.exit_code != 0:
             raise typer.Exit(ended.exit_code)
         result = (ended.output.strip().splitlines() or [""])[-1]

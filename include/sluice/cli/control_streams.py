@@ -33,7 +33,8 @@ def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) ->
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if dry_run:
-            print_plan(control_plans.plan_start(ctx.supervisor(), stream), as_json=as_json)
+            plan = control_plans.plan_start(ctx.supervisor(), stream)
+            print_plan(control_plans.with_beginning(plan, ctx.ledger, stream, ctx.settings), as_json=as_json)
             return
         started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
         _print_start("start", stream, started, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -9,10 +10,12 @@ import typer
 from sluice.cli.cli_context import person
 from sluice.cli.command_options import AsJson, DryRun
 from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.launching.driver_logs import remove_driver_logs
 from sluice.launching.job_output import json_value
 from sluice.ledger import airflow_owner, migrations, retention
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.migrations import LedgerVersion
+from sluice.ledger.runs import newest_runs
 from sluice.settings import load_settings
 
 app = typer.Typer(
@@ -55,15 +58,22 @@ def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
 @app.command()
 def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Delete batches and events, and archive runs, older than the settings say. The DAG ledger_upkeep does it daily."""
+    """Delete old batches, events and drivers' logs of this host, and archive old runs. A DAG does it daily."""
     settings = load_settings()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         done = retention.apply_retention(ledger, retention.retention_of(settings), dry_run=dry_run)
+        newest = newest_runs(ledger)
+    before = datetime.now(UTC) - timedelta(days=settings.driver_logs_kept_days)
+    logs = remove_driver_logs(settings.logs, before=before, newest_runs=newest, dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, "batches": done.batches, "runs": done.runs, "events": done.events})
+        counts = {"batches": done.batches, "runs": done.runs, "events": done.events, "logs": logs}
+        print_json({"dry_run": dry_run} | counts)
     else:
         would = "would be " if dry_run else ""
-        typer.echo(f"{done.batches} batches and {done.events} events {would}deleted, {done.runs} runs {would}archived.")
+        typer.echo(
+            f"{done.batches} batches, {done.events} events and {logs} log files {would}deleted, "
+            f"{done.runs} runs {would}archived."
+        )
 
 
 @app.command()

@@ -11,7 +11,15 @@ from rich.table import Table
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.command_options import AsJson, StreamName
 from sluice.cli.event_verbs import events_table
-from sluice.cli.stream_rendering import batches_table, remarks, row_json, rows_table, runs_table, state_text
+from sluice.cli.stream_rendering import (
+    batches_table,
+    fields_table,
+    remarks,
+    row_json,
+    rows_table,
+    runs_table,
+    state_text,
+)
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
@@ -23,6 +31,7 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.runs import recent_runs
+from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.stream_status import StreamRow, observe_known, observe_misfits, observe_row, observe_rows
 
@@ -73,7 +82,8 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, batches and events, newest first.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events."""
+    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events, and the fields
+    that its senders send and no column takes."""
     with open_cli_context() as ctx:
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         row = _observed(ctx, [name])[0]
@@ -81,6 +91,7 @@ def show(
         batches = recent_batches(ctx.ledger, name, limit=limit)
         events = recent_events(ctx.ledger, EventSubject.STREAM, name, limit=limit)
         generation = find_generation(ctx.ledger, name)
+        fields = undeclared_fields(ctx.ledger, name)
     if as_json:
         document = {
             "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),
@@ -89,11 +100,15 @@ def show(
             "runs": [json_value(run) for run in runs],
             "batches": [json_value(batch) for batch in batches],
             "events": [json_value(event) for event in events],
+            "undeclared_fields": [json_value(field) for field in fields],
         }
         print_json(row_json(row) | document)
         return
     _print_summary(stream, row, generation)
     _print_history(row, runs, batches, events)
+    if fields:
+        typer.echo("")
+        console().print(fields_table(fields))
 
 
 def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: GenerationObservation | None) -> None:

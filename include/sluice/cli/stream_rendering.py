@@ -13,6 +13,7 @@ from sluice.failure_reasons import Failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.records.run import RunObservation, RunState
 from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.records.undeclared_field import UndeclaredField
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_status import StreamRow
 
@@ -142,6 +143,18 @@ def batches_table(batches: Sequence[BatchObservation]) -> Table:
             f"{batch.duration_ms / 1000:.1f} s",
             "" if batch.watermark is None else f"{batch.watermark:%Y-%m-%d %H:%M:%S}",
         )
+    return table
+
+
+def fields_table(fields: Sequence[UndeclaredField]) -> Table:
+    """Fields that no column takes."""
+    table = Table(title="Fields that are not declared", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("input", "field", "times", "first seen", "in batch", "last seen", "in batch"):
+        table.add_column(heading, justify="right" if heading == "times" else "left", overflow="fold")
+    for one in fields:
+        seen = (f"{one.first_seen_at:%Y-%m-%d %H:%M:%S}", one.first_batch)
+        again = (f"{one.last_seen_at:%Y-%m-%d %H:%M:%S}", one.last_batch)
+        table.add_row(one.input, Text(one.field), f"{one.times:,}", *seen, *again)
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sluice.cli import continue_stream, control_streams, event_verbs, follow_log, show_streams
+from sluice.cli import continue_stream, control_streams, event_verbs, follow_log, gap_verbs, show_streams
 
 app = typer.Typer(help="Streams as declared and as they run.", no_args_is_help=True, add_completion=False)
 
@@ -17,5 +17,6 @@ app.command()(control_streams.restart)
 app.command()(control_streams.reset)
 app.command("continue")(continue_stream.continue_past_gap)
 app.command()(follow_log.logs)
+app.command()(gap_verbs.gaps)
 app.command("events")(event_verbs.stream_events)
 app.command("reset-breaker")(control_streams.reset_breaker)

@@ -90,6 +90,18 @@ def kind_of(column_type: ColumnType) -> str:
     return type(column_type).__name__.removesuffix("Type").lower()
 
 
+def holds_map(column_type: ColumnType) -> bool:
+    """Whether a type is a map or has one inside: such values have no order, and Spark does not compare them."""
+    match column_type:
+        case MapType():
+            return True
+        case ListType(element=element):
+            return holds_map(element)
+        case StructType(fields=fields):
+            return any(holds_map(kind) for _, kind in fields)
+    return False
+
+
 def parse_column_type(text: str) -> ColumnType:
     """Read a type such as `long`, `decimal(9, 2)` or `list<struct<name: string>>`.
 
@@ -157,18 +169,18 @@ class _Reading:
 
     def _struct(self, *, depth: int) -> StructType:
         self._expect("<")
-        fields: list[tuple[str, ColumnType]] = []
+        fields: dict[str, ColumnType] = {}
         separator = ","
         while separator == ",":
             name = self._next()
-            if not _COLUMN.fullmatch(name) or name in dict(fields):
+            if not _COLUMN.fullmatch(name) or name in fields:
                 raise self._refusal()
             self._expect(":")
-            fields.append((name, self.type(depth=depth)))
+            fields[name] = self.type(depth=depth)
             separator = self._next()
         if separator != ">":
             raise self._refusal()
-        return StructType(tuple(fields))
+        return StructType(tuple(fields.items()))
 
     def _number(self, *, smallest: int, largest: int) -> int:
         word = self._next()

@@ -10,18 +10,35 @@ from sluice.declarations.engine_options import OptionValue, option_problem
 from sluice.declarations.scalar_types import (
     Declared,
     Duration,
+    Flag,
     Name,
+    WholeNumber,
     wrong,
 )
+
+MOST_PARTITIONS = 100_000
+MOST_CORES = 4096
+MOST_EXECUTORS = 10_000
+_LARGEST_HEAP_BYTES = 16 * 1024**4
+"""Beyond what any machine has: a larger number is a mistake in its unit."""
 
 
 class StateDeclaration(Declared):
     """Where a stateful stream keeps its state."""
 
     provider: Literal["rocksdb", "hdfs"] = Field("rocksdb", description="Spark's state store")
-    changelog: bool = Field(True, description="rocksdb: whether a batch writes its changes instead of whole files")
-    shuffle_partitions: int | None = Field(
-        None, gt=0, description="parts of the state; frozen in the checkpoint at the first start. Unset: the cores"
+    changelog: Flag = Field(True, description="rocksdb: whether a batch writes its changes instead of whole files")
+    shuffle_partitions: WholeNumber | None = Field(
+        None,
+        gt=0,
+        le=MOST_PARTITIONS,
+        description="parts of the state; frozen in the checkpoint at the first start. Unset: the cores",
+    )
+    version: int = Field(
+        1,
+        gt=0,
+        description="the version of what is kept: raise it when a change of the code gives kept values another "
+        "meaning. A checkpoint of another version is refused",
     )
     backup_every: Duration | None = Field(None, description="how often the checkpoint is copied to a safe place")
 
@@ -37,19 +54,24 @@ class EngineDeclaration(Declared):
         None, description="the Airflow connection, of type Spark, that says where it runs; unset: `spark_default`"
     )
     driver_memory: ByteSize = Field(
-        ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, description="the driver's Java heap"
+        ByteSize(_LEAST_HEAP_BYTES), ge=_LEAST_HEAP_BYTES, le=_LARGEST_HEAP_BYTES, description="the driver's Java heap"
     )
-    cores: int | None = Field(
+    cores: WholeNumber | None = Field(
         None,
         gt=0,
+        le=MOST_CORES,
         description="cores of the driver in local mode, of each executor on a cluster; unset: what is granted",
     )
-    executors: int | None = Field(None, gt=0, description="executors on a cluster; with `most_executors` the least")
-    most_executors: int | None = Field(
-        None, gt=0, description="executors on a cluster come and go with the work, up to so many"
+    executors: WholeNumber | None = Field(
+        None, gt=0, le=MOST_EXECUTORS, description="executors on a cluster; with `most_executors` the least"
     )
-    executor_memory: ByteSize | None = Field(None, ge=_LEAST_HEAP_BYTES, description="an executor's Java heap")
-    spot_nodes: bool = Field(
+    most_executors: WholeNumber | None = Field(
+        None, gt=0, le=MOST_EXECUTORS, description="executors on a cluster come and go with the work, up to so many"
+    )
+    executor_memory: ByteSize | None = Field(
+        None, ge=_LEAST_HEAP_BYTES, le=_LARGEST_HEAP_BYTES, description="an executor's Java heap"
+    )
+    spot_nodes: Flag = Field(
         False,
         description="whether nodes may be taken away: an executor then moves its blocks to others before its node ends",
     )

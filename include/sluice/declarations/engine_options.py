@@ -27,8 +27,10 @@ OptionValue = Annotated[str, BeforeValidator(_as_spark_writes)]
 _FLAG = "true|false"
 _COUNT = "[0-9]{1,9}"
 _FRACTION = r"0?\.[0-9]{1,4}|0|1(\.0)?"
-_SIZE = "[0-9]{1,9}[bkmgt]?"
+_SIZE = "[0-9]{1,9}[bkm]?|[0-9]{1,6}g|[0-9]{1,3}t"
 _TIME = "[0-9]{1,9}(ms|s|m|min|h)?"
+_LONGER_THAN_A_HEARTBEAT = "(1[1-9]|[2-9][0-9]|[1-9][0-9]{2,6})s?|[1-9][0-9]{0,5}(m|min|h)"
+"""Executors report every ten seconds, and Spark refuses a shorter time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,18 @@ ALLOWED_OPTIONS: tuple[AllowedOption, ...] = (
     AllowedOption(name="spark.memory.storageFraction", value=_FRACTION, meaning="the share of that for kept rows"),
     AllowedOption(name="spark.memory.offHeap.enabled", value=_FLAG, meaning="whether work uses memory beside the heap"),
     AllowedOption(name="spark.memory.offHeap.size", value=_SIZE, meaning="how much of it"),
-    AllowedOption(name="spark.kryoserializer.buffer.max", value=_SIZE, meaning="the largest thing that is sent whole"),
+    AllowedOption(
+        name="spark.kryoserializer.buffer.max",
+        value="[1-9][0-9]{0,6}k|(1?[0-9]{1,3}|20[0-3][0-9]|204[0-7])m?|1g",
+        meaning="the largest thing that is sent whole",
+    ),
     AllowedOption(name="spark.reducer.maxSizeInFlight", value=_SIZE, meaning="what a task fetches at a time"),
     AllowedOption(name="spark.locality.wait", value=_TIME, meaning="how long a task waits for its place"),
-    AllowedOption(name="spark.network.timeout", value=_TIME, meaning="how long an executor may be silent"),
+    AllowedOption(
+        name="spark.network.timeout", value=_LONGER_THAN_A_HEARTBEAT, meaning="how long an executor may be silent"
+    ),
     AllowedOption(name="spark.scheduler.mode", value="FIFO|FAIR", meaning="how jobs share the cores"),
-    AllowedOption(name="spark.task.maxFailures", value=_COUNT, meaning="how often a task may fail"),
+    AllowedOption(name="spark.task.maxFailures", value="[1-9][0-9]{0,8}", meaning="how often a task may fail"),
     AllowedOption(name="spark.dynamicAllocation.executorIdleTimeout", value=_TIME, meaning="when an executor goes"),
     AllowedOption(name="spark.dynamicAllocation.schedulerBacklogTimeout", value=_TIME, meaning="when one is added"),
 )

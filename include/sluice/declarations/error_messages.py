@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,12 +15,17 @@ from pydantic_core import ErrorDetails
 
 from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import DeclarationError
+from sluice.messages.redaction import SECRET_NAME, holds_secret
 
-_SECRET_KEY = re.compile(r"(?i)secret|password|token|credential|access.?key|jaas")
+_MAY_BE_SECRET = ("engine", "options")
+"""The key whose values are never repeated: Spark has secret settings with all kinds of names."""
+
 _LONGEST_QUOTE = 60
 _PLAIN_WORDS = {dict: "a mapping", list: "a list", type(None): "nothing"}
 MANY_WORDS = 100
 _ALIKE = 8
+MOST_PROBLEMS = 100
+"""How many problems of one file are put into words; who has corrected them sees the next."""
 
 _OWN_SENTENCES = {"value_error": "error", "declared": "problem"}
 """Errors that our own validators raised, and where pydantic keeps their sentence."""
@@ -39,6 +45,7 @@ _NEEDED = {
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number not below {ge}",
     "less_than": "a number below {lt}",
+    "less_than_equal": "a number not above {le}",
     "bool_type": _BOOLEAN,
     "bool_parsing": _BOOLEAN,
     "model_type": _MAPPING,
@@ -46,6 +53,7 @@ _NEEDED = {
     "dict_type": _MAPPING,
     "tuple_type": "a list",
     "too_short": "at least {min_length} entry",
+    "too_long": "at most {max_length} entries",
     "datetime_type": _TIME,
     "datetime_parsing": _TIME,
     "datetime_from_date_parsing": _TIME,
@@ -71,8 +79,13 @@ def declaration_errors(
         if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
             continue  # pydantic counts the valid entries only, and has named each invalid one
         problems.setdefault(_written_path(details, document), []).append(details)
-    errors = [_worded(path, found, document=document, model=model) for path, found in problems.items()]
-    return tuple(sorted(errors, key=lambda problem: problem.location.line or 0))
+    worded = [
+        _worded(path, found, document=document, model=model) for path, found in islice(problems.items(), MOST_PROBLEMS)
+    ]
+    errors = sorted(worded, key=lambda problem: problem.location.line or 0)
+    if (more := len(problems) - MOST_PROBLEMS) > 0:
+        errors.append(DeclarationError(f"there are {more} more problems in this file.", location=document.location()))
+    return tuple(errors)
 
 
 def did_you_mean(word: str, allowed: Collection[str]) -> str:
@@ -148,11 +161,13 @@ def _demand(found: list[ErrorDetails]) -> str:
 
 def _got(path: KeyPath, details: ErrorDetails, document: Document) -> str:
     """What was got, cut short; nothing of what may be a secret, and of a mapping only when one was not wanted."""
-    if path and _SECRET_KEY.search(str(path[-1])):
+    if any(SECRET_NAME.search(str(part)) for part in path) or path[:2] == _MAY_BE_SECRET:
         return ", got something that is not repeated here"
     given = document.value(path) if details["type"] == "declared" else details["input"]
     if isinstance(given, BaseModel | dict | list) and details["type"] in _OWN_SENTENCES:
         return ""
+    if isinstance(given, str) and holds_secret(given):
+        return ", got something that is not repeated here"
     text = _PLAIN_WORDS.get(type(given)) or (str(given).lower() if isinstance(given, bool) else repr(given))
     return f", got {text if len(text) <= _LONGEST_QUOTE else f'{text[:_LONGEST_QUOTE]}…'}"
 

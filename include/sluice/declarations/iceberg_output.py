@@ -11,8 +11,12 @@ from sluice.declarations.scalar_types import (
     Declared,
     Duration,
     TableName,
+    WholeNumber,
     wrong,
 )
+
+MOST_KEYS = 50
+"""Columns that say which row a new one replaces; each is a condition of the MERGE."""
 
 OperationValue = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 """What a change feed writes for an operation."""
@@ -53,7 +57,7 @@ class IcebergOutput(Declared):
         "rows; `overwrite_partitions` replaces the partitions that the batch holds",
     )
     keys: tuple[ColumnName, ...] = Field(
-        (), description="mode merge: the columns that say which row a new one replaces"
+        (), max_length=MOST_KEYS, description="mode merge: the columns that say which row a new one replaces"
     )
     operation_column: ColumnName | None = Field(
         None,
@@ -67,13 +71,18 @@ class IcebergOutput(Declared):
     ordering_column: ColumnName | None = Field(
         None,
         description="mode merge: of several rows of one key in a batch, the one that is highest here counts; "
-        "with `operation_column` also against the row in the table",
+        "with `operation_column` also against the row in the table. Two different rows that tie stop the batch",
+    )
+    ordering_columns: tuple[ColumnName, ...] = Field(
+        (),
+        description="mode merge: several columns in the place of `ordering_column`, compared in turn, for example the "
+        "time of the change and the record's offset",
     )
     delivery: Literal["staged", "direct"] = Field("staged", description="the way a batch becomes visible")
     publish_every: Duration | None = Field(
         None, description="staged delivery: several batches become visible together, so often"
     )
-    max_held_batches: int | None = Field(
+    max_held_batches: WholeNumber | None = Field(
         None, gt=0, description="staged delivery: how many batches may queue behind one that waits for a person"
     )
 
@@ -89,6 +98,11 @@ class IcebergOutput(Declared):
         return self
 
     @property
+    def ordering(self) -> tuple[str, ...]:
+        """The columns that say which of two rows of a key is newer, compared in turn; none when nothing does."""
+        return self.ordering_columns if self.ordering_column is None else (self.ordering_column,)
+
+    @property
     def is_direct(self) -> bool:
         """Whether Iceberg's own streaming sink writes the rows, without a staging table and a mark."""
         return self.delivery == "direct"
@@ -97,10 +111,13 @@ class IcebergOutput(Declared):
     def _keys_belong_to_merge(self) -> Self:
         if self.mode == "merge" and not self.keys:
             raise ValueError("keys are needed for mode merge: they say which row a new one replaces")
-        if self.mode != "merge" and (self.keys or self.operation_column or self.ordering_column):
-            raise ValueError("keys, operation_column and ordering_column belong to mode merge")
-        if len(set(self.keys)) != len(self.keys):
-            raise ValueError("keys names a column twice")
+        if self.mode != "merge" and (self.keys or self.operation_column or self.ordering):
+            raise ValueError("keys, operation_column, ordering_column and ordering_columns belong to mode merge")
+        if self.ordering_column is not None and self.ordering_columns:
+            raise wrong("stands in the place of ordering_column: write one of the two", "ordering_columns")
+        for name, columns in (("keys", self.keys), ("ordering_columns", self.ordering_columns)):
+            if len(set(columns)) != len(columns):
+                raise ValueError(f"{name} names a column twice")
         if self.operations is not None and self.operation_column is None:
             raise ValueError("operations needs operation_column: it says what the values of that column mean")
         return self

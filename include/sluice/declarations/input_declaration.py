@@ -35,8 +35,8 @@ _KINDS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "ra
 NEVER_STATIC = ("kafka", "kinesis", "socket", "rate")
 NEVER_STREAM = ("jdbc",)
 STREAM_ONLY: Mapping[str, tuple[str, ...]] = {
-    "iceberg": ("on_overwrite", "on_delete", "from_timestamp", "max_rows_per_batch", "max_files_per_batch"),
-    "files": ("max_files_per_batch", "latest_first", "on_malformed", "afterwards", "archive_path"),
+    "iceberg": ("on_overwrite", "on_delete", "starting", "max_rows_per_batch", "max_files_per_batch"),
+    "files": ("max_files_per_batch", "latest_first", "on_malformed", "on_unknown_field", "afterwards", "archive_path"),
     "delta": ("from_timestamp", "max_files_per_batch"),
 }
 """The keys of a source that say how rows arrive, by the source's kind."""

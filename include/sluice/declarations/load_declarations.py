@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
 from sluice.declarations.error_messages import declaration_errors
 from sluice.declarations.loaded_declarations import (
@@ -36,7 +37,8 @@ __all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load
 LARGEST_FILE_BYTES = 1024**2
 """A declaration is a page or two; something larger is a mistake that would slow down every DAG parse."""
 
-_MISNAMED_SUFFIXES = (".stream.yml", ".table.yml", ".streams.yaml", ".tables.yaml")
+_MISNAMED_SUFFIXES = (".stream.yml", ".table.yml", ".streams.yaml", ".tables.yaml", ".streams.yml", ".tables.yml")
+_WITHOUT_A_NAME = ("stream.yaml", "table.yaml", "stream.yml", "table.yml")
 
 _SET_IT = "Set SLUICE_PIPELINES to the folder of the declarations, or create it."
 
@@ -58,7 +60,7 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     """
     problems: list[DeclarationError] = []
     files = sorted(_declaration_files(folder, problems))
-    problems += [_misnamed(file) for file in files if file.name.endswith(_MISNAMED_SUFFIXES)]
+    problems += [_misnamed(file) for file in files if not file.name.endswith((STREAM_SUFFIX, TABLE_SUFFIX))]
     streams: list[LoadedStream] = []
     tables: list[LoadedTable] = []
     for file in _stream_files(files, only):
@@ -87,15 +89,22 @@ def _names(files: Iterable[Path], suffix: str) -> tuple[str, ...]:
 
 
 def _declaration_files(folder: Path, problems: list[DeclarationError]) -> Iterator[Path]:
-    """The files whose names say that they declare something; what cannot be listed is added to the problems."""
+    """The files whose names say that they declare something; what is overlooked is added to the problems."""
 
     def note(error: OSError) -> None:
         problems.append(_at(Path(error.filename), f"the folder cannot be read: {error.strerror}.", next_step=_SET_IT))
 
-    suffixes = (STREAM_SUFFIX, TABLE_SUFFIX, *_MISNAMED_SUFFIXES)
     for parent, folders, names in os.walk(folder, onerror=note):
         folders[:] = [name for name in folders if not name.startswith((".", "__"))]
-        yield from (Path(parent, name) for name in names if name.endswith(suffixes) and not name.startswith("."))
+        problems += [_linked(Path(parent, name)) for name in folders if Path(parent, name).is_symlink()]
+        problems += [_folder_named_like_a_file(Path(parent, name)) for name in folders if _declares(name)]
+        yield from (Path(parent, name) for name in names if _declares(name) and not name.startswith("."))
+
+
+def _declares(name: str) -> bool:
+    """Whether a file of this name declares something, or was meant to."""
+    lowered = name.lower()
+    return lowered.endswith((STREAM_SUFFIX, TABLE_SUFFIX, *_MISNAMED_SUFFIXES)) or lowered in _WITHOUT_A_NAME
 
 
 def _stream_files(files: Iterable[Path], only: str | None) -> Iterator[Path]:
@@ -129,8 +138,8 @@ def _load_stream(file: Path) -> tuple[LoadedStream | None, tuple[DeclarationErro
 
 def _code(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError:
+        return read_bounded(file, most_bytes=LARGEST_CODE_BYTES)
+    except UnreadableFileError:
         return b""  # that it is missing is found, and said with its line, when declarations are checked
 
 
@@ -147,14 +156,10 @@ def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError,
 
 def _read(file: Path) -> tuple[bytes, Document | None, tuple[DeclarationError, ...]]:
     try:
-        with file.open("rb") as opened:
-            text = opened.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        return b"", None, (_at(file, f"the file cannot be read: {error.strerror}."),)
-    if len(text) > LARGEST_FILE_BYTES:
-        return b"", None, (_at(file, f"the file is larger than {LARGEST_FILE_BYTES} bytes."),)
-    try:
+        text = read_bounded(file, most_bytes=LARGEST_FILE_BYTES)
         return text, read_document(text, file=file), ()
+    except UnreadableFileError as error:
+        return b"", None, (_at(file, f"{str(error).replace('it ', 'the file ', 1)}."),)
     except DeclarationError as error:
         return b"", None, (error,)
 
@@ -172,6 +177,18 @@ def _misnamed(file: Path) -> DeclarationError:
         f"a declaration's file ends in {STREAM_SUFFIX} or {TABLE_SUFFIX}; under this name it would be overlooked.",
         next_step="Rename the file.",
     )
+
+
+def _linked(folder: Path) -> DeclarationError:
+    return _at(
+        folder,
+        "this folder is a link, which is not followed: what it declares would be overlooked.",
+        next_step="Link or copy the files into a folder here.",
+    )
+
+
+def _folder_named_like_a_file(folder: Path) -> DeclarationError:
+    return _at(folder, "this is a folder, and its name is that of a declaration's file.", next_step="Rename it.")
 
 
 def _at(file: Path, problem: str, *, next_step: str = "") -> DeclarationError:

@@ -7,14 +7,24 @@ from typing import Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from sluice.declarations.scalar_types import Declared, Duration, wrong
+from sluice.declarations.scalar_types import (
+    LARGEST_INT,
+    Declared,
+    Duration,
+    WholeNumber,
+    wrong,
+)
 
 
 class CompactionDeclaration(Declared):
     """When small files become large ones."""
 
-    target_file_bytes: ByteSize = Field(ByteSize(128 * 1024**2), ge=1024**2, description="the size of a good file")
-    min_input_files: int = Field(5, gt=1, description="fewer small files than this are left alone")
+    target_file_bytes: ByteSize = Field(
+        ByteSize(128 * 1024**2), ge=1024**2, le=1024**4, description="the size of a good file"
+    )
+    min_input_files: WholeNumber = Field(
+        5, gt=1, le=LARGEST_INT, description="fewer small files than this are left alone"
+    )
     strategy: Literal["binpack", "sort"] = Field("binpack", description="put files together, or sort their rows too")
     leave_recent: Duration | None = Field(
         None, description="partitions that were written within so long are left alone"
@@ -24,14 +34,14 @@ class CompactionDeclaration(Declared):
 class ManifestRewriteDeclaration(Declared):
     """When manifests are rewritten."""
 
-    min_manifests: int = Field(100, gt=1, description="from this many manifests on")
+    min_manifests: WholeNumber = Field(100, gt=1, le=LARGEST_INT, description="from this many manifests on")
 
 
 class ExpiryDeclaration(Declared):
     """Which snapshots go; never one that is pinned."""
 
     older_than: Duration = Field(timedelta(days=5), description="those that are older")
-    retain_last: int = Field(20, gt=0, description="of which so many of the newest stay")
+    retain_last: WholeNumber = Field(20, gt=0, le=LARGEST_INT, description="of which so many of the newest stay")
 
 
 class OrphanRemovalDeclaration(Declared):

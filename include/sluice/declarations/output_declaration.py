@@ -15,6 +15,7 @@ from sluice.declarations.scalar_types import (
     Name,
     RelativePath,
     TableName,
+    WholeNumber,
     one_of,
 )
 from sluice.declarations.source_declarations import TopicName
@@ -73,7 +74,7 @@ class FilesOutput(Declared):
 class ConsoleOutput(Declared):
     """Rows printed to the driver's log, for trying out."""
 
-    rows: int = Field(20, gt=0, description="the most rows of a batch")
+    rows: WholeNumber = Field(20, gt=0, le=10_000, description="the most rows of a batch")
     mode: OutputMode = Field("append", description=_ROWS_OF_A_BATCH)
 
 

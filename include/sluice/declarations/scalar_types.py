@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Strict, StringConstraints
 from pydantic_core import PydanticCustomError
+
+from sluice.messages.plain_text import one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].{1,40}")
 _DURATION = re.compile(r"([0-9]{1,13})\s*(millisecond|second|minute|hour|day)s?")
 
 _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -86,12 +90,88 @@ def _checked_path(text: str) -> str:
     return text
 
 
+LONGEST_DESCRIPTION = 10_000
+LONGEST_OWNER = 100
+LONGEST_TAG = 100
+"""The characters of a tag in Airflow's database."""
+
+MOST_TAGS = 50
+_LONGEST_CRON = 100
+"""Airflow stores a cron in words, of at most 1,000 characters."""
+
+_CRON_WORDS = "L|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC|MON|TUE|WED|THU|FRI|SAT|SUN"
+_CRON_CHARACTERS = re.compile(rf"(?:[0-9*/,# -]|{_CRON_WORDS})*", re.IGNORECASE)
+_CRON_PRESETS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@quarterly", "@yearly", "@annually")
+_A_CRON = "a cron has the five fields minute, hour, day, month, weekday, or is a preset such as @hourly"
+
+
+LARGEST_INT = 2**31 - 1
+LARGEST_LONG = 2**63 - 1
+"""The largest numbers of Java, which Spark, Kafka and Iceberg count with."""
+
+_FIRST_YEAR = 1970
+
+
+def _no_boolean(value: object) -> object:
+    """Python takes `true` for 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return value
+
+
+def _as_written_time(value: object) -> object:
+    """A number would be taken for seconds since 1970, a date for its midnight."""
+    if not isinstance(value, str | datetime) or (isinstance(value, str) and not _TIME.fullmatch(value)):
+        raise PydanticCustomError("datetime_type", "Input should be a valid datetime")
+    return value
+
+
+def _checked_time(time: datetime) -> datetime:
+    """A time without a zone would be another one on another machine."""
+    if time.utcoffset() is None or time.year < _FIRST_YEAR:
+        raise PydanticCustomError("datetime_type", "Input should be a valid datetime")
+    return time
+
+
+def _checked_description(text: str) -> str:
+    if len(text) > LONGEST_DESCRIPTION:
+        raise ValueError(f"a text for readers has at most {LONGEST_DESCRIPTION} characters, got {len(text)}")
+    return text
+
+
+def _checked_owner(text: str) -> str:
+    if not text.strip() or len(text) > LONGEST_OWNER or text != one_line(text):
+        raise ValueError(f"an owner is named in one line of 1 to {LONGEST_OWNER} characters")
+    return text
+
+
+def _checked_tag(text: str) -> str:
+    if not text.strip() or len(text) > LONGEST_TAG or text != one_line(text):
+        raise ValueError(f"a tag is one line of 1 to {LONGEST_TAG} characters")
+    return text
+
+
 def _checked_cron(text: str) -> str:
+    if text in _CRON_PRESETS:
+        return text
     from croniter import croniter  # here, because most declarations have no cron and DAG files should parse quickly
 
-    if len(text.split()) not in (1, 5) or not croniter.is_valid(text):
-        raise ValueError("a cron has the five fields minute, hour, day, month, weekday, or is a preset such as @hourly")
+    is_written_well = len(text.split()) == 5 and len(text) <= _LONGEST_CRON and _CRON_CHARACTERS.fullmatch(text)
+    if not is_written_well or not croniter.is_valid(text):
+        raise ValueError(_A_CRON)
+    if not _ever_comes(text):
+        raise ValueError("this time never comes: no month has that day")
     return text
+
+
+def _ever_comes(cron: str) -> bool:
+    from croniter import CroniterBadDateError, croniter
+
+    try:
+        croniter(cron, datetime(2000, 1, 1, tzinfo=UTC)).get_next()
+    except CroniterBadDateError:
+        return False
+    return True
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
@@ -106,7 +186,23 @@ SchemaFile = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*(\.schema)?\.(avsc|json|proto)$")
 ]
 Cron = Annotated[str, AfterValidator(_checked_cron)]
+Flag = Annotated[bool, Strict()]
+WholeNumber = Annotated[int, BeforeValidator(_no_boolean)]
+Time = Annotated[datetime, BeforeValidator(_as_written_time), AfterValidator(_checked_time)]
+Description = Annotated[str, AfterValidator(_checked_description)]
+Owner = Annotated[str, AfterValidator(_checked_owner)]
+Tag = Annotated[str, AfterValidator(_checked_tag)]
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(duration_text, return_type=str)]
+
+
+_MOST_LISTED = 30
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a sentence, the first thirty of them, and how many there are beside."""
+    known = list(names)
+    more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
+    return f"{', '.join(known[:_MOST_LISTED])}{more}"
 
 
 def wrong(problem: str, *at: str | int) -> PydanticCustomError:

@@ -7,63 +7,91 @@ from __future__ import annotations
 
 import itertools
 import re
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, StringConstraints, model_validator
 
 from sluice.declarations.scalar_types import (
+    LARGEST_INT,
+    LARGEST_LONG,
     Declared,
+    Flag,
     Name,
     RelativePath,
     SchemaFile,
     TableName,
+    Time,
+    WholeNumber,
     one_of,
     wrong,
 )
 from sluice.declarations.value_declaration import RECORD_COLUMN as RECORD_COLUMN
-from sluice.declarations.value_declaration import Column as Column
 from sluice.declarations.value_declaration import (
+    UNKNOWN_FIELD_HELP,
+    UnknownFieldPolicy,
     ValueColumn,
     ValueDeclaration,
     unreadable_csv_type,
     unreadable_json_type,
 )
+from sluice.declarations.value_declaration import Column as Column
+
+_LONGEST_PATTERN = 1000
 
 
 def _checked_regex(text: str) -> str:
+    if len(text) > _LONGEST_PATTERN:
+        raise ValueError(f"a regular expression has at most {_LONGEST_PATTERN} characters")
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"this is not a regular expression: {error}") from error
     return text
 
 
-TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+def _checked_topic(text: str) -> str:
+    if text in (".", ".."):
+        raise ValueError("Kafka has no topic of this name")
+    return text
+
+
+TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$"), AfterValidator(_checked_topic)]
+Partition = Annotated[WholeNumber, Field(ge=0, le=1_000_000)]
+Offset = Annotated[WholeNumber, Field(ge=-2, le=LARGEST_LONG)]
+"""An offset of a partition; -2 is its earliest, -1 its latest."""
+
+
+MOST_TOPICS = 1000
 
 
 class KafkaSource(Declared):
     """Records of Kafka topics, as key, value, topic, partition, offset, timestamp (and headers when asked)."""
 
     connection: Name = Field(description="a Kafka connection of the deployment")
-    topics: tuple[TopicName, ...] | None = Field(None, min_length=1, description="the topics by name")
+    topics: tuple[TopicName, ...] | None = Field(
+        None, min_length=1, max_length=MOST_TOPICS, description="the topics by name"
+    )
     topic_pattern: Annotated[str, AfterValidator(_checked_regex)] | None = Field(
         None, description="the topics whose whole name matches a regular expression, also those that come later"
     )
-    assignment: dict[TopicName, tuple[int, ...]] | None = Field(None, description="partitions by topic")
-    starting: Literal["earliest", "latest"] | datetime | dict[TopicName, dict[int, int]] = Field(
+    assignment: dict[TopicName, tuple[Partition, ...]] | None = Field(
+        None, min_length=1, description="partitions by topic"
+    )
+    starting: Literal["earliest", "latest"] | Time | dict[TopicName, dict[Partition, Offset]] = Field(
         "earliest", description="where a new checkpoint begins: an end, a time, or an offset for each partition"
     )
-    headers: bool = Field(False, description="whether records carry their headers")
+    headers: Flag = Field(False, description="whether records carry their headers")
     value: ValueDeclaration | None = Field(None, description="what the values hold; unset: bytes, as they come")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="whether records of open and aborted transactions are left out"
     )
-    max_offsets_per_batch: int | None = Field(
-        None, gt=0, description="the most offsets in a batch, over all partitions"
+    max_offsets_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_LONG, description="the most offsets in a batch, over all partitions"
     )
-    min_offsets_per_batch: int | None = Field(None, gt=0, description="a batch waits until so many offsets are there")
+    min_offsets_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_LONG, description="a batch waits until so many offsets are there"
+    )
     on_data_loss: Literal["fail", "count"] = Field(
         "fail", description="when offsets are gone before they were read: stop, or count the gap and go on"
     )
@@ -71,10 +99,30 @@ class KafkaSource(Declared):
     @model_validator(mode="after")
     def _one_subscription(self) -> Self:
         one_of(self, "topics", "topic_pattern", "assignment")
+        for index, topic in enumerate(self.topics or ()):
+            if topic in (self.topics or ())[:index]:
+                raise wrong(f"the topic {topic} is named twice", "topics", index)
+        for topic, partitions in (self.assignment or {}).items():
+            if not partitions or len(set(partitions)) != len(partitions):
+                raise wrong("names each partition of the topic once, and at least one", "assignment", topic)
+        self._starting_fits()
         least, most = self.min_offsets_per_batch, self.max_offsets_per_batch
         if least is not None and most is not None and least > most:
             raise wrong(f"is at most max_offsets_per_batch, {most}", "min_offsets_per_batch")
         return self
+
+    def _starting_fits(self) -> None:
+        """Spark wants an offset for every partition that it reads, and for no other."""
+        if not isinstance(self.starting, dict):
+            return
+        named = self.assignment or dict.fromkeys(self.topics or self.starting)
+        if unknown := sorted(set(self.starting) - set(named)):
+            raise wrong(f"the topic {unknown[0]} is not read here", "starting", unknown[0])
+        if missing := sorted(set(named) - set(self.starting)):
+            raise wrong(f"names an offset for every topic, and {missing[0]} is missing", "starting")
+        for topic, partitions in (self.assignment or {}).items():
+            if set(self.starting[topic]) != set(partitions):
+                raise wrong(f"names the offsets of the assigned partitions, {partitions}", "starting", topic)
 
 
 class KinesisSource(Declared):
@@ -82,12 +130,12 @@ class KinesisSource(Declared):
 
     connection: Name = Field(description="a Kinesis connection of the deployment")
     stream: str = Field(description="the Kinesis stream's name", pattern=r"^[A-Za-z0-9._-]{1,128}$")
-    starting: Literal["trim_horizon", "latest"] | datetime = Field(
+    starting: Literal["trim_horizon", "latest"] | Time = Field(
         "trim_horizon", description="where a new checkpoint begins"
     )
     value: ValueDeclaration | None = Field(None, description="what the data hold; unset: bytes, as they come")
-    max_records_per_batch: int | None = Field(
-        None, gt=0, description="the most records in a batch of a continuous stream"
+    max_records_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_LONG, description="the most records in a batch of a continuous stream"
     )
 
 
@@ -103,14 +151,17 @@ class FilesSource(Declared):
         description="instead of columns: a file beside the declaration with an Avro schema, a JSON Schema or an "
         "Iceberg schema",
     )
-    header: bool = Field(True, description="whether the first line of a csv file names the columns")
-    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
+    header: Flag = Field(True, description="whether the first line of a csv file names the columns")
+    max_files_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_INT, description="as a stream: the most files in a batch"
+    )
     on_malformed: Literal["fail", "quarantine"] = Field(
         "fail",
         description="as a stream of json or csv: when a line does not fit the columns, or lacks a required value, stop "
         "or put it into the stream's quarantine",
     )
-    latest_first: bool = Field(False, description="as a stream: whether the newest files are read first")
+    on_unknown_field: UnknownFieldPolicy = Field("ignore", description=f"json: {UNKNOWN_FIELD_HELP}")
+    latest_first: Flag = Field(False, description="as a stream: whether the newest files are read first")
     afterwards: Literal["keep", "archive", "delete"] = Field(
         "keep", description="as a stream: what becomes of a file that was read, once the next batch begins"
     )
@@ -143,6 +194,15 @@ class FilesSource(Declared):
         return self
 
     @model_validator(mode="after")
+    def _fields_can_be_unknown(self) -> Self:
+        if "on_unknown_field" in self.model_fields_set and self.format != "json":
+            other = "; a csv file whose first line names other columns is refused" if self.format == "csv" else ""
+            raise wrong(f"belongs to json, not to {self.format}{other}", "on_unknown_field")
+        if self.on_unknown_field == "quarantine" and self.on_malformed != "quarantine":
+            raise wrong("needs `on_malformed: quarantine`", "on_unknown_field")
+        return self
+
+    @model_validator(mode="after")
     def _archive_lies_outside(self) -> Self:
         if (self.afterwards == "archive") != bool(self.archive_path):
             raise wrong("belongs to `afterwards: archive`, which needs it", "archive_path")
@@ -151,6 +211,22 @@ class FilesSource(Declared):
         if self.archive_path and (archive.is_relative_to(own) or own.is_relative_to(archive)):
             raise wrong(f"lies outside `path`, {self.path or 'which is the whole folder'}", "archive_path")
         return self
+
+
+class SnapshotStart(Declared):
+    """A snapshot of a table's history: a new checkpoint begins with what was appended after it."""
+
+    snapshot_id: WholeNumber | None = Field(None, ge=0, le=LARGEST_LONG, description="the snapshot by its id")
+    tag: Name | None = Field(None, description="the snapshot that has this tag when the checkpoint begins")
+
+    @model_validator(mode="after")
+    def _one_snapshot(self) -> Self:
+        one_of(self, "snapshot_id", "tag")
+        return self
+
+
+TableBeginning = Literal["table", "latest"] | Time | SnapshotStart
+"""Where a new checkpoint begins in an Iceberg table."""
 
 
 class IcebergSource(Declared):
@@ -163,14 +239,23 @@ class IcebergSource(Declared):
     on_delete: Literal["fail", "skip"] = Field(
         "fail", description="as a stream: when a snapshot deleted rows, stop or leave it out"
     )
-    from_timestamp: datetime | None = Field(None, description="as a stream: a new checkpoint begins after this time")
-    max_rows_per_batch: int | None = Field(
-        None, gt=0, description="as a stream: the most rows in a batch, in whole files"
+    starting: TableBeginning = Field(
+        "table",
+        validation_alias=AliasChoices("starting", "from_timestamp"),
+        description="as a stream: where a new checkpoint begins: with every row of the table, with what comes after "
+        "the start, or with what was appended since a time or after a snapshot",
     )
-    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
-    snapshot_id: int | None = Field(None, description="static: the table at this snapshot")
+    max_rows_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_LONG, description="as a stream: the most rows in a batch, in whole files"
+    )
+    max_files_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_INT, description="as a stream: the most files in a batch"
+    )
+    snapshot_id: WholeNumber | None = Field(
+        None, ge=0, le=LARGEST_LONG, description="static: the table at this snapshot"
+    )
     tag: Name | None = Field(None, description="static: the table at the snapshot that has this tag")
-    as_of: datetime | None = Field(None, description="static: the table as it was at this time")
+    as_of: Time | None = Field(None, description="static: the table as it was at this time")
 
     @model_validator(mode="after")
     def _one_snapshot(self) -> Self:
@@ -186,12 +271,14 @@ class DeltaSource(Declared):
 
     connection: Name = Field(description="a files connection of the deployment")
     path: RelativePath = Field(min_length=1, description="the table's folder below the connection's")
-    from_timestamp: datetime | None = Field(
+    from_timestamp: Time | None = Field(
         None, description="as a stream: a new checkpoint begins with what was committed at this time or later"
     )
-    max_files_per_batch: int | None = Field(None, gt=0, description="as a stream: the most files in a batch")
-    version: int | None = Field(None, ge=0, description="static: the table at this version")
-    as_of: datetime | None = Field(None, description="static: the table as it was at this time")
+    max_files_per_batch: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_INT, description="as a stream: the most files in a batch"
+    )
+    version: WholeNumber | None = Field(None, ge=0, le=LARGEST_LONG, description="static: the table at this version")
+    as_of: Time | None = Field(None, description="static: the table as it was at this time")
 
     @model_validator(mode="after")
     def _one_version(self) -> Self:
@@ -210,14 +297,14 @@ class JdbcSource(Declared):
 class SocketSource(Declared):
     """Lines from a socket, for trying out."""
 
-    host: str = Field(description="the host to connect to")
-    port: int = Field(gt=0, lt=65536, description="the port to connect to")
+    host: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,253}$", description="the host to connect to")
+    port: WholeNumber = Field(gt=0, lt=65536, description="the port to connect to")
 
 
 class RateSource(Declared):
     """Numbered rows at a steady rate, for trying out."""
 
-    rows_per_second: int = Field(1, gt=0, description="rows in a second")
+    rows_per_second: WholeNumber = Field(1, gt=0, le=LARGEST_INT, description="rows in a second")
 
 
 AnySource = (

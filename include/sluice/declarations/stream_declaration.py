@@ -12,8 +12,13 @@ from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.scalar_types import (
+    MOST_TAGS,
     Declared,
+    Description,
+    Flag,
     Name,
+    Owner,
+    Tag,
     wrong,
 )
 from sluice.declarations.source_declarations import IcebergSource
@@ -34,7 +39,15 @@ QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
 
 PLATFORM_DAGS = frozenset(
-    {"checkpoint_health", "data_quality", "ledger_upkeep", "stream_control", "stream_reconciler", "table_maintenance"}
+    {
+        "backfill_gaps",
+        "checkpoint_health",
+        "data_quality",
+        "ledger_upkeep",
+        "stream_control",
+        "stream_reconciler",
+        "table_maintenance",
+    }
 )
 """The DAG of a stream has the stream's name, so no stream may have the name of one of the platform's DAGs."""
 
@@ -47,9 +60,9 @@ class StreamDeclaration(Declared):
     """A declared dataflow: inputs → transformation → outputs, and how it is run."""
 
     stream: Name = Field(description="the stream's name: also its file's, its DAG's, and its checkpoint's")
-    description: str = Field(description="what it does, for a reader who does not know it")
-    owner: str = Field(min_length=1, description="who answers for it")
-    tags: tuple[str, ...] = Field((), description="words to find it by in Airflow")
+    description: Description = Field(description="what it does, for a reader who does not know it")
+    owner: Owner = Field(description="who answers for it")
+    tags: tuple[Tag, ...] = Field((), max_length=MOST_TAGS, description="words to find it by in Airflow")
     mode: Literal["continuous", "incremental"] = Field(
         description="`continuous`: a driver that runs until it is stopped; `incremental`: a run for each schedule"
     )
@@ -60,7 +73,7 @@ class StreamDeclaration(Declared):
     inputs: dict[Name, InputDeclaration] = Field(min_length=1, description="the transformation's inputs by name")
     transformation: TransformationDeclaration = Field(description="the function or query that computes the outputs")
     outputs: dict[Name, OutputDeclaration] = Field(min_length=1, description="where its rows go, by name")
-    quarantine: bool = Field(
+    quarantine: Flag = Field(
         False, description="whether the transformation also returns the rows it refuses, as the output `quarantine`"
     )
     rules: tuple[RuleDeclaration, ...] = Field((), description="what must be true of every row")
@@ -112,10 +125,11 @@ class StreamDeclaration(Declared):
     def _rows_arrive(self) -> Self:
         if not any(declared.is_stream for declared in self.inputs.values()):
             raise wrong("at least one input is a stream", "inputs")
-        names = [rule.name for rule in self.rules]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise wrong(f"the rule {name} is declared twice", "rules", index, "name")
+        known: set[str] = set()
+        for index, rule in enumerate(self.rules):
+            if rule.name in known:
+                raise wrong(f"the rule {rule.name} is declared twice", "rules", index, "name")
+            known.add(rule.name)
         return self
 
     @model_validator(mode="after")

@@ -7,15 +7,21 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.declarations.scalar_types import Declared, Duration
+from sluice.declarations.scalar_types import (
+    LARGEST_LONG,
+    Declared,
+    Duration,
+    WholeNumber,
+)
 
 
 class RestartDeclaration(Declared):
     """How often and how fast a failed run is restarted before the stream is given up."""
 
-    attempts: int = Field(
+    attempts: WholeNumber = Field(
         5,
         ge=0,
+        le=1000,
         description="restarts in a row before the stream is given up; the failure's class may allow more or fewer",
     )
     first_delay: Duration = Field(
@@ -38,14 +44,14 @@ class RestartDeclaration(Declared):
 class BreakerDeclaration(Declared):
     """When a stream that keeps failing is given up, however its restarts are spread."""
 
-    failures: int = Field(gt=0, description="the breaker opens at this many failures")
+    failures: WholeNumber = Field(gt=0, le=100_000, description="the breaker opens at this many failures")
     window: Duration = Field(description="the time in which the failures are counted")
 
 
 class LagDeclaration(Declared):
     """How far behind its source a stream may be, and what to do when it is further."""
 
-    rows: int | None = Field(None, gt=0, description="at most this many rows")
+    rows: WholeNumber | None = Field(None, gt=0, le=LARGEST_LONG, description="at most this many rows")
     duration: Duration | None = Field(None, description="at most this long")
     action: Literal["alert", "restart", "defer_maintenance"] = Field("alert", description="what to do beyond the limit")
 

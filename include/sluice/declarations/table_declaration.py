@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.declarations.scalar_types import ColumnName, Declared, TableName, wrong
+from sluice.declarations.scalar_types import (
+    LARGEST_INT,
+    MOST_TAGS,
+    ColumnName,
+    Declared,
+    Description,
+    Owner,
+    TableName,
+    Tag,
+    WholeNumber,
+    listed,
+    wrong,
+)
+from sluice.declarations.table_properties import property_problem, unchecked_property_problem
 from sluice.declarations.value_declaration import Column
 
-_PLATFORM_PROPERTIES = re.compile(
-    r"sluice\..*|format-version|write\.(data|metadata|object-storage|folder-storage)\.path"
-)
 _DATED = ("date", "timestamp", "timestamptz")
 _TRANSFORMS_BY_TYPE = {
     "year": _DATED,
@@ -39,6 +48,10 @@ _TRANSFORMS_BY_TYPE = {
 """The types a transform takes. Source: https://iceberg.apache.org/spec/#partition-transforms"""
 
 
+MOST_LAYOUT_FIELDS = 50
+"""Parts of a partitioning or a sort order: each multiplies the partitions, or is compared for every row."""
+
+
 class PartitionField(Declared):
     """One part of the partitioning: a column and its transform."""
 
@@ -46,13 +59,26 @@ class PartitionField(Declared):
     transform: Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"] = Field(
         "identity", description="what of the column's value makes the partition"
     )
-    width: int | None = Field(None, gt=0, description="bucket: how many; truncate: how long")
+    width: WholeNumber | None = Field(None, gt=0, le=LARGEST_INT, description="bucket: how many; truncate: how long")
 
     @model_validator(mode="after")
     def _width_belongs_to_some(self) -> Self:
         if (self.transform in ("bucket", "truncate")) != (self.width is not None):
             raise ValueError("width is needed for bucket and truncate, and for no other transform")
         return self
+
+
+_TIMES = ("year", "month", "day", "hour")
+
+
+def _are_one(part: PartitionField, other: PartitionField) -> bool:
+    """Whether Iceberg takes only one of two parts."""
+    are_times = part.transform in _TIMES and other.transform in _TIMES
+    return part.column == other.column and (are_times or part.transform == other.transform)
+
+
+_WITHOUT_ORDER = ("list", "map", "struct")
+"""The types by which Iceberg sorts no rows."""
 
 
 class SortField(Declared):
@@ -85,23 +111,34 @@ class TableDeclaration(Declared):
     """An Iceberg table. It is created and evolved from this declaration, and never dropped."""
 
     table: TableName = Field(description="`<namespace>.<table>`: also its file's name")
-    description: str = Field(description="what a row is, for a reader who does not know it")
-    owner: str = Field(min_length=1, description="who answers for it")
-    tags: tuple[str, ...] = Field((), description="words to find it by")
+    description: Description = Field(description="what a row is, for a reader who does not know it")
+    owner: Owner = Field(description="who answers for it")
+    tags: tuple[Tag, ...] = Field((), max_length=MOST_TAGS, description="words to find it by")
     columns: tuple[Column, ...] = Field(min_length=1, description="the columns in order")
-    partitioning: tuple[PartitionField, ...] = Field((), description="how rows are spread over partitions")
-    sort_order: tuple[SortField, ...] = Field((), description="how rows are ordered within files")
-    properties: dict[str, str] = Field(default_factory=dict, description="further Iceberg table properties")
+    partitioning: tuple[PartitionField, ...] = Field(
+        (), max_length=MOST_LAYOUT_FIELDS, description="how rows are spread over partitions"
+    )
+    sort_order: tuple[SortField, ...] = Field(
+        (), max_length=MOST_LAYOUT_FIELDS, description="how rows are ordered within files"
+    )
+    properties: dict[str, str] = Field(
+        default_factory=dict, description="further table properties that Iceberg documents"
+    )
+    unchecked_properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="table properties that are not checked, for other engines and for labels",
+    )
     quality: QualityDeclaration | None = Field(None, description="what must be true of the committed table")
     maintenance: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="how it is kept in order")
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
         # Spark compares names without regard to case, so `Id` and `id` would be one column to it.
-        names = [column.name.lower() for column in self.columns]
-        for index, name in enumerate(names):
-            if name in names[:index]:
+        known: set[str] = set()
+        for index, name in enumerate(column.name.lower() for column in self.columns):
+            if name in known:
                 raise wrong(f"the column {name} is declared twice", "columns", index, "name")
+            known.add(name)
         return self
 
     @model_validator(mode="after")
@@ -111,20 +148,33 @@ class TableDeclaration(Declared):
             self._require_transform(part, index)
             if part in self.partitioning[:index]:
                 raise wrong("this part is declared twice", "partitioning", index)
+            if any(_are_one(part, other) for other in self.partitioning[:index]):
+                problem = (
+                    f"{part.column} already has a part of this kind, and Iceberg takes one of years, months, days "
+                )
+                raise wrong(f"{problem}and hours, one of buckets, and one of cut values", "partitioning", index)
         for index, field in enumerate(self.sort_order):
             self._require_column(field.column, "sort_order", index, "column")
+            if any(field.column == other.column for other in self.sort_order[:index]):
+                raise wrong(f"rows are already ordered by {field.column}", "sort_order", index)
+            self._require_order(field, index)
         return self
 
     @model_validator(mode="after")
     def _properties_are_the_declarations(self) -> Self:
-        for name in self.properties:
-            if _PLATFORM_PROPERTIES.fullmatch(name):
-                raise wrong("this property is the platform's and is not declared", "properties", name)
+        for name, value in self.properties.items():
+            if (problem := property_problem(name, value)) is not None:
+                raise wrong(problem, "properties", name)
+        for name, value in self.unchecked_properties.items():
+            if (problem := unchecked_property_problem(name, value)) is not None:
+                raise wrong(problem, "unchecked_properties", name)
+            if name in self.properties:
+                raise wrong("this property is declared twice", "unchecked_properties", name)
         return self
 
     def _require_column(self, name: str, *at: str | int) -> None:
         if self.column(name) is None:
-            known = ", ".join(column.name for column in self.columns)
+            known = listed(column.name for column in self.columns)
             raise wrong(f"the table has no column {name}; it has {known}", *at)
 
     def _require_transform(self, part: PartitionField, index: int) -> None:
@@ -132,6 +182,17 @@ class TableDeclaration(Declared):
         kind = kind_of(column.column_type) if column is not None else ""
         if kind in ("list", "map", "struct") or kind not in _TRANSFORMS_BY_TYPE.get(part.transform, (kind,)):
             raise wrong(f"the transform {part.transform} takes no column of type {kind}", "partitioning", index)
+
+    def _require_order(self, field: SortField, index: int) -> None:
+        column = self.column(field.column)
+        kind = kind_of(column.column_type) if column is not None else ""
+        if kind in _WITHOUT_ORDER:
+            raise wrong(f"rows cannot be sorted by a column of type {kind}", "sort_order", index, "column")
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """The declared table properties, those that are checked and those that are not."""
+        return self.properties | self.unchecked_properties
 
     @property
     def namespace(self) -> str:

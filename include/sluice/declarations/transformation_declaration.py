@@ -13,6 +13,7 @@ from sluice.declarations.scalar_types import (
     FunctionReference,
     Name,
     SqlFile,
+    WholeNumber,
     one_of,
     wrong,
 )
@@ -70,7 +71,12 @@ class BackfillDeclaration(Declared):
         description="with `reads`: how far before and after its interval a run reads, as windows, joins and "
         "deduplication need",
     )
-    at_once: int = Field(1, ge=1, le=16, description="how many intervals are processed at the same time")
+    follows: tuple[Name, ...] = Field(
+        (),
+        description="the inputs, named in `reads`, whose backfills this stream follows: when the stream that writes "
+        "the table replaces an interval, the same run computes that interval of this stream again too",
+    )
+    at_once: WholeNumber = Field(1, ge=1, le=16, description="how many intervals are processed at the same time")
     balance: Literal["rows"] | None = Field(
         None,
         description="`rows`: the transformation keeps, rejects or recognises as a duplicate every row that it reads, "

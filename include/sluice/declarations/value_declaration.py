@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from sluice.declarations.column_types import ColumnType, ListType, MapType, StructType, kind_of, parse_column_type
-from sluice.declarations.scalar_types import ColumnName, Declared, Name, SchemaFile, wrong
+from sluice.declarations.scalar_types import (
+    LARGEST_INT,
+    ColumnName,
+    Declared,
+    Description,
+    Duration,
+    Flag,
+    Name,
+    SchemaFile,
+    WholeNumber,
+    wrong,
+)
 
 RECORD_COLUMN = "record"
 """The column that holds the record itself, beside the columns of its value."""
@@ -29,8 +41,8 @@ class Column(Declared):
     type: Annotated[str, AfterValidator(_checked_type)] = Field(
         description="an Iceberg type, for example `long`, `timestamptz`, `decimal(9, 2)`, `list<string>`"
     )
-    required: bool = Field(False, description="whether every row has a value")
-    doc: str = Field("", description="the documentation of the column")
+    required: Flag = Field(False, description="whether every row has a value")
+    doc: Description = Field("", description="the documentation of the column")
 
     @property
     def column_type(self) -> ColumnType:
@@ -51,6 +63,14 @@ class ValueColumn(Column):
             raise wrong(f"belongs to `timestamp` and `timestamptz`, not to {self.type}", "unit")
         return self
 
+
+UnknownFieldPolicy = Literal["ignore", "quarantine", "fail"]
+"""What becomes of a value that has a field without a column."""
+
+UNKNOWN_FIELD_HELP = (
+    "when a value has a field that no column takes: leave the field out and count it, put the record into the "
+    "quarantine, or stop the stream"
+)
 
 _JSON_KEYS = ("string", "uuid", "int", "long", "date")
 _NO_FIELDS = ("fixed", "list", "map", "struct")
@@ -94,7 +114,9 @@ class ValueDeclaration(Declared):
     subject: SubjectName | None = Field(
         None, description="instead of columns: the subject of the registry that has the schema, read when a run begins"
     )
-    version: int | None = Field(None, gt=0, description="of the subject's schema; unset: the newest")
+    version: WholeNumber | None = Field(
+        None, gt=0, le=LARGEST_INT, description="of the subject's schema; unset: the newest"
+    )
     registry: Name | None = Field(
         None,
         description="a schema registry's connection; each value then begins with the id of the schema it was written "
@@ -102,6 +124,17 @@ class ValueDeclaration(Declared):
     )
     message: MessageName | None = Field(
         None, description="protobuf: the message by its full name; unset: the first of the schema"
+    )
+    on_unknown_field: UnknownFieldPolicy = Field("ignore", description=UNKNOWN_FIELD_HELP)
+    decoding_timeout: Duration = Field(
+        timedelta(seconds=30), description="the longest that the decoding of a value, or of 16 MiB of them, may take"
+    )
+    decoding_tries: WholeNumber = Field(
+        3,
+        ge=1,
+        le=10,
+        description="how often a value that ends its decoder, or exceeds `decoding_timeout`, is tried alone before it "
+        "goes to the quarantine",
     )
 
     @property

@@ -24,12 +24,16 @@ from yaml.events import (
 )
 
 from sluice.errors import DeclarationError, Location
+from sluice.messages.plain_text import one_line, unshowable_character
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The way from the top of a document to a value: keys of mappings and indices of lists."""
 
 DEEPEST_NESTING = 50
 """Far above what a declaration needs, far below what would exhaust the interpreter's stack."""
+
+LONGEST_KEY = 256
+"""The characters of a key: names are shorter, and every message about a value repeats its keys."""
 
 _WORDS: Mapping[str, object] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NUMBER_BEGINS = frozenset("+-0123456789")
@@ -127,12 +131,19 @@ class _Reading:
         if isinstance(event, ScalarEvent):
             return self._scalar(event)
         if isinstance(event, AliasEvent):
-            raise self._refusal(event, f"the alias `*{event.anchor}` is not allowed.", "Write the value out.")
+            anchor = one_line(str(event.anchor))
+            raise self._refusal(event, f"the alias `*{anchor}` is not allowed.", "Write the value out.")
         self._require_no_tag(event)
         return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
 
     def _scalar(self, event: ScalarEvent) -> object:
         self._require_no_tag(event)
+        if (character := unshowable_character(event.value)) is not None:
+            raise self._refusal(
+                event,
+                f"the text that begins here holds {character}, a character that no table, page or terminal shows.",
+                "Remove it.",
+            )
         is_plain = event.implicit[0]
         return _plain_value(event.value) if is_plain else event.value
 
@@ -150,6 +161,8 @@ class _Reading:
             key = self._scalar(event) if isinstance(event, ScalarEvent) else None
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise self._refusal(event, "a key is a word or a whole number.", "Quote the key if it is text.")
+            if isinstance(key, str) and (len(key) > LONGEST_KEY or key != one_line(key)):
+                raise self._refusal(event, f"a key is one line of at most {LONGEST_KEY} characters.")
             place = (*path, key)
             if key in values:
                 first = self._lines[place]
@@ -163,7 +176,7 @@ class _Reading:
     def _require_no_tag(self, event: Event) -> None:
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise self._refusal(event, f"the tag {tag} is not allowed.", "Write a plain value.")
+            raise self._refusal(event, f"the tag {one_line(str(tag))} is not allowed.", "Write a plain value.")
 
     def _refusal(self, event: Event, problem: str, next_step: str = "") -> DeclarationError:
         return DeclarationError(problem, location=Location(file=self._file, line=_line(event)), next_step=next_step)

@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sluice.errors import DemonstrationError
+from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # the client library's messages; shown where logging is configured
@@ -33,10 +35,15 @@ _ERRORS_ONLY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightsTopic:
-    """A topic of a cluster. bootstrap_servers: host:port, comma separated."""
+    """A topic of a cluster. connection: the connection to the cluster."""
 
-    bootstrap_servers: str
+    connection: KafkaConnection
     name: str = "flights"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers, for messages."""
+        return self.connection.bootstrap_servers
 
     def create(self) -> None:
         """Create the topic unless it exists. Its records never expire: the verification compares the tables with them.
@@ -46,7 +53,7 @@ class FlightsTopic:
         DemonstrationError: when the broker rejects the request.
         """
         topic = NewTopic(self.name, num_partitions=_PARTITIONS, replication_factor=1, config={"retention.ms": "-1"})
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": _ERRORS_ONLY})
+        admin = AdminClient({**client_settings(self.connection), "log_level": _ERRORS_ONLY})
         try:
             admin.create_topics([topic], request_timeout=_DEADLINE_SECONDS)[self.name].result()
         except KafkaException as error:
@@ -84,7 +91,7 @@ class FlightsTopic:
     def _consumer(self) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                **client_settings(self.connection),
                 "group.id": "sluice-demo",  # required by the client; offsets are assigned, never committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",

@@ -97,7 +97,7 @@ def flights_topic(settings: Settings) -> FlightsTopic:
             f"SLUICE_CONNECTIONS__{KAFKA_CONNECTION.upper()}__BOOTSTRAP_SERVERS is not set.",
             next_step="Start the local stack with `sluice stack up`; it sets it.",
         )
-    return FlightsTopic(bootstrap_servers=kafka.bootstrap_servers)
+    return FlightsTopic(connection=kafka)
 
 
 def is_stack_running() -> bool:

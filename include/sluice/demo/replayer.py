@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from sluice.demo.flights_topic import PLAN_HEADER, FlightsTopic
 from sluice.demo.replay_plan import PlannedRecord
 from sluice.errors import DemonstrationError
+from sluice.sources.kafka_clients import client_settings
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # the client library's messages; shown where logging is configured
@@ -100,7 +101,7 @@ def replay(
 def _producer(topic: FlightsTopic) -> Producer:
     return Producer(
         {
-            "bootstrap.servers": topic.bootstrap_servers,
+            **client_settings(topic.connection),
             "enable.idempotence": True,  # implies acks=all; a retried request is written once
             "delivery.timeout.ms": int(_DELIVERY_DEADLINE_SECONDS * 1000),
             "linger.ms": 5,

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sluice.messages.redaction import redacted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorLink:
@@ -127,7 +129,7 @@ def _link(kind: str, message: str, *, condition: str = "") -> ErrorLink:
         condition = condition or errno.errorcode.get(int(number["number"]), "")
     return ErrorLink(
         kind=kind.replace("$", "."),
-        message=message[:_MESSAGE_CHARACTERS],
+        message=redacted(message)[:_MESSAGE_CHARACTERS],
         condition=condition or (found["condition"] if found is not None else ""),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.launching.job_command import JobCommand
+from sluice.launching.job_environment import job_environment
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import SparkConnection, spark_submit_command
 from sluice.settings import Settings
@@ -20,20 +22,24 @@ class JobEnd:
     output: str
 
 
-def run_in_foreground(command: JobCommand, settings: Settings, *, keeps_output: bool) -> JobEnd:
+def run_in_foreground(
+    command: JobCommand, settings: Settings, *, keeps_output: bool, engine: EngineDeclaration | None = None
+) -> JobEnd:
     """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
 
     Parameters
     ----------
     keeps_output: return the job's output instead of showing it.
+    engine: the resources of the driver, as a stream declares them; the defaults if unset.
 
     Raises
     ------
     LaunchError: when `spark-submit` is not found.
     """
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine or EngineDeclaration(), is_bounded=True)
     argv = spark_submit_command(
         SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
     )
-    ended = subprocess.run(argv, stdout=subprocess.PIPE if keeps_output else None, text=True)  # noqa: S603  # built by us
+    output = subprocess.PIPE if keeps_output else None
+    ended = subprocess.run(argv, stdout=output, text=True, env=job_environment(os.environ))  # noqa: S603  # built by us
     return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")

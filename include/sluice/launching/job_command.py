@@ -55,6 +55,21 @@ class RunBackfill(JobCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FindGaps(JobCommand):
+    """Find the intervals of a stream's table that do not hold what its sources give.
+
+    start, end: times in ISO 8601; empty for the oldest row, and for the newest closed interval.
+    fails: `yes` to end as failed when there are some.
+    """
+
+    application: ClassVar[str] = "jobs/find_gaps.py"
+    stream: str
+    start: str
+    end: str
+    fails: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainTable(JobCommand):
     """Compact a table, rewrite its manifests and expire its snapshots, as its declaration says."""
 

@@ -14,8 +14,19 @@ from sluice.setup.class_archive import ARCHIVE_NAME
 _REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"
 
 
-_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""In local mode no other machine connects to the driver."""
+_IN_UTC = "-Duser.timezone=UTC"
+"""JVMs of drivers and executors do not take their host's time zone: values that pass through local time would depend on
+the host, and on its daylight-saving changes. The zone of Python is set in `sluice_spark.session.session`."""
+
+_ALONE = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+}
+"""In local mode the driver listens although no executor will connect. No other machine reaches it, and another user of
+this one needs a secret, which Spark makes for each driver.
+Source: https://spark.apache.org/docs/4.1.0/security.html#spark-rpc-communication-protocol-between-spark-processes"""
 
 _SPOT_NODES = {
     f"spark.{what}": "true"
@@ -64,7 +75,7 @@ def launch_conf(
     is_bounded: whether the application ends by itself within minutes; then a quick start matters more than peak speed.
     master: Spark's master. On a cluster the jars have the same path on every node.
     """
-    java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", "-XX:+UseSerialGC"]
+    java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", _IN_UTC, "-XX:+UseSerialGC"]
     if is_bounded:
         java_options.append("-XX:TieredStopAtLevel=1")
     else:
@@ -74,9 +85,10 @@ def launch_conf(
         **engine.options,
         **({} if is_local(master) else _cluster_conf(engine, jars)),
         "spark.driver.extraClassPath": class_path(jars),
+        "spark.executorEnv.TZ": "UTC",  # of the Python processes beside an executor; in local mode beside the driver
         "spark.driver.memory": f"{engine.driver_memory // 1024**2}m",
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        **(_LOOPBACK if is_local(master) else {}),
+        **(_ALONE if is_local(master) else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.master.rest.enabled": "false",
@@ -86,7 +98,7 @@ def launch_conf(
 
 def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:
     """The settings of executors. Dynamic allocation is off unless declared, because executors hold a stream's state."""
-    conf = {"spark.executor.extraClassPath": class_path(jars)}
+    conf = {"spark.executor.extraClassPath": class_path(jars), "spark.executor.extraJavaOptions": _IN_UTC}
     if engine.cores is not None:
         conf["spark.executor.cores"] = str(engine.cores)
     if engine.executor_memory is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 
 from sluice.errors import LaunchError
+from sluice.launching.job_environment import job_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.records.run import DriverExit
 from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process
@@ -26,9 +26,6 @@ REPORTED_WITHIN_SECONDS = 60.0
 
 KILLED_WITHIN_SECONDS = 10.0
 """How long the kernel may take to end a killed process. It takes longer only while the process waits for a device."""
-
-_NOT_FOR_DRIVERS = re.compile(r"_*AIRFLOW", re.IGNORECASE)
-"""Airflow's own variables contain its secrets, and a driver does not need them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +91,8 @@ class LocalLauncher:
         return ProcessState.GONE
 
     def _environment(self, request: LaunchRequest) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not _NOT_FOR_DRIVERS.match(name)}
         own = {"SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
-        return inherited | dict(request.environment) | own
+        return job_environment(os.environ, own={**request.environment, **own})
 
 
 def _start_attendant(request: LaunchRequest, environment: dict[str, str], report_writer: int) -> None:

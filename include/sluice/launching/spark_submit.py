@@ -85,8 +85,9 @@ def connection_of(written: str, *, variable: str) -> SparkConnection:
         connection = json.loads(written)
         extra = connection.get("extra") or {}
         extra = json.loads(extra) if isinstance(extra, str) else extra
+        extra = dict(extra)
         host, port = connection["host"], connection.get("port")
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         # `from None`: the cause would repeat the connection, and with it a password.
         raise SettingsError(
             f"{variable} is not a Spark connection that a command can read: a JSON object with a host.",

@@ -141,6 +141,23 @@ def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[Backfil
     return tuple(_observation_of(row) for row in rows)
 
 
+def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAttemptObservation, ...]:
+    """The attempts of one launcher, such as a run of a DAG, oldest first.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    found = (
+        select(*BackfillAttempt.__table__.columns)
+        .where(BackfillAttempt.launched_by == launched_by)
+        .order_by(BackfillAttempt.started_at, BackfillAttempt.attempt)
+    )
+    with ledger.transaction() as connection:
+        rows = connection.execute(found).all()
+    return tuple(_observation_of(row) for row in rows)
+
+
 def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
     start, end = (f"{time:%Y-%m-%d %H:%M}" for time in (key.interval_start, key.interval_end))
     return Event(

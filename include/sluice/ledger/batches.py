@@ -6,13 +6,15 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, cast, func, select
+from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger, values_of
-from sluice.ledger.models import Batch, ForgottenBatches
+from sluice.ledger.models import Batch, BatchTotals
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.undeclared_fields import add_undeclared_fields
 
+_SUMS = ("batches", "input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _KEY_FIELDS = ("stream", "generation", "batch")
 _COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
 """Under the names of the attributes, which one column of the table does not have."""
@@ -30,11 +32,13 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     LedgerError: when the ledger cannot be reached.
     """
     values = {**values_of(batch), **values_of(batch.key)}
-    del values["key"]
+    del values["key"], values["undeclared_fields"]
     with ledger.transaction() as connection:
         recorded = connection.execute(
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
         ).one_or_none()
+        if recorded is not None:
+            add_undeclared_fields(connection, batch)
     return recorded is not None
 
 
@@ -101,34 +105,19 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
 
 
 def totals(ledger: Ledger, stream: str) -> StreamTotals:
-    """The sums over all batches of a stream and all generations, including batches that were removed."""
-    of_stream = Batch.stream == stream
-    published = func.jsonb_each_text(Batch.published_rows).table_valued("key", "value")
+    """The sums over all batches of a stream and all generations, including batches that were removed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
     with ledger.transaction() as connection:
-        row = connection.execute(
-            select(
-                func.count().label("batches"),
-                *(
-                    cast(func.coalesce(func.sum(column), 0), BigInteger).label(column.key)
-                    for column in (Batch.input_rows, Batch.refused_rows, Batch.late_rows, Batch.duplicate_rows)
-                ),
-            ).where(of_stream)
-        ).one()
-        by_output = connection.execute(
-            select(published.c.key, cast(func.sum(cast(published.c.value, BigInteger)), BigInteger).label("rows"))
-            .select_from(Batch)
-            .join(published, of_stream)
-            .group_by(published.c.key)
-            .order_by(published.c.key)
-        ).all()
-        forgotten = connection.execute(
-            select(*ForgottenBatches.__table__.columns).where(ForgottenBatches.stream == stream)
-        ).all()
-    sums: Counter[str] = Counter(row._asdict())
-    published_rows: Counter[str] = Counter({output.key: output.rows for output in by_output})
-    for old in forgotten:
-        sums.update({name: getattr(old, name) for name in row._fields})
-        published_rows.update(old.published_rows)
+        rows = connection.execute(select(*BatchTotals.__table__.columns).where(BatchTotals.stream == stream)).all()
+    sums: Counter[str] = Counter(dict.fromkeys(_SUMS, 0))
+    published_rows: Counter[str] = Counter()
+    for row in rows:
+        sums.update({name: getattr(row, name) for name in _SUMS})
+        published_rows.update(row.published_rows)
     return StreamTotals(stream=stream, published_rows=dict(sorted(published_rows.items())), **sums)
 
 

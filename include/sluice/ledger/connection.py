@@ -9,6 +9,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from psycopg import ProgrammingError
+from psycopg.conninfo import make_conninfo
 from pydantic_core import to_json
 from sqlalchemy import Connection, Engine, create_engine, func, select, text
 from sqlalchemy.engine import URL, make_url
@@ -106,6 +108,17 @@ def checked_url(ledger_url: str) -> URL:
         raise SettingsError(f"SLUICE_LEDGER_URL is not a URL. {wanted}") from None
     if url.drivername != "postgresql+psycopg":
         raise SettingsError(f"SLUICE_LEDGER_URL names the driver {url.drivername}. {wanted}")
+    if "@" in (url.host or ""):  # SQLAlchemy takes the first `@` for the end of the password
+        raise SettingsError(
+            f"SLUICE_LEDGER_URL has more than one `@`. {wanted}", next_step="Write an `@` in a password as `%40`."
+        )
+    try:
+        make_conninfo("", **dict.fromkeys(url.query, "1"))
+    except ProgrammingError:
+        names = ", ".join(sorted(url.query))
+        raise SettingsError(
+            f"SLUICE_LEDGER_URL has an option after `?` that PostgreSQL's client does not know, among {names}. {wanted}"
+        ) from None
     return url
 
 

@@ -122,11 +122,12 @@ def suspend(
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one())
 
 
-def resume(ledger: Ledger, stream: str, *, event: Event | None = None) -> bool:
+def resume(ledger: Ledger, stream: str, *, asked_ago: timedelta = timedelta(0), event: Event | None = None) -> bool:
     """End the suspension of a stream, whatever its cause.
 
     Parameters
     ----------
+    asked_ago: how long ago a person asked for it; a suspension that is younger stays.
     event: the decision; saved only when the stream was suspended.
 
     Returns
@@ -140,7 +141,11 @@ def resume(ledger: Ledger, stream: str, *, event: Event | None = None) -> bool:
     with ledger.transaction() as connection:
         resumed = connection.execute(
             update(StreamDesiredState)
-            .where(StreamDesiredState.stream == stream, StreamDesiredState.suspension.is_not(None))
+            .where(
+                StreamDesiredState.stream == stream,
+                StreamDesiredState.suspension.is_not(None),
+                StreamDesiredState.suspended_at <= func.now() - asked_ago,
+            )
             .values(suspension=None, suspended_at=func.now())
         )
         if resumed.rowcount == 1 and event is not None:

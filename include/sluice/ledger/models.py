@@ -40,8 +40,7 @@ def _is_one_of(column: str, words: Iterable[str]) -> str:
 
 
 RUN_IS_LIVE = text(_is_one_of("state", LIVE_STATES))
-"""The rows of `one_live_run_per_stream`. Words and no parameters: PostgreSQL does not recognise the index in a prepared
-statement whose condition has parameters."""
+"""The rows of `one_live_run_per_stream`. Words, because by parameters PostgreSQL does not recognise the index."""
 
 
 class LedgerTable(DeclarativeBase):
@@ -118,10 +117,8 @@ class Lease(LedgerTable):
 
 
 class StreamDesiredState(LedgerTable):
-    """What was last requested of a stream, and what suspends it; a stream without a row is to run.
-
-    The columns have older names than their attributes: `wished_by`, `wished_at`, `hold` and `held_at`.
-    """
+    """What was last requested of a stream, and what suspends it; a stream without a row is to run. Columns have older
+    names than their attributes: `wished_by`, `wished_at`, `hold` and `held_at`."""
 
     __tablename__ = "wishes"
     __table_args__ = (
@@ -215,7 +212,7 @@ class Batch(LedgerTable):
 
 
 class SourceSample(LedgerTable):
-    """A sample of the progress of a running stream; kept for a day."""
+    """A sample of the progress of a running stream."""
 
     __tablename__ = "progress_samples"
 
@@ -228,12 +225,11 @@ class SourceSample(LedgerTable):
     problem: Mapped[str]
     undone: Mapped[int | None]
     is_failure: Mapped[bool] = mapped_column(server_default=text("false"))
+    is_refused: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class ForgottenBatches(LedgerTable):
-    """The sums of the batches that the ledger no longer keeps, so that totals stay right."""
-
-    __tablename__ = "forgotten_batches"
+class _Sums:
+    """The columns of sums over the batches of a generation."""
 
     stream: Mapped[str] = mapped_column(primary_key=True)
     generation: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -243,6 +239,18 @@ class ForgottenBatches(LedgerTable):
     refused_rows: Mapped[int]
     late_rows: Mapped[int]
     duplicate_rows: Mapped[int]
+
+
+class ForgottenBatches(_Sums, LedgerTable):
+    """What earlier versions added up of removed batches; `BatchTotals` has taken it over."""
+
+    __tablename__ = "forgotten_batches"
+
+
+class BatchTotals(_Sums, LedgerTable):
+    """The sums over all batches of a generation, also removed ones; a trigger adds each new batch."""
+
+    __tablename__ = "batch_totals"
 
 
 class ArchivedRun(LedgerTable):
@@ -338,8 +346,7 @@ class CheckpointCheck(LedgerTable):
 
 
 class LedgerEvent(LedgerTable):
-    """A decision or a command. Append-only: triggers of the database refuse to change an event, and to delete one
-    outside of the ledger's retention."""
+    """A decision or a command. Append-only: triggers refuse to change it, and to delete it outside of the retention."""
 
     __tablename__ = "events"
     __table_args__ = (

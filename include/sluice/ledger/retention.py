@@ -1,4 +1,4 @@
-"""Removes old batches, of which it keeps the sums, and old events; archives runs that ended long ago.
+"""Removes old batches, whose totals stay, and old events; archives runs that ended long ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
 checkpoint starts, and the newest runs of every stream, from which restarts and the breaker are decided.
@@ -6,28 +6,23 @@ checkpoint starts, and the newest runs of every stream, from which restarts and 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, exists, func, insert, literal_column, select, tuple_
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import and_, delete, exists, func, insert, literal_column, select
 from sqlalchemy.orm import aliased
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import ArchivedRun, Batch, ForgottenBatches, LedgerEvent, Run
+from sluice.ledger.models import ArchivedRun, Batch, LedgerEvent, Run
 from sluice.ledger.records.run import LIVE_STATES
 from sluice.settings import Settings
 
 RUNS_KEPT_OF_A_STREAM = 200
-"""As many of the newest as a restart decision reads at most (`supervision.restart_policy.MOST_RUNS_LOOKED_AT`)."""
+"""More of the newest than the restart decision of a stream with usual budgets reads (`restart_policy.runs_to_read`)."""
 
 _AT_ONCE = 2_000
 """Rows in one transaction: it takes milliseconds, so no driver waits to record a batch."""
-
-_SUMS = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,63 +100,17 @@ def _is_old_event(kept_for: timedelta) -> Any:
 
 
 def _remove_batches(ledger: Ledger, kept_for: timedelta) -> int:
-    removed = 0
-    while True:
-        with ledger.transaction() as connection:
-            gone = _some_old_batches(connection, kept_for)
-            if gone:
-                _add_to_sums(connection, gone)
-        removed += len(gone)
-        if len(gone) < _AT_ONCE:
-            return removed
-
-
-def _some_old_batches(connection: Connection, kept_for: timedelta) -> Sequence[Row[Any]]:
-    """Delete some old batches and return them."""
+    """Delete old batches, some at a time; their totals stay, because the database keeps them with each new batch."""
     keys = (Batch.stream, Batch.generation, Batch.batch)
     some = select(*keys).where(_is_old(kept_for)).limit(_AT_ONCE).subquery()
     is_chosen = and_(*(key == some.c[key.key] for key in keys))
-    sums = [getattr(Batch, name) for name in _SUMS]
-    return connection.execute(
-        delete(Batch).where(is_chosen).returning(Batch.stream, Batch.generation, Batch.published_rows, *sums)
-    ).all()
-
-
-def _add_to_sums(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Add removed batches to the sums of their generations, in three statements for any number of generations.
-
-    The rows are locked before they are read, always in the same order: concurrent calls wait for each other.
-    """
-    of_generation: dict[tuple[str, int], list[Row[Any]]] = defaultdict(list)
-    for row in gone:
-        of_generation[row.stream, row.generation].append(row)
-    keys = sorted(of_generation)
-    none = {"batches": 0, "published_rows": {}, **dict.fromkeys(_SUMS, 0)}
-    empty = [{"stream": stream, "generation": generation, **none} for stream, generation in keys]
-    connection.execute(upsert(ForgottenBatches).values(empty).on_conflict_do_nothing())
-    known = connection.execute(
-        select(*ForgottenBatches.__table__.columns)
-        .where(tuple_(ForgottenBatches.stream, ForgottenBatches.generation).in_(keys))
-        .order_by(ForgottenBatches.stream, ForgottenBatches.generation)
-        .with_for_update()
-    ).all()
-    added = upsert(ForgottenBatches).values([_sum(row, of_generation[row.stream, row.generation]) for row in known])
-    connection.execute(
-        added.on_conflict_do_update(
-            index_elements=["stream", "generation"],
-            set_={name: added.excluded[name] for name in ("batches", "published_rows", *_SUMS)},
-        )
-    )
-
-
-def _sum(known: Row[Any], gone: Sequence[Row[Any]]) -> dict[str, Any]:
-    """The sums of a generation with more of its batches added."""
-    published: Counter[str] = Counter(known.published_rows)
-    for row in gone:
-        published.update(row.published_rows)
-    sums = {name: getattr(known, name) + sum(getattr(row, name) for row in gone) for name in _SUMS}
-    key = {"stream": known.stream, "generation": known.generation}
-    return {**key, "batches": known.batches + len(gone), "published_rows": dict(published), **sums}
+    removed = 0
+    while True:
+        with ledger.transaction() as connection:
+            gone = connection.execute(delete(Batch).where(is_chosen)).rowcount
+        removed += gone
+        if gone < _AT_ONCE:
+            return removed
 
 
 def _archive_runs(ledger: Ledger, kept_for: timedelta) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import distinct_on, insert
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal, or_, select, true, update
+from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError, RunAlreadyLiveError, UnknownRunError
 from sluice.failure_reasons import Failure, FailureReason
@@ -321,11 +321,14 @@ def recent_runs(ledger: Ledger, stream: str, limit: int) -> tuple[RunObservation
 
 
 def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
-    """The newest run of every stream that ever ran, by the stream's name."""
+    """The newest run of every stream that ever ran, by the stream's name.
+
+    Every stream that ran has a lease for ever, so that one run of each stream is read by its index and not all of them.
+    """
+    newest = select(Run).where(Run.stream == Lease.stream).order_by(Run.number.desc()).limit(1).lateral()
+    query = select(*newest.c).select_from(Lease).join(newest, true()).order_by(Lease.stream)
     with ledger.transaction() as connection:
-        rows = connection.execute(
-            select(*Run.__table__.columns).ext(distinct_on(Run.stream)).order_by(Run.stream, Run.number.desc())
-        ).all()
+        rows = connection.execute(query).all()
     return tuple(run_of(row) for row in rows)
 
 

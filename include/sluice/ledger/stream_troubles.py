@@ -8,7 +8,9 @@ from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import add_event
 from sluice.ledger.models import Trouble
+from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.stream_trouble import StreamTrouble
 
 
@@ -36,30 +38,51 @@ def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str
         return _trouble_of(connection.execute(recorded).one())
 
 
-def clear_trouble(ledger: Ledger, stream: str) -> bool:
-    """Record that a stream is healthy. Returns whether it was not before.
+def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
+    """Record that a stream is healthy, with an event when a person was alerted to its trouble.
+
+    Parameters
+    ----------
+    by: the task that has seen it.
+
+    Returns
+    -------
+    Whether the stream was unhealthy before.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        return connection.execute(delete(Trouble).where(Trouble.stream == stream)).rowcount == 1
+        gone = connection.execute(
+            delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.__table__.columns)
+        ).one_or_none()
+        if gone is not None and gone.reported_at is not None:
+            text = f"It was {gone.reason} since {gone.since:%Y-%m-%d %H:%M:%S %Z}."
+            add_event(connection, _event(stream, EventAction.RECOVER, gone.reason, text, by=by))
+    return gone is not None
 
 
-def record_report(ledger: Ledger, stream: str) -> None:
-    """Record that a person was alerted to the trouble of a stream; the first time stays.
+def record_report(ledger: Ledger, trouble: StreamTrouble, *, by: str) -> None:
+    """Record, with an event, that a person is alerted to the trouble of a stream; the first time stays.
+
+    Parameters
+    ----------
+    by: the task that alerts.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        connection.execute(
+        reported = connection.execute(
             update(Trouble)
-            .where(Trouble.stream == stream, Trouble.reported_at.is_(None))
+            .where(Trouble.stream == trouble.stream, Trouble.reported_at.is_(None))
             .values(reported_at=func.now())
         )
+        if reported.rowcount == 1:
+            event = _event(trouble.stream, EventAction.ALERT, trouble.reason, trouble.explanation, by=by)
+            add_event(connection, event)
 
 
 def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
@@ -73,6 +96,11 @@ def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
     return tuple(_trouble_of(row) for row in rows)
+
+
+def _event(stream: str, action: EventAction, state: str, explanation: str, *, by: str) -> Event:
+    reason = state.replace(" ", "_")
+    return Event(name=stream, actor=Actor.component(by), action=action, reason=reason, explanation=explanation)
 
 
 def _trouble_of(row: Any) -> StreamTrouble:

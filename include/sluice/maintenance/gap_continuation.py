@@ -228,7 +228,7 @@ def _ambiguous_merges(wanted: LoadedStream) -> Iterator[str]:
     """The outputs that cannot merge a batch in which a key occurs more than once, as it may in a long gap."""
     for name, declared in wanted.declaration.outputs.items():
         output = declared.iceberg
-        if output is not None and output.mode == "merge" and output.ordering_column is None:
+        if output is not None and output.mode == "merge" and not output.ordering:
             yield (
                 f"Output {name} merges by {', '.join(output.keys)} without an `ordering_column`: if the missing rows "
                 "hold a key more than once, their batch fails. Declare one first."

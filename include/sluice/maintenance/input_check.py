@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, InputGapError
 from sluice.ledger.records.generation import GenerationObservation
-from sluice.maintenance.reading_position import observe_reading_position
+from sluice.maintenance.reading_position import ReadingPosition, observe_reading_position
 from sluice.settings import ObjectStoreSettings
+from sluice.sources.iceberg_positions import BEGINNING, history_of
 from sluice.sources.input_gap import find_gap
+from sluice.sources.snapshot_files import observe_files
 from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)
@@ -43,10 +46,25 @@ def require_unbroken_input(
     table = load_table(catalog, position.table) if position is not None else None
     if position is None or table is None:
         return
+    _require_first_snapshots(stream, position, table)
     gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
     if gap is not None:
         raise InputGapError(
             f"Stream {stream.stream}, input {position.input}: {gap}.",
             next_step=f"`sluice stream continue {stream.stream} --dry-run` shows whether these rows can still be read "
             "exactly once; it names the choices otherwise.",
+        )
+
+
+def _require_first_snapshots(stream: StreamDeclaration, position: ReadingPosition, table: Table) -> None:
+    """A reader that found its table empty continues with the oldest snapshot. That has to be the table's first one."""
+    oldest = next(reversed(tuple(history_of(table))), None)
+    if position.offset.snapshot_id != BEGINNING or oldest is None:
+        return
+    if not observe_files(table, oldest.snapshot_id).adds_all:
+        raise InputGapError(
+            f"Stream {stream.stream}, input {position.input}: {position.table} was empty when the stream began, and "
+            "its first snapshots were expired before they were read; the oldest one that can be reached is "
+            f"{oldest.snapshot_id}.",
+            next_step=f"Read the whole table into a new generation: `sluice stream reset {stream.stream}`.",
         )

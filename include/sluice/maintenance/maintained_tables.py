@@ -15,6 +15,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
+from sluice.maintenance.named_snapshots import named_pins
 from sluice.maintenance.pin_plan import PinKind, PinPlan, plan_pins
 from sluice.maintenance.reader_costs import reader_costs
 from sluice.maintenance.retention_plan import (
@@ -82,7 +83,13 @@ def plan_table_maintenance(
         ledger, declarations, table, name, live_streams=live, object_store=settings.object_store
     )
     unreadable = frozenset(declarations.stream_names) - frozenset(declarations.streams)
-    pins = plan_pins(seen=seen, readers=readers, writers=writers, kept_streams=unreadable | live)
+    pins = plan_pins(
+        seen=seen,
+        readers=readers,
+        writers=writers,
+        named=named_pins(declarations, seen),
+        kept_streams=unreadable | live,
+    )
     plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))

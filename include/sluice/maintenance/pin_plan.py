@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from sluice.sources.iceberg_positions import BEGINNING
@@ -66,29 +66,43 @@ class PinKind(StrEnum):
 
     POSITION: a reader continues from it.
     WRITTEN: the newest one that Iceberg's own sink wrote for a stream; by it the sink recognises a repeated batch.
+    NAMED, AS_OF: a static input names it by its id, or by a time.
     """
 
     POSITION = "position"
     WRITTEN = "written"
+    NAMED = "named"
+    AS_OF = "as_of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A snapshot and the stream that needs it. endpoint: the name of the stream's input, or of its output."""
+    """A snapshot and the stream that needs it. endpoint: the name of the stream's input, or of its output.
+
+    label: of a time, from `as_of_label`; empty for the other kinds.
+    """
 
     kind: PinKind
     stream: str
     endpoint: str
     snapshot_id: int
+    label: str = ""
 
     @property
     def tag(self) -> str:
         """The name of the tag. Names do not contain `__`, so it is unique."""
-        return _tag(self.kind, self.stream, self.endpoint)
+        return f"{PIN_PREFIX}{self.stream}__{self.endpoint}__{self.kind}{self.label}"
 
 
-def _tag(kind: PinKind, stream: str, endpoint: str) -> str:
-    return f"{PIN_PREFIX}{stream}__{endpoint}__{kind}"
+def as_of_label(as_of: datetime) -> str:
+    """The end of the tag of a time, for example `_20260101t120000000000z`. A time without a zone is in UTC."""
+    aware = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
+    return f"_{aware.astimezone(UTC):%Y%m%dt%H%M%S%fz}"
+
+
+def is_tag_of(tag: str, as_of: datetime) -> bool:
+    """Whether a tag keeps the snapshot that was current at a time, for whichever stream."""
+    return tag.startswith(PIN_PREFIX) and tag.endswith(f"__{PinKind.AS_OF}{as_of_label(as_of)}")
 
 
 class HoldReason(StrEnum):
@@ -138,6 +152,7 @@ def plan_pins(
     seen: TableObservation,
     readers: Sequence[ReaderObservation],
     writers: Sequence[WriterObservation] = (),
+    named: Sequence[Pin] = (),
     kept_streams: Collection[str] = (),
 ) -> PinPlan:
     """Plan the pins of one table.
@@ -146,6 +161,7 @@ def plan_pins(
     ----------
     readers: every declared input that reads the table as a stream.
     writers: every declared output that Iceberg's own sink writes into the table, and that may repeat a batch.
+    named: of the static inputs that name a snapshot; each keeps that one alone.
     kept_streams: streams whose declaration cannot be read now, or that run without being declared any more: their tags
         are respected and not changed.
     """
@@ -154,18 +170,25 @@ def plan_pins(
     listed = {snapshot.snapshot_id for snapshot in seen.snapshots}
     tags = {ref.name: ref.snapshot_id for ref in seen.references if _is_pin(ref.name, ref.kind)}
     obeyed = {tag for tag in tags if _owner(tag)[0] in kept_streams}
-    wanted = {pin.tag for pin in pins}
+    read_on = [tag for tag in obeyed if _is_read_on(tag)]
+    every = [*pins, *named]
+    wanted = {pin.tag for pin in every}
     return PinPlan(
-        pins=tuple(pin for pin in pins if pin.snapshot_id in listed),
-        to_set=tuple(pin for pin in pins if pin.snapshot_id in listed and tags.get(pin.tag) != pin.snapshot_id),
+        pins=tuple(pin for pin in every if pin.snapshot_id in listed),
+        to_set=tuple(pin for pin in every if pin.snapshot_id in listed and tags.get(pin.tag) != pin.snapshot_id),
         to_remove=tuple(tag for tag in sorted(tags) if tag not in wanted | obeyed and _owner(tag) not in held),
         holds=tuple(_holds(seen, readers)),
-        keep_since=_keep_since(seen, [*(pin.snapshot_id for pin in pins), *(tags[tag] for tag in obeyed)]),
+        keep_since=_keep_since(seen, [*(pin.snapshot_id for pin in pins), *(tags[tag] for tag in read_on)]),
     )
 
 
 def _is_pin(name: str, kind: ReferenceKind) -> bool:
     return kind is ReferenceKind.TAG and name.startswith(PIN_PREFIX) and name.count("__") == 3
+
+
+def _is_read_on(tag: str) -> bool:
+    """Whether a stream reads on from the snapshot of a tag, and needs the later ones too."""
+    return not tag.rpartition("__")[2].startswith((PinKind.NAMED, PinKind.AS_OF))
 
 
 def _owner(tag: str) -> tuple[str, str]:

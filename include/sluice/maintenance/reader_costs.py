@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sluice.maintenance.pin_plan import Pin
+from sluice.maintenance.pin_plan import Pin, PinKind
 from sluice.tables.table_observation import TableObservation
 
 
@@ -48,6 +48,8 @@ def _costs(seen: TableObservation, pins: tuple[Pin, ...], cutoff: datetime, reta
     line = seen.main_line
     depths = {snapshot.snapshot_id: number for number, snapshot in enumerate(line)}
     for pin in pins:
+        if pin.kind in (PinKind.NAMED, PinKind.AS_OF):
+            continue  # it keeps one snapshot and holds no later one back
         depth = depths.get(pin.snapshot_id)
         if depth is None:
             continue

@@ -115,7 +115,7 @@ def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed
 
     With one Iceberg input it is the only one. Among several inputs, those of this table have a snapshot that it lists.
     """
-    firsts: Mapping[int, int] = first_offsets(checkpoint)
+    firsts: Mapping[int, int] = {number: offset.snapshot_id for number, offset in first_offsets(checkpoint).items()}
     if len(list(streamed_tables(stream))) == 1:
         return next(iter(firsts.values()), None)
     own = [snapshot_id for snapshot_id in firsts.values() if snapshot_id in listed]

@@ -25,7 +25,7 @@ from sluice.publication.file_preparation import (
 )
 from sluice.publication.marks import read_target_state
 from sluice.publication.missing_files import find_missing_files, old_batches, refuse_missing_files
-from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter, data_files_of
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
 from sluice.publication.staging_table import load_staging_table, staged_files
 from sluice.publication.table_committer import TableChange
@@ -236,19 +236,18 @@ def _fitted(staging: Table, target: Table, batches: Sequence[StagedBatch]) -> li
 
 
 def _exchange(target: Table, brought: Sequence[Sequence[DataFile]], replaced: ReplacedRange) -> _ChangedFiles:
-    live = live_files(target)
     if replaced is ReplacedRange.TABLE:
-        return _ChangedFiles(operation=Operation.OVERWRITE, removed=tuple(live), added=tuple(brought[-1]))
+        return _ChangedFiles(operation=Operation.OVERWRITE, removed=tuple(live_files(target)), added=tuple(brought[-1]))
     newest: dict[Record, list[DataFile]] = {}
     for files in brought:
         own: dict[Record, list[DataFile]] = {}
         for file in files:
             own.setdefault(file.partition, []).append(file)
         newest.update(own)
-    _refuse_ranges_within_files(target, [*live, *(file for files in newest.values() for file in files)])
+    _refuse_ranges_within_files(target, [file for files in newest.values() for file in files])
     return _ChangedFiles(
         operation=Operation.OVERWRITE,
-        removed=tuple(file for file in live if file.partition in newest),
+        removed=tuple(data_files_of(target, newest.keys())),
         added=tuple(file for files in newest.values() for file in files),
     )
 
@@ -272,14 +271,27 @@ def live_files(target: Table) -> list[DataFile]:
         ]
 
 
-def _refuse_ranges_within_files(target: Table, files: Sequence[DataFile]) -> None:
-    default = target.metadata.default_spec_id
+def _refuse_ranges_within_files(target: Table, brought: Sequence[DataFile]) -> None:
+    default, name = target.metadata.default_spec_id, ".".join(target.name())
     if target.spec().is_unpartitioned():
+        raise UnpublishableError(f"{name} has no partitions to overwrite.", next_step="Declare `partitioning`.")
+    if any(file.spec_id != default for file in brought) or _holds_files_of_other_specs(target):
         raise UnpublishableError(
-            f"{'.'.join(target.name())} has no partitions to overwrite.", next_step="Declare `partitioning`."
+            f"{name} holds files of an older partition spec, so a partition is not a set of files.",
+            next_step="Rewrite all files under the current spec, in Spark: CALL <catalog>.system.rewrite_data_files("
+            f"table => '{name}', options => map('rewrite-all', 'true')).",
         )
-    if any(file.spec_id != default for file in files):
-        raise UnpublishableError(
-            f"{'.'.join(target.name())} holds files of an older partition spec, so a partition is not a set of files.",
-            next_step="Compact the table, which rewrites all files under the current spec.",
+
+
+def _holds_files_of_other_specs(target: Table) -> bool:
+    """Whether a live data file was written under another spec; the list of manifests says it."""
+    newest = target.current_snapshot()
+    if newest is None:
+        return False
+    with catalog_refusals(f"read the manifests of {'.'.join(target.name())}"):
+        return any(
+            manifest.partition_spec_id != target.metadata.default_spec_id
+            for manifest in newest.manifests(target.io)
+            if manifest.content == ManifestContent.DATA
+            and (manifest.has_added_files() or manifest.has_existing_files())
         )

@@ -10,7 +10,7 @@ under; a file of another spec ended in an IndexError. The producers of this modu
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
 )
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.expressions.visitors import manifest_evaluator
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -37,7 +38,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
-from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.typedef import EMPTY_DICT, Record
 from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
@@ -150,12 +151,39 @@ def _producer_of(update: UpdateSnapshot, change: TableChange) -> Producer:
     if change.operation == Operation.APPEND:
         return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), change.added)
     producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": change.operation})
-    # pyiceberg searches the removed files only in manifests whose partitions the predicate may match; without this one
-    # it would search no manifest of an unpartitioned table.
-    producer.delete_by_predicate(AlwaysTrue())
+    specs = update._transaction.table_metadata.specs()
+    if any(specs[file.spec_id].is_unpartitioned() for file in change.removed):
+        # pyiceberg searches the removed files in manifests that may hold their partitions; without this predicate it
+        # would search no manifest of an unpartitioned table.
+        producer.delete_by_predicate(AlwaysTrue())
     for file in change.removed:
         producer.delete_data_file(file)
     return _adding(producer, change.added)
+
+
+def data_files_of(table: Table, partitions: Collection[Record]) -> list[DataFile]:
+    """The live data files of some partitions of a table's default spec. Only manifests that may hold them are read.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    newest, spec = table.current_snapshot(), table.spec()
+    if newest is None or not partitions:
+        return []
+    names = [part.name for part in spec.fields]
+    may_match = Transaction(table)._build_partition_predicate(set(partitions), names)
+    may_hold = manifest_evaluator(spec, table.schema(), may_match, case_sensitive=True)
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
+        return [
+            entry.data_file
+            for manifest in newest.manifests(table.io)
+            if manifest.content == ManifestContent.DATA
+            and manifest.partition_spec_id == spec.spec_id
+            and may_hold(manifest)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            if entry.data_file.partition in partitions
+        ]
 
 
 def _arguments_of(made: _SnapshotProducer[Any]) -> dict[str, Any]:

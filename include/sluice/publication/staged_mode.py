@@ -22,7 +22,7 @@ class StagedMode(BaseModel):
 
     It is JSON in a snapshot's summary for as long as the batch is staged: fields may be added, never renamed.
 
-    table: `<namespace>.<table>`, the target. keys, ordering_column, operation_column: of mode `merge`.
+    table: `<namespace>.<table>`, the target. The others belong to mode `merge`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -31,6 +31,7 @@ class StagedMode(BaseModel):
     table: str
     keys: tuple[str, ...] = ()
     ordering_column: str | None = Field(None, alias="ordering-column")
+    ordering_columns: tuple[str, ...] = Field((), alias="ordering-columns")
     operation_column: str | None = Field(None, alias="operation-column")
 
     @classmethod
@@ -41,6 +42,7 @@ class StagedMode(BaseModel):
             table=declared.table,
             keys=declared.keys,
             ordering_column=declared.ordering_column,
+            ordering_columns=declared.ordering_columns,
             operation_column=declared.operation_column,
         )
 

@@ -12,18 +12,21 @@ from typing import Any
 from fastavro import schemaless_reader
 from fastavro.read import SchemaResolutionError
 
+from sluice.declarations.column_types import ColumnType
 from sluice.declarations.schemas.avro_schemas import parsed_avro
+from sluice.record_values.avro_fields import undeclared_in_schema
 from sluice.record_values.avro_limits import require_bounded
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
 
 
 class AvroReading:
-    """Reads values that were written with one schema.
+    """Reads values that were written with one schema. `undeclared` are the fields of this schema that no column takes.
 
     Parameters
     ----------
     writer: the schema that the values were written with.
+    columns: those that take the fields, by name.
     reader: the schema that they are resolved to; None for no resolution.
 
     Raises
@@ -32,10 +35,13 @@ class AvroReading:
         more time or memory than its bytes suggest.
     """
 
-    def __init__(self, *, writer: SchemaText, reader: SchemaText | None = None) -> None:
+    def __init__(
+        self, *, writer: SchemaText, columns: Mapping[str, ColumnType], reader: SchemaText | None = None
+    ) -> None:
         self._writer = parsed_avro(writer.text, writer.imports)
         require_bounded(self._writer)
         self._reader = parsed_avro(reader.text, reader.imports) if reader is not None and reader != writer else None
+        self.undeclared = undeclared_in_schema(self._writer, self._reader, columns)
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sluice.declarations.column_types import ColumnType
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.column_validation import record_validation
+from sluice.record_values.field_counts import undeclared_reason
 from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError, too_large
 from sluice.record_values.schemas import RegisteredSchema, ValueSchema
@@ -21,7 +23,14 @@ _WrittenAs = tuple[int, tuple[int, ...]]
 
 
 class Reading(Protocol):
-    """Reads the values that were written with one schema."""
+    """Reads the values that were written with one schema.
+
+    undeclared: the fields of the value that was read last which no column takes.
+    """
+
+    @property
+    def undeclared(self) -> Sequence[str]:
+        """The fields that no column takes."""
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value; raises RejectedValueError."""
@@ -29,10 +38,11 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedValue:
-    """The values of the columns, or the reason why there are none."""
+    """The values of the columns, or the reason why there are none. undeclared: the fields that no column takes."""
 
     fields: Mapping[str, Any] | None = None
     rejection: str | None = None
+    undeclared: Sequence[str] = ()
 
 
 class ValueDecoder:
@@ -79,21 +89,26 @@ class ValueDecoder:
         if len(value) > LARGEST_VALUE_BYTES:
             return DecodedValue(rejection=too_large(value))
         try:
-            return DecodedValue(fields=self._validate(self._read(value)))
+            read, undeclared = self._read(value)
+            if undeclared and self._schema.rejects_undeclared:
+                return DecodedValue(rejection=undeclared_reason(undeclared), undeclared=undeclared)
+            return DecodedValue(fields=self._validate(read), undeclared=undeclared)
         except RejectedValueError as error:
             return DecodedValue(rejection=str(error))
 
-    def _read(self, value: bytes) -> Mapping[str, Any]:
+    def _read(self, value: bytes) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """The fields of a value, and those among them that no column takes."""
         if self._lookup is None:
             if self._declared is None:
                 raise RejectedValueError("no schema is declared")
-            return self._declared.read(value)
+            return self._declared.read(value), tuple(self._declared.undeclared)
         schema_id, content = read_schema_id(value)
         indexes: tuple[int, ...] = (0,)
         if self._schema.format == "protobuf":
             indexes, content = read_message_indexes(content)
         try:
-            return self._reading((schema_id, indexes)).read(content)
+            reading = self._reading((schema_id, indexes))
+            return reading.read(content), tuple(reading.undeclared)
         except RejectedValueError as error:
             raise RejectedValueError(f"schema {schema_id}: {error}") from error
 
@@ -116,7 +131,7 @@ class ValueDecoder:
             raise RejectedValueError(f"its format is {registered.format}, not {self._schema.format}")
         if isinstance(self._declared, ProtobufReading):
             return _require_compatible(self._declared, registered, indexes)
-        return AvroReading(writer=registered.schema, reader=self._schema.reader)
+        return AvroReading(writer=registered.schema, columns=_types(self._schema), reader=self._schema.reader)
 
 
 def _declared_reading(schema: ValueSchema) -> Reading:
@@ -124,7 +139,11 @@ def _declared_reading(schema: ValueSchema) -> Reading:
         raise ValueError(f"values of format {schema.format} need a schema")
     if schema.format == "protobuf":
         return ProtobufReading(reader=schema.reader, message=schema.message)
-    return AvroReading(writer=schema.reader)
+    return AvroReading(writer=schema.reader, columns=_types(schema))
+
+
+def _types(schema: ValueSchema) -> dict[str, ColumnType]:
+    return {column.name: column.column_type for column in schema.columns}
 
 
 def _require_compatible(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:

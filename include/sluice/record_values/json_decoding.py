@@ -5,8 +5,9 @@ msgspec checks the JSON and the type of every value, `json_columns` what a colum
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,11 @@ import pyarrow as pa
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
+from sluice.record_values.field_counts import undeclared_fields, undeclared_reason
 from sluice.record_values.json_columns import column_builder, field_builders
 from sluice.record_values.json_types import json_type, object_type
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, too_large
-from sluice.record_values.repeated_keys import repeated_keys
+from sluice.record_values.repeated_keys import has_other_keys, repeated_keys, whole_objects
 
 NO_VALUE = "the record has no value"
 NOT_UTF8 = "the value is not UTF-8 text"
@@ -31,10 +33,12 @@ class DecodedBlock:
 
     columns: one for each declared column, of the length of the block; null where a value is rejected.
     rejections: the reason by the index of a rejected value.
+    undeclared: how often each field was sent that no column takes.
     """
 
     columns: Sequence[ArrowColumn]
     rejections: dict[int, str] = field(default_factory=dict)
+    undeclared: Mapping[str, int] = field(default_factory=dict)
 
 
 class JsonBlockDecoder:
@@ -43,14 +47,17 @@ class JsonBlockDecoder:
     Parameters
     ----------
     columns: the declared columns. Fields that have no column are left out.
+    rejects_undeclared: whether a value with such a field is rejected.
 
     Raises
     ------
     ValueError: when a column has a type that no JSON value can have.
     """
 
-    def __init__(self, columns: Iterable[Column]) -> None:
+    def __init__(self, columns: Iterable[Column], *, rejects_undeclared: bool = False) -> None:
         declared = tuple(columns)
+        self._types = {column.name: column.column_type for column in declared}
+        self._rejects_undeclared = rejects_undeclared
         units = {column.name: column.unit for column in declared if isinstance(column, ValueColumn)}
         types = [(column.name, int if units.get(column.name) else json_type(column.column_type)) for column in declared]
         self._decoder = msgspec.json.Decoder(object_type(types))
@@ -64,7 +71,8 @@ class JsonBlockDecoder:
         rejections: dict[int, str] = {}
         places, objects = self._objects(values, rejections)
         texts = [value for index in places if (value := values[index]) is not None]
-        misfits = {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, objects).items()}
+        misfits: dict[int, str] = {}
+        undeclared = self._look_at_keys(texts, misfits) if has_other_keys(texts, objects) else {}
 
         def report(index: int, path: str, need: str) -> None:
             misfits.setdefault(index, f"the value does not fit the declared columns: expected {need}, at `{path}`")
@@ -72,7 +80,20 @@ class JsonBlockDecoder:
         columns = [build([get(one) for one in objects], f"$.{name}", report) for name, get, build in self._fields]
         self._report_absent(columns, misfits)
         rejections |= {places[index]: reason for index, reason in misfits.items()}
-        return DecodedBlock(columns=_spread(columns, places, rejections, len(values)), rejections=rejections)
+        spread = _spread(columns, places, rejections, len(values))
+        return DecodedBlock(columns=spread, rejections=rejections, undeclared=undeclared)
+
+    def _look_at_keys(self, texts: Sequence[bytes], misfits: dict[int, str]) -> Mapping[str, int]:
+        """How often each undeclared field was sent; what is rejected for its keys is added to `misfits`."""
+        whole = whole_objects(texts)
+        misfits |= {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, whole).items()}
+        objects = whole if whole is not None else [_parsed(text) for text in texts]
+        found = undeclared_fields(objects, self._types)
+        if self._rejects_undeclared and found:
+            for index, one in enumerate(objects):
+                if names := undeclared_fields([one], self._types):
+                    misfits.setdefault(index, undeclared_reason(names))
+        return found
 
     def _objects(self, values: Sequence[bytes | None], rejections: dict[int, str]) -> tuple[Sequence[int], list[Any]]:
         """The decoded objects and where each comes from; what is rejected is added to `rejections`."""
@@ -122,6 +143,15 @@ class JsonBlockDecoder:
                     absent.setdefault(index, []).append(name)
         for index, lacking in absent.items():
             misfits.setdefault(index, f"the value lacks {', '.join(lacking)}")
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """The fields of an object that msgspec has decoded, whatever numbers its undeclared fields have."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return fields
 
 
 def _spread(

@@ -43,7 +43,8 @@ _SAME_ENCODING: tuple[frozenset[int], ...] = (
 
 
 class ProtobufReading:
-    """Reads values of one message.
+    """Reads values of one message. `undeclared` are the fields of the last value that the message does not have, by
+    their numbers.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ class ProtobufReading:
     def __init__(self, *, reader: SchemaText, message: str | None = None) -> None:
         self.message = message_of(compiled(reader.text, reader.imports), message)
         self._class = GetMessageClass(self.message)
-        self._convert = _message_conversion(self.message)
+        self.undeclared: list[str] = []
+        self._convert = _message_conversion(self.message, self.undeclared, "")
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value.
@@ -67,6 +69,7 @@ class ProtobufReading:
         ------
         RejectedValueError: when the value is not a valid message of this type.
         """
+        self.undeclared.clear()
         try:
             message = self._class.FromString(content)
         except DecodeError as error:
@@ -136,10 +139,18 @@ _KIND_NAMES = {
 }
 
 
-def _message_conversion(message: Descriptor) -> Callable[[Message], dict[str, Any]]:
-    """Create the conversion of a message into its fields. A field with presence that was not sent is None."""
+def _message_conversion(message: Descriptor, undeclared: list[str], path: str) -> Callable[[Message], dict[str, Any]]:
+    """Create the conversion of a message into its fields. A field with presence that was not sent is None.
+
+    undeclared: takes the numbers of fields that the message does not have, behind the path to it.
+    """
     fields = [
-        (field.name, field.has_presence and not field.is_repeated, _field_conversion(field)) for field in message.fields
+        (
+            field.name,
+            field.has_presence and not field.is_repeated,
+            _field_conversion(field, undeclared, f"{path}{field.name}."),
+        )
+        for field in message.fields
     ]
     numbers = frozenset(message.fields_by_number)
 
@@ -148,6 +159,7 @@ def _message_conversion(message: Descriptor) -> Callable[[Message], dict[str, An
         for number in (unknown[index].field_number for index in range(len(unknown))):
             if number in numbers:
                 raise ValueError(f"{message.fields_by_number[number].name} ({number}) was sent as another type")
+            undeclared.append(f"{path}{number}")
         return {
             name: None if can_be_absent and not of.HasField(name) else convert_field(getattr(of, name))
             for name, can_be_absent, convert_field in fields
@@ -156,15 +168,15 @@ def _message_conversion(message: Descriptor) -> Callable[[Message], dict[str, An
     return convert
 
 
-def _field_conversion(field: FieldDescriptor) -> Conversion:
+def _field_conversion(field: FieldDescriptor, undeclared: list[str], path: str) -> Conversion:
     if (entry := map_entry(field)) is not None:
-        value = _single_conversion(entry.fields_by_name["value"])
+        value = _single_conversion(entry.fields_by_name["value"], undeclared, path)
         return lambda pairs: [(key, value(pairs[key])) for key in pairs]
-    single = _single_conversion(field)
+    single = _single_conversion(field, undeclared, path)
     return (lambda values: [single(value) for value in values]) if field.is_repeated else single
 
 
-def _single_conversion(field: FieldDescriptor) -> Conversion:
+def _single_conversion(field: FieldDescriptor, undeclared: list[str], path: str) -> Conversion:
     message, enum = field.message_type, field.enum_type
     if enum is not None:
         names = {number: value.name for number, value in enum.values_by_number.items()}
@@ -175,7 +187,7 @@ def _single_conversion(field: FieldDescriptor) -> Conversion:
         return _instant
     if message.full_name in WRAPPERS:
         return lambda wrapper: wrapper.value
-    return _message_conversion(message)
+    return _message_conversion(message, undeclared, path)
 
 
 def _instant(timestamp: Any) -> Any:

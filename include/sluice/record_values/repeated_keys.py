@@ -18,6 +18,7 @@ _ESCAPED_MARK = rb"\u0022"
 """A quotation mark within a text that is written without one."""
 
 _encoder = msgspec.json.Encoder()
+_decode = msgspec.json.Decoder().decode
 _Objects = list[tuple[str, Any]]
 
 
@@ -25,37 +26,52 @@ class _RepeatedKeyError(ValueError):
     """A key is there twice."""
 
 
-def repeated_keys(values: Sequence[bytes], decoded: Sequence[Any]) -> dict[int, str]:
-    """Find the values in which an object has a key twice.
+def has_other_keys(values: Sequence[bytes], decoded: Sequence[Any]) -> bool:
+    """Whether some of the values have keys that are not declared, or that are there twice.
 
     Parameters
     ----------
     values: JSON texts. decoded: what msgspec has decoded of each, without the fields that were not sent.
+    """
+    text = b"".join(values)
+    return _ESCAPED_MARK in text or text.count(_MARK) != _encoder.encode_lines(decoded).count(_MARK)
+
+
+def repeated_keys(values: Sequence[bytes], whole: Sequence[Any] | None) -> dict[int, str]:
+    """Find the values in which an object has a key twice.
+
+    Parameters
+    ----------
+    values: JSON texts. whole: what `whole_objects` makes of them.
 
     Returns
     -------
     The repeated key, by the index of the value.
     """
     text = b"".join(values)
-    if _ESCAPED_MARK not in text:
-        marks = text.count(_MARK)
-        if marks == _encoder.encode_lines(decoded).count(_MARK) or marks == _marks_of_whole(values):
-            return {}
-    found = ((index, _repeated_key(value)) for index, value in enumerate(values))
-    return {index: key for index, key in found if key is not None}
+    if (
+        _ESCAPED_MARK not in text
+        and whole is not None
+        and text.count(_MARK) == _encoder.encode_lines(whole).count(_MARK)
+    ):
+        return {}
+    suspects = [index for index, value in enumerate(values) if whole is None or not _has_all_marks(value, whole[index])]
+    return {index: key for index in suspects if (key := _repeated_key(values[index])) is not None}
 
 
-def _marks_of_whole(values: Sequence[bytes]) -> int | None:
-    """The marks of all values when they are decoded and written whole; None when one cannot be."""
+def _has_all_marks(value: bytes, whole: Any) -> bool:
+    return _ESCAPED_MARK not in value and value.count(_MARK) == _encoder.encode(whole).count(_MARK)
+
+
+def whole_objects(values: Sequence[bytes]) -> list[Any] | None:
+    """The values with all their fields; None when one has a number that no Python number holds."""
     try:
-        return _encoder.encode_lines([msgspec.json.decode(value) for value in values]).count(_MARK)
-    except msgspec.DecodeError:  # a number that no Python number holds, in a field that is not declared
+        return [_decode(value) for value in values]
+    except msgspec.DecodeError:
         return None
 
 
 def _repeated_key(value: bytes) -> str | None:
-    if _ESCAPED_MARK not in value and value.count(_MARK) == _marks_of_whole([value]):
-        return None
     try:
         json.loads(value, object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str)
     except _RepeatedKeyError as error:

@@ -11,6 +11,7 @@ from sluice.declarations.schemas.schema_files import columns_of_json
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
 from sluice.errors import RegistryError, UsageError
 from sluice.record_values.registry import schema_of_subject
+from sluice.record_values.rejected_value import DecodingLimits
 from sluice.record_values.schemas import SchemaText, ValueSchema
 from sluice.settings import SchemaRegistryConnection, Settings
 
@@ -36,7 +37,16 @@ def resolve_values(value: ValueDeclaration, *, folder: Path, settings: Settings)
     reader = _of_file(value, folder)
     if value.subject is not None and registry is not None:
         columns, reader = _of_subject(value, value.subject, registry)
-    return ValueSchema(format=value.format, columns=columns, reader=reader, message=value.message, registry=registry)
+    limits = DecodingLimits(seconds=value.decoding_timeout.total_seconds(), tries=value.decoding_tries)
+    return ValueSchema(
+        format=value.format,
+        columns=columns,
+        reader=reader,
+        message=value.message,
+        registry=registry,
+        limits=limits,
+        on_unknown_field=value.on_unknown_field,
+    )
 
 
 def _of_file(value: ValueDeclaration, folder: Path) -> SchemaText | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from sluice.declarations.value_declaration import Column
+from sluice.declarations.value_declaration import Column, UnknownFieldPolicy
+from sluice.record_values.rejected_value import DecodingLimits
 from sluice.settings import SchemaRegistryConnection
 
 ValueFormat = Literal["json", "avro", "protobuf"]
@@ -39,6 +40,8 @@ class ValueSchema:
     reader: the schema that the columns were derived from; None when it is not of the same format.
     message: the name of a Protobuf message; None for the first of the schema.
     registry: the registry of the schemas that values name by id; None when values carry no id.
+    limits: what the decoding of a value may cost.
+    on_unknown_field: what becomes of a value that has a field without a column.
     """
 
     format: ValueFormat
@@ -46,3 +49,10 @@ class ValueSchema:
     reader: SchemaText | None = None
     message: str | None = None
     registry: SchemaRegistryConnection | None = None
+    limits: DecodingLimits = field(default_factory=DecodingLimits)
+    on_unknown_field: UnknownFieldPolicy = "ignore"
+
+    @property
+    def rejects_undeclared(self) -> bool:
+        """Whether a value is rejected for such a field, by which a stream may also be stopped."""
+        return self.on_unknown_field != "ignore"

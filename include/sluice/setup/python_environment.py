@@ -18,6 +18,8 @@ import urllib.error
 import urllib.request
 import zipfile
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,7 @@ def environment_stamp(root: Path) -> str:
 
 
 def provide_uv(root: Path, *, cache: Path, progress: Progress) -> Path:
-    """The pinned uv, fetched into the cache unless it is there.
+    """The pinned uv. Its wheel is fetched into the cache unless it is there, and verified each time.
 
     Raises
     ------
@@ -90,25 +92,34 @@ def provide_uv(root: Path, *, cache: Path, progress: Progress) -> Path:
     """
     wheel = choose_uv_wheel((root / "uv.lock").read_text(), machine=_machine())
     program = cache / "uv" / wheel.version / "uv"
-    if program.is_file():
+    kept = program.with_name(wheel.url.rpartition("/")[2])
+    if kept.is_file() and (content := kept.read_bytes()) and _is_the_locked_one(content, wheel):
+        _unpack(content, program=program, kept=kept)
         return program
     progress.report(f"Fetching uv {wheel.version}")
     content = _fetch(wheel)
-    if hashlib.sha256(content).hexdigest() != wheel.sha256:
+    if not _is_the_locked_one(content, wheel):
         raise PrerequisiteError(f"The file that was fetched as uv {wheel.version} is not the one that uv.lock names.")
-    _unpack(content, program=program)
+    _unpack(content, program=program, kept=kept)
     return program
 
 
-def _unpack(wheel: bytes, *, program: Path) -> None:
-    """Install the program of a wheel, completely or not at all."""
+def _is_the_locked_one(content: bytes, wheel: UvWheel) -> bool:
+    return hashlib.sha256(content).hexdigest() == wheel.sha256
+
+
+def _unpack(wheel: bytes, *, program: Path, kept: Path) -> None:
+    """Install the program of a wheel and keep the wheel, each completely or not at all; what is there already stays."""
     partial = program.with_name(f"uv.partial-{os.getpid()}")
     try:
         program.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-            partial.write_bytes(archive.read(next(name for name in archive.namelist() if name.endswith("/scripts/uv"))))
-        partial.chmod(0o755)
-        partial.replace(program)
+            content = archive.read(next(name for name in archive.namelist() if name.endswith("/scripts/uv")))
+        for file, wanted in ((kept, wheel), (program, content)):
+            if not file.is_file() or file.read_bytes() != wanted:
+                partial.write_bytes(wanted)
+                partial.chmod(0o755)
+                partial.replace(file)
     except OSError as error:
         raise PrerequisiteError(
             f"uv could not be put into {program.parent}: {error.strerror}.",
@@ -191,15 +202,27 @@ def _fetch(wheel: UvWheel) -> bytes:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """The certificates of the machine, or no verification on a machine without any (a bare Debian image).
+    """The certificates of the machine; on a machine without any (a bare Debian image), those that pip brings.
 
-    That is safe, because the fetched file must have the hash that the committed lock gives.
+    Raises
+    ------
+    PrerequisiteError: when there are none of either.
     """
-    context = ssl.create_default_context()
-    if not _has_certificates():
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    if _has_certificates():
+        return ssl.create_default_context()
+    bundle = find_spec("pip")
+    places = (Path(folder, "_vendor", "certifi", "cacert.pem") for folder in _folders_of(bundle))
+    certificates = next((place for place in places if place.is_file()), None)
+    if certificates is None:
+        raise PrerequisiteError(
+            "This machine has no certificates, so that no download can be verified.",
+            next_step="Install the package ca-certificates, or set SSL_CERT_FILE, then run the command again.",
+        )
+    return ssl.create_default_context(cafile=str(certificates))
+
+
+def _folders_of(package: ModuleSpec | None) -> list[str]:
+    return list(package.submodule_search_locations or ()) if package is not None else []
 
 
 def _has_certificates() -> bool:

@@ -29,6 +29,7 @@ Source: Iceberg's `StreamingOffset.START_OFFSET`.
 """
 
 _APPEND = "append"
+_REPLACE = "replace"
 _CHANGES = frozenset({"overwrite", "delete"})
 """Operations of pyiceberg.table.snapshots.Operation. The fourth, `replace`, rewrites files and changes no rows."""
 
@@ -64,6 +65,8 @@ class TableStep:
     appended_rows, appended_files: what the snapshot appended; both zero when it only rewrote or removed files.
     changed_rows: the rows that it added or removed in another way; such a reader does not receive them.
     committed_at_ms: milliseconds since 1970. parent_id: none for the first one. operation: in Iceberg's words.
+    appended_bytes: of the appended files.
+    total_rows, total_files, total_bytes: of the whole table at the snapshot; none where its summary does not say.
     """
 
     snapshot_id: int
@@ -73,11 +76,25 @@ class TableStep:
     committed_at_ms: int = 0
     parent_id: int | None = None
     operation: str = _APPEND
+    appended_bytes: int = 0
+    total_rows: int | None = None
+    total_files: int | None = None
+    total_bytes: int | None = None
 
     @property
     def is_append(self) -> bool:
         """Whether it appended rows and did nothing else."""
         return self.operation == _APPEND
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether every row of the snapshot before it is still in the table: it appended, or rewrote files only."""
+        return self.operation in (_APPEND, _REPLACE)
+
+    def is_read_by(self, offset: StreamOffset) -> bool:
+        """Whether a reader at an offset of this snapshot has read all that it reads of it."""
+        files = self.total_files if offset.scan_all_files else self.appended_files
+        return files is not None and offset.position >= files
 
     @property
     def committed_at(self) -> datetime:
@@ -102,7 +119,7 @@ def history_of(table: Table) -> Iterator[TableStep]:
 def step_of(snapshot: Snapshot) -> TableStep:
     """What a reader of appended rows needs of a snapshot."""
     summary = snapshot.summary
-    operation = summary.operation.value if summary is not None else "replace"
+    operation = summary.operation.value if summary is not None else "unknown"
     counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
     appended = counts if operation == _APPEND else {}
     changed = counts if operation in _CHANGES else {}
@@ -114,7 +131,15 @@ def step_of(snapshot: Snapshot) -> TableStep:
         committed_at_ms=snapshot.timestamp_ms,
         parent_id=snapshot.parent_snapshot_id,
         operation=operation,
+        appended_bytes=int(appended.get("added-files-size", 0)),
+        total_rows=_number(counts, "total-records"),
+        total_files=_number(counts, "total-data-files"),
+        total_bytes=_number(counts, "total-files-size"),
     )
+
+
+def _number(counts: Mapping[str, Any], key: str) -> int | None:
+    return int(counts[key]) if key in counts else None
 
 
 def snapshot_of(offset: object) -> int | None:
@@ -150,8 +175,8 @@ def stream_offset_of(offset: object) -> StreamOffset | None:
     )
 
 
-def first_offsets(checkpoint: CheckpointFiles) -> Mapping[int, int]:
-    """The snapshot id in the first offset of every Iceberg source, by the source's number.
+def first_offsets(checkpoint: CheckpointFiles) -> Mapping[int, StreamOffset]:
+    """The first offset of every Iceberg source, by the source's number.
 
     Raises
     ------
@@ -160,7 +185,7 @@ def first_offsets(checkpoint: CheckpointFiles) -> Mapping[int, int]:
     found = {}
     for seen in checkpoint.list_files("sources"):
         match = _FIRST_OFFSET.fullmatch(seen.path)
-        snapshot_id = snapshot_of(checkpoint.read_text(seen.path)) if match else None
-        if match and snapshot_id is not None:
-            found[int(match[1])] = snapshot_id
+        offset = stream_offset_of(checkpoint.read_text(seen.path)) if match else None
+        if match and offset is not None:
+            found[int(match[1])] = offset
     return dict(sorted(found.items()))

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from sluice.settings import KafkaConnection
 
+ClientSettings = dict[str, str | int | float | bool]
+"""What a confluent-kafka client is made with."""
+
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -30,7 +33,7 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items() if value is not None}
 
 
-def client_settings(connection: KafkaConnection) -> dict[str, str]:
+def client_settings(connection: KafkaConnection) -> ClientSettings:
     """The connection settings of a confluent-kafka client."""
     certificate = _text(connection.client_certificate_file)
     settings = {

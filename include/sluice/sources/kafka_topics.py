@@ -8,21 +8,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # OffsetSpec is documented, and left out of its types
     AdminClient,
     OffsetSpec,
 )
 
 from sluice.declarations.source_declarations import KafkaSource
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, SourceRefusedError
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.unread_input import PartitionBounds
 
 ANSWER_SECONDS = 5.0
 """Timeout of a request. A reachable broker answers within milliseconds."""
+
+_REFUSALS = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # librdkafka's own word for the same
+    }
+)
+"""What Kafka answers to a user that may not read."""
 
 _ERRORS_ONLY = 2
 """librdkafka's log level: otherwise it writes each failed attempt to stderr, which the error message repeats."""
@@ -31,7 +42,7 @@ _ERRORS_ONLY = 2
 class KafkaTopics:
     """The topics of one cluster. The client connects with the first request.
 
-    Every method raises a LakehouseError when the cluster does not answer.
+    Every method raises a LakehouseError when the cluster does not answer, and a SourceRefusedError when it refuses.
 
     Parameters
     ----------
@@ -81,6 +92,18 @@ class KafkaTopics:
         """
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # as above
 
+    def offsets_since(
+        self, partitions: Mapping[str, Iterable[int]], instant: datetime
+    ) -> Mapping[str, Mapping[int, int]]:
+        """The offset of the first record since a time in each partition, by topic and partition; -1 where none is.
+
+        Parameters
+        ----------
+        partitions: the partition numbers by topic.
+        """
+        spec = OffsetSpec.for_timestamp(round(instant.timestamp() * 1000))
+        return self._offsets(partitions, spec)
+
     def _offsets(
         self, partitions: Mapping[str, Iterable[int]], spec: OffsetSpec, *, level: IsolationLevel | None = None
     ) -> dict[str, dict[int, int]]:
@@ -98,4 +121,6 @@ class KafkaTopics:
         try:
             yield
         except KafkaException as error:
+            if error.args[0].code() in _REFUSALS:
+                raise SourceRefusedError(f"Kafka at {self._servers} refuses: {error.args[0].str()}.") from error
             raise LakehouseError(f"Kafka at {self._servers} does not answer: {error.args[0].str()}.") from error

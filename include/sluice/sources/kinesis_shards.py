@@ -9,15 +9,19 @@ Source: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from sluice.errors import LakehouseError
+from sluice.sources.kpl_aggregates import records_of_aggregate
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
+    from mypy_boto3_kinesis.type_defs import ShardTypeDef
 
     from sluice.settings import KinesisConnection
 
@@ -26,8 +30,10 @@ AT_TIMESTAMP = "AT_TIMESTAMP:"
 """Followed by milliseconds since 1970: the start of a new checkpoint that does not begin with the oldest record."""
 
 ENDED = "ENDED:"
-"""Followed by the last sequence number, if any: the shard is closed and has been read to its end."""
+"""Followed by the last sequence number, or by where its reader began if it had no record since: the shard is closed and
+has been read to its end."""
 
+_LARGEST_HASH_KEY = 2**128 - 1
 _RECORDS_OF_A_REQUEST = 1000
 _PAUSE_SECONDS = 0.25
 """The pause after a request that returned no records: Kinesis allows five requests per second and shard."""
@@ -35,7 +41,10 @@ _PAUSE_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisRecord:
-    """A record. arrived_at: the approximate time at which Kinesis received it."""
+    """A record. arrived_at: the approximate time at which Kinesis received it.
+
+    sequence_number: of a record that a producer packed with others into one, that one's, a colon, and its place in it.
+    """
 
     shard: str
     sequence_number: str
@@ -58,6 +67,7 @@ class KinesisShards:
         self._client = client
         self._stream = stream
         self._pause = pause
+        self._hash_keys: Mapping[str, tuple[int, int]] | None = None
 
     def beginning(self, position: str) -> dict[str, str]:
         """The start of a reader: this position in every shard whose parents no longer exist."""
@@ -65,10 +75,10 @@ class KinesisShards:
         return {shard: position for shard, above in parents.items() if not above}
 
     def advanced(self, positions: Mapping[str, str], *, most_records: int | None) -> dict[str, str]:
-        """The positions after the newest records, or after `most_records` records.
+        """The positions after the newest records, or after `most_records` records, of which each shard has its share.
 
-        After the end of a closed shard, its children are read from their oldest record. Ended shards are removed from
-        the positions once Kinesis no longer lists them.
+        After the end of a closed shard, its children are read from their oldest record, or from the time at which the
+        reader began. Ended shards are removed from the positions once Kinesis no longer lists them.
 
         Raises
         ------
@@ -76,20 +86,31 @@ class KinesisShards:
         """
         reached = dict(positions)
         left = most_records
-        waiting = [shard for shard in sorted(reached) if not reached[shard].startswith(ENDED)]
+        waiting = _in_turn(reached)
         while waiting and left != 0:
-            shard = waiting.pop(0)
-            for record in self._records(shard, reached[shard], on_end=reached.__setitem__, at_most=left):
-                reached[shard] = record.sequence_number
-                left = None if left is None else left - 1
-                if left == 0:
-                    break
-            if reached[shard].startswith(ENDED):
-                waiting += self._add_children(reached)
+            share = None if left is None else max(1, left // len(waiting))
+            asked, behind = (waiting, []) if left is None else (waiting[:left], waiting[left:])
+            for shard in asked:
+                taken = self._advance(shard, reached, at_most=share)
+                left = None if left is None else left - taken
+                if reached[shard].startswith(ENDED):
+                    behind += self._add_children(reached)
+                elif taken == share:
+                    behind.append(shard)
+            waiting = behind
         return self._without_removed(reached)
 
+    def _advance(self, shard: str, reached: dict[str, str], *, at_most: int | None) -> int:
+        """Move the position of a shard. Returns by how many records."""
+        taken = 0
+        records = self._records(shard, reached[shard], on_end=reached.__setitem__, at_most=at_most)
+        for record in islice(records, at_most):
+            reached[shard] = record.sequence_number
+            taken += 1
+        return taken
+
     def records_between(self, shard: str, *, start: str, end: str) -> Iterator[KinesisRecord]:
-        """The records of a shard after `start`, up to and including `end`.
+        """The records of a shard after `start`, up to and including `end`; those of an aggregate one by one.
 
         Raises
         ------
@@ -101,14 +122,19 @@ class KinesisShards:
         for record in self._records(shard, start, on_end=lambda _shard, _position: None, at_most=None):
             if int(record.sequence_number) > int(last):
                 return
-            yield record
+            yield from self._taken_apart(record)
             if record.sequence_number == last:
                 return
 
     def _records(
         self, shard: str, position: str, *, on_end: Callable[[str, str], None], at_most: int | None
     ) -> Iterator[KinesisRecord]:
-        """The records from a position to the newest. on_end: called with a shard that has ended and its position."""
+        """The records from a position to the newest. on_end: called with a shard that has ended and its position.
+
+        Under steady traffic there is always a newer record: the second answer that reaches the newest one is the last.
+        After the first, a closed shard still has to say that it has ended.
+        """
+        was_newest = False
         limit = min(at_most or _RECORDS_OF_A_REQUEST, _RECORDS_OF_A_REQUEST)
         iterator = self._iterator(shard, position)
         while True:
@@ -122,12 +148,14 @@ class KinesisShards:
                 yield _record(shard, found)
             following = answer.get("NextShardIterator")
             if following is None:
-                on_end(shard, f"{ENDED}{position if position.isdigit() else ''}")
+                on_end(shard, f"{ENDED}{'' if position == TRIM_HORIZON else position}")
                 return
             iterator = following
-            if not answer["Records"]:
-                if answer.get("MillisBehindLatest", 0) == 0:
+            if answer.get("MillisBehindLatest", 0) == 0:
+                if was_newest or not answer["Records"]:
                     return
+                was_newest = True
+            elif not answer["Records"]:
                 self._pause(_PAUSE_SECONDS)
 
     def _iterator(self, shard: str, position: str) -> str:
@@ -157,8 +185,26 @@ class KinesisShards:
             for shard, above in parents.items()
             if shard not in reached and above and all(reached.get(one, "").startswith(ENDED) for one in above)
         ]
-        reached.update(dict.fromkeys(begun, TRIM_HORIZON))
+        reached.update({shard: _start_of_child([reached[parent] for parent in parents[shard]]) for shard in begun})
         return begun
+
+    def _taken_apart(self, record: KinesisRecord) -> Iterator[KinesisRecord]:
+        """The records that a producer packed into one; a record that is none of these stays as it is."""
+        packed = records_of_aggregate(record.data)
+        if packed is None:
+            yield record
+            return
+        if self._hash_keys is None:
+            self._hash_keys = {
+                shard["ShardId"]: (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+                for shard in self._listed()
+                if (keys := shard["HashKeyRange"])
+            }
+        first, last = self._hash_keys.get(record.shard, (0, _LARGEST_HASH_KEY))
+        for place, one in enumerate(packed):
+            if first <= one.hash_key <= last:
+                number = f"{record.sequence_number}:{place}"
+                yield replace(record, sequence_number=number, partition_key=one.partition_key, data=one.data)
 
     def _without_removed(self, reached: dict[str, str]) -> dict[str, str]:
         if not any(position.startswith(ENDED) for position in reached.values()):
@@ -168,11 +214,7 @@ class KinesisShards:
 
     def _parents(self) -> dict[str, tuple[str, ...]]:
         """The parents of every listed shard that are listed themselves."""
-        shards = [
-            shard
-            for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream)
-            for shard in page["Shards"]
-        ]
+        shards = self._listed()
         listed = {shard["ShardId"] for shard in shards}
         return {
             shard["ShardId"]: tuple(
@@ -182,6 +224,25 @@ class KinesisShards:
             )
             for shard in shards
         }
+
+    def _listed(self) -> list[ShardTypeDef]:
+        pages = self._client.get_paginator("list_shards").paginate(StreamName=self._stream)
+        return [shard for page in pages for shard in page["Shards"]]
+
+
+def _in_turn(positions: Mapping[str, str]) -> list[str]:
+    """The shards that have not ended. Which one is first changes whenever the positions do: a limit below the number of
+    shards starves none."""
+    shards = sorted(shard for shard, position in positions.items() if not position.startswith(ENDED))
+    first = crc32(repr(sorted(positions.items())).encode()) % max(1, len(shards))
+    return shards[first:] + shards[:first]
+
+
+def _start_of_child(parents: Sequence[str]) -> str:
+    """Where a shard is begun after its parents. A parent without a record since the reader began may have been closed
+    before, so that its child has older records."""
+    ends = (position.removeprefix(ENDED) for position in parents)
+    return next((end for end in ends if end.startswith(AT_TIMESTAMP)), TRIM_HORIZON)
 
 
 def _record(shard: str, found: Mapping[str, Any]) -> KinesisRecord:

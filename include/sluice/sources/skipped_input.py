@@ -5,11 +5,26 @@ Pure functions of offsets and of what the sources hold; `skipped_input_watch` re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from sluice.sources.iceberg_positions import TableStep, snapshot_of
+from sluice.sources.iceberg_positions import StreamOffset, TableStep, snapshot_of, stream_offset_of
+
+
+def declared_offsets(starting: object) -> Mapping[str, Mapping[str, int]] | None:
+    """The offsets at which a first batch is declared to start, as Spark writes them; none when no offsets are declared.
+
+    Parameters
+    ----------
+    starting: of a Kafka input. A negative offset is an end of its partition, from which nothing is lost.
+    """
+    if not isinstance(starting, Mapping):
+        return None
+    return {
+        topic: {str(partition): offset if offset >= 0 else sys.maxsize for partition, offset in partitions.items()}
+        for topic, partitions in starting.items()
+    }
 
 
 def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]]) -> Mapping[str, int]:
@@ -21,7 +36,7 @@ def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]
     Parameters
     ----------
     start, end: the batch's offsets as Spark's Kafka source writes them: topic → partition → next offset. `start` is
-        None for the first batch, which begins with the records that exist.
+        None for a first batch that begins with the records that exist.
     firsts: the offset of the first record of each partition when the batch began, by topic.
 
     Returns
@@ -42,7 +57,7 @@ def lost_offsets(start: Any, end: Any, *, firsts: Mapping[str, Mapping[int, int]
 
 
 def skipped_rows(
-    start: Any, end: Any, *, history: Sequence[TableStep], begins_at: datetime | None = None
+    start: Any, end: Any, *, history: Sequence[TableStep], first: StreamOffset | None = None
 ) -> Mapping[str, int]:
     """Count the rows of skipped snapshots between two offsets of a reader of appended rows.
 
@@ -50,18 +65,23 @@ def skipped_rows(
     ----------
     start, end: the batch's offsets as Iceberg's source writes them. `start` is None for the first batch.
     history: the snapshots of the table, newest first; see `history_of`.
-    begins_at: the time at which the first batch begins; None when it begins with the oldest snapshot.
+    first: where the first batch starts; None when that is unknown, and it starts with the oldest snapshot.
 
     Returns
     -------
     The rows that each skipped snapshot added or removed, by `snapshot <id>`, only for snapshots with such rows.
     """
     skipped = {}
-    begins_after, is_read = snapshot_of(start), False
+    begins_at = first if start is None else stream_offset_of(start)
+    includes_start = start is None and first is not None and first.position == 0 and not first.scan_all_files
+    is_read = False
     for step in history:
         is_read = is_read or step.snapshot_id == snapshot_of(end)
-        if step.snapshot_id == begins_after or (start is None and begins_at is not None and step.is_before(begins_at)):
+        is_start = begins_at is not None and step.snapshot_id == begins_at.snapshot_id
+        if is_start and not includes_start:
             break
         if is_read and step.changed_rows:
             skipped[f"snapshot {step.snapshot_id}"] = step.changed_rows
+        if is_start:
+            break
     return skipped

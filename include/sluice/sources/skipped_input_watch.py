@@ -7,17 +7,18 @@ stops the stream instead, and its source is not observed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
-from sluice.errors import LakehouseError, SettingsError
+from sluice.errors import CheckpointError, LakehouseError, SettingsError
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.iceberg_positions import history_of
-from sluice.sources.skipped_input import lost_offsets, skipped_rows
+from sluice.sources.iceberg_positions import StreamOffset, first_offsets, history_of
+from sluice.sources.skipped_input import declared_offsets, lost_offsets, skipped_rows
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
 
@@ -39,10 +40,15 @@ class SkippedInputWatch:
     ----------
     declaration: the stream.
     settings: the connections and the catalog of the deployment.
+    checkpoint: its location. inputs: the input of each source of the query, in Spark's order.
     """
 
-    def __init__(self, declaration: StreamDeclaration, settings: Settings) -> None:
+    def __init__(
+        self, declaration: StreamDeclaration, settings: Settings, *, checkpoint: str, inputs: Sequence[str]
+    ) -> None:
         self._settings = settings
+        self._checkpoint = checkpoint
+        self._inputs = inputs
         sources = {name: given.declared_source.source for name, given in declaration.inputs.items() if given.is_stream}
         self._topics = {
             name: source
@@ -84,8 +90,12 @@ class SkippedInputWatch:
     def _completed(self, batch: BatchObservation) -> BatchObservation:
         firsts = self._firsts.pop(batch.key.batch, {})
         lost = {
-            name: lost_offsets(batch.start_offsets.get(name), batch.end_offsets.get(name), firsts=firsts.get(name, {}))
-            for name in self._topics
+            name: lost_offsets(
+                batch.start_offsets.get(name) or declared_offsets(source.starting),
+                batch.end_offsets.get(name),
+                firsts=firsts.get(name, {}),
+            )
+            for name, source in self._topics.items()
         }
         skipped = {name: self._skipped_rows(source, batch, name) for name, source in self._tables.items()}
         found = {name: places for name, places in (lost | skipped).items() if places}
@@ -110,7 +120,16 @@ class SkippedInputWatch:
             return {}
         start, end = batch.start_offsets.get(name), batch.end_offsets.get(name)
         history = tuple(history_of(table)) if table is not None else ()
-        return skipped_rows(start, end, history=history, begins_at=source.from_timestamp)
+        first = self._first_offset(name) if start is None else None
+        return skipped_rows(start, end, history=history, first=first)
+
+    def _first_offset(self, name: str) -> StreamOffset | None:
+        try:
+            found = first_offsets(open_checkpoint_files(self._checkpoint, self._settings.object_store))
+        except CheckpointError as error:
+            _log.warning("where input %s began is unknown: %s", name, error)
+            return None
+        return found.get(self._inputs.index(name)) if name in self._inputs else None
 
     @cached_property
     def _catalog(self) -> Catalog:

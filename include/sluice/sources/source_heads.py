@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.errors import CheckpointError, LakehouseError
+from sluice.errors import CheckpointError, LakehouseError, SourceRefusedError
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.unread_input import unread_files, unread_records, unread_rows
+from sluice.sources.unread_input import is_at_end, steps_after, unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -64,7 +64,44 @@ class SourceHeads:
             files=sum(files) if files and not problems else None,
             undone=sum(known) if known else None,
             is_failure=any(lag.is_failure for lag in lags),
+            is_refused=any(lag.is_refused for lag in lags),
         )
+
+    def must_report(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> bool:
+        """Whether a run would have to report something though no row is unread: rows of a table were changed or removed
+        after the position of a reader that is declared to fail at that, or the position in a topic is not its end.
+
+        Parameters
+        ----------
+        declaration: the stream.
+        newest_batch: its newest recorded batch; None before the first.
+
+        Raises
+        ------
+        LakehouseError: when a source cannot be read.
+        """
+        for name, declared in declaration.inputs.items():
+            source = declared.declared_source.source
+            offset = newest_batch.end_offsets.get(name) if newest_batch is not None else None
+            if isinstance(source, KafkaSource) and not self._is_at_end(source, offset):
+                return True
+            if declared.is_stream and isinstance(source, IcebergSource) and self._fails_at(source, offset):
+                return True
+        return False
+
+    def _is_at_end(self, source: KafkaSource, offset: Any) -> bool:
+        topics = self._topics_of(source)
+        if topics is None:
+            return False
+        bounds = topics.bounds_of(topics.partitions_of(source), isolation=source.isolation)
+        return is_at_end(offset, topics=bounds)
+
+    def _fails_at(self, source: IcebergSource, offset: Any) -> bool:
+        from sluice.tables.declared_tables import require_table  # pyiceberg is slow to import
+
+        failing = {"overwrite": source.on_overwrite == "fail", "delete": source.on_delete == "fail"}
+        history = tuple(history_of(require_table(self._catalog, source.table)))
+        return any(failing.get(step.operation, False) for step in steps_after(offset, history=history))
 
     def _observe_input(
         self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None
@@ -80,15 +117,20 @@ class SourceHeads:
         return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is unknown")
 
     def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
+        topics, connection = self._topics_of(source), self._settings.connections.get(source.connection)
+        if topics is None or not isinstance(connection, KafkaConnection):
+            return _failed(f"the deployment has no Kafka connection {source.connection}")
+        return self._unless_unavailable(connection.bootstrap_servers, lambda: _observe_topics(topics, source, offset))
+
+    def _topics_of(self, source: KafkaSource) -> KafkaTopics | None:
         from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
 
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, KafkaConnection):
-            return _failed(f"the deployment has no Kafka connection {source.connection}")
+            return None
         if source.connection not in self._kafka:
             self._kafka[source.connection] = KafkaTopics(connection)
-        topics = self._kafka[source.connection]
-        return self._unless_unavailable(connection.bootstrap_servers, lambda: _observe_topics(topics, source, offset))
+        return self._kafka[source.connection]
 
     def _observe_files(self, source: FilesSource, newest_batch: BatchObservation | None) -> LagObservation:
         connection = self._settings.connections.get(source.connection)
@@ -115,8 +157,8 @@ class SourceHeads:
 
             table = load_table(self._catalog, source.table)
             if table is None:
-                return _failed(f"table {source.table} does not exist")
-            return unread_rows(offset, history=tuple(history_of(table)), after=source.from_timestamp)
+                return _refused(f"table {source.table} does not exist")
+            return unread_rows(offset, history=tuple(history_of(table)), starting=source.starting)
 
         return self._unless_unavailable(self._settings.catalog.uri, observe)
 
@@ -127,6 +169,8 @@ class SourceHeads:
             return unknown
         try:
             return observe()
+        except SourceRefusedError as error:
+            return _refused(error.message.rstrip("."))
         except LakehouseError as error:
             unknown = _failed(error.message.rstrip("."))
             self._unavailable[service] = (time.monotonic() + RETRY_AFTER_SECONDS, unknown)
@@ -144,9 +188,15 @@ def _failed(problem: str) -> LagObservation:
     return LagObservation(rows=None, problem=problem, is_failure=True)
 
 
+def _refused(problem: str) -> LagObservation:
+    """The lag at a source that answered, and is not there or may not be read."""
+    return LagObservation(rows=None, problem=problem, is_failure=True, is_refused=True)
+
+
 def _observe_topics(topics: KafkaTopics, source: KafkaSource, offset: Any) -> LagObservation:
     partitions = topics.partitions_of(source)
     if missing := sorted(set(source.topics or ()) - set(partitions)):
-        return _failed(f"Kafka has no topic {', '.join(missing)}")
+        # Kafka shows a user only the topics that it may see.
+        return _refused(f"Kafka has no topic {', '.join(missing)}, or the user of the connection may not see it")
     bounds = topics.bounds_of(partitions, isolation=source.isolation)
     return unread_records(offset, topics=bounds, from_the_beginning=source.starting == "earliest")

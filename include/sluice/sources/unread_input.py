@@ -10,14 +10,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.declarations.source_declarations import FilesSource
+from sluice.declarations.source_declarations import FilesSource, TableBeginning
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import ObjectStoreSettings
-from sluice.sources.iceberg_positions import TableStep, snapshot_of
+from sluice.sources.iceberg_positions import StreamOffset, TableStep, stream_offset_of
 
 BEFORE_ALL_SNAPSHOTS = -1
 """The snapshot id in the first offset of Iceberg's source when the table had no snapshot yet."""
@@ -61,34 +62,62 @@ def unread_records(
     )
 
 
-def unread_rows(offset: Any, *, history: Sequence[TableStep], after: datetime | None = None) -> LagObservation:
+def is_at_end(offset: Any, *, topics: Mapping[str, Mapping[int, PartitionBounds]]) -> bool:
+    """Whether a reader's position is the end of every partition: then nothing is unread, and nothing was lost before it
+    was read. offset, topics: as for `unread_records`.
+    """
+    ends = {topic: {str(number): bounds.end for number, bounds in found.items()} for topic, found in topics.items()}
+    return bool(offset == ends)
+
+
+def unread_rows(offset: Any, *, history: Sequence[TableStep], starting: TableBeginning = "table") -> LagObservation:
     """Count the appended rows of a table that a reader has not read.
 
     Parameters
     ----------
     offset: the reader's position: what Iceberg's source writes, parsed from JSON; None before its first batch.
     history: the snapshots of the table, newest first; see `history_of`.
-    after: the time after which a reader without a position begins; unset: it begins with the first snapshot.
+    starting: where a reader without a position begins, as declared.
     """
-    position = snapshot_of(offset)
+    at = stream_offset_of(offset)
+    if at is None:
+        return _unread_from_the_start(history, starting)
     rows = 0
     for step in history:
-        if step.snapshot_id == position:
-            return LagObservation(rows=rows + _unread_rows_of(step, read_files=int(offset["position"])))
-        is_skipped = position is None and after is not None and step.is_before(after)
-        rows += 0 if is_skipped else step.appended_rows
-    if position is None or position == BEFORE_ALL_SNAPSHOTS:
+        if step.snapshot_id == at.snapshot_id:
+            return LagObservation(rows=rows + _unread_rows_of(step, at))
+        rows += step.appended_rows
+    if at.snapshot_id == BEFORE_ALL_SNAPSHOTS:
         return LagObservation(rows=rows)
-    problem = f"its snapshot {position} is no longer in the table's history"
+    problem = f"its snapshot {at.snapshot_id} is no longer in the table's history"
     return LagObservation(rows=None, problem=problem, is_failure=True)
 
 
-def _unread_rows_of(step: TableStep, *, read_files: int) -> int:
-    """The unread rows of a snapshot after `read_files` of its files, assuming that its files are equally large."""
-    if step.appended_files == 0:
-        return 0
-    unread = max(0, step.appended_files - read_files)
-    return -(-step.appended_rows * unread // step.appended_files)
+def steps_after(offset: Any, *, history: Sequence[TableStep]) -> Sequence[TableStep]:
+    """The snapshots after a position, newest first; all of them without one. offset, history: as for `unread_rows`."""
+    at = stream_offset_of(offset)
+    return tuple(takewhile(lambda step: at is None or step.snapshot_id != at.snapshot_id, history))
+
+
+def _unread_from_the_start(history: Sequence[TableStep], starting: TableBeginning) -> LagObservation:
+    """The unread rows of a reader without a position."""
+    if isinstance(starting, datetime):
+        return LagObservation(rows=sum(step.appended_rows for step in history if not step.is_before(starting)))
+    if starting != "table":
+        return LagObservation(rows=None, problem="the stream begins after a snapshot and has not started yet")
+    held = history[0].total_rows if history else 0
+    return LagObservation(rows=held if held is not None else sum(step.appended_rows for step in history))
+
+
+def _unread_rows_of(step: TableStep, at: StreamOffset) -> int:
+    """The unread rows of a snapshot behind an offset in it, assuming that its files are equally large."""
+    files, rows = (
+        (step.total_files or 0, step.total_rows or 0)
+        if at.scan_all_files
+        else (step.appended_files, step.appended_rows)
+    )
+    unread = max(0, files - at.position)
+    return -(-rows * unread // files) if files else 0
 
 
 def unread_files(

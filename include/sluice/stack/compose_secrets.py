@@ -1,8 +1,8 @@
 """Generate the secrets of a stack, and write those of docker-compose.yaml.
 
 `python3 include/sluice/stack/compose_secrets.py` is run once, on a machine that may have nothing but Docker and Python,
-so this module imports the standard library only. An existing file is left as it is, since data that was protected with
-its secrets cannot be opened with others.
+so this module imports the standard library only. The secrets of an existing file stay as they are, since data that was
+protected with them cannot be opened with others; those that a later version has introduced are added.
 """
 
 import base64
@@ -10,6 +10,9 @@ import os
 import secrets
 import sys
 from pathlib import Path
+
+ADDED = frozenset({"KAFKA_PASSWORD"})
+"""What the stacks of earlier versions do not have. No stored data depends on it, so a new one can be added."""
 
 
 def compose_secrets() -> dict[str, str]:
@@ -23,6 +26,7 @@ def compose_secrets() -> dict[str, str]:
         "LEDGER_PASSWORD": secrets.token_urlsafe(24),
         "ACCESS_KEY_ID": f"sluice{secrets.token_hex(7)}",
         "SECRET_ACCESS_KEY": secrets.token_urlsafe(30),
+        "KAFKA_PASSWORD": secrets.token_urlsafe(24),
         "AIRFLOW_ADMIN_PASSWORD": secrets.token_urlsafe(12),
         "AIRFLOW_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "AIRFLOW_JWT_SECRET": secrets.token_urlsafe(64),
@@ -31,7 +35,7 @@ def compose_secrets() -> dict[str, str]:
 
 
 def write_secrets(path: Path) -> bool:
-    """Write the file, readable by its owner alone, unless it exists.
+    """Write the file, readable by its owner alone, or add what an existing one lacks.
 
     Parameters
     ----------
@@ -39,17 +43,23 @@ def write_secrets(path: Path) -> bool:
 
     Returns
     -------
-    Whether it was written.
+    Whether something was written.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        wanted = set(compose_secrets())
     except FileExistsError:
-        return False
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.writelines(f"{name}={value}\n" for name, value in compose_secrets().items())
-    return True
+        path.chmod(0o600)
+        text = path.read_text(encoding="utf-8")
+        wanted = set(ADDED) - {line.partition("=")[0] for line in text.splitlines()}
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        if wanted and not text.endswith("\n"):
+            os.write(handle, b"\n")
+    with os.fdopen(handle, "a", encoding="utf-8") as file:
+        file.writelines(f"{name}={value}\n" for name, value in compose_secrets().items() if name in wanted)
+    return bool(wanted)
 
 
 if __name__ == "__main__":
     ENV = Path(__file__).resolve().parents[3] / ".env"
-    sys.stdout.write(f"{ENV} was written.\n" if write_secrets(ENV) else f"{ENV} exists and was left as it is.\n")
+    sys.stdout.write(f"{ENV} was written.\n" if write_secrets(ENV) else f"{ENV} is complete and was left as it is.\n")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.stack.compose_secrets import compose_secrets
+from sluice.stack.compose_secrets import ADDED, compose_secrets
 from sluice.stack.folder import StackFolder, write_private
 
 AIRFLOW_USER = "admin"
+
+KAFKA_USER = "sluice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class Credentials:
     ledger_password: str
     access_key_id: str
     secret_access_key: str
+    kafka_password: str
     airflow_admin_password: str
     airflow_fernet_key: str
     airflow_jwt_secret: str
@@ -31,13 +35,18 @@ class Credentials:
         return "Credentials(…)"
 
 
+_ADDED = {name.lower() for name in ADDED}
+
+_NAMES = tuple(field.name for field in fields(Credentials))
+
+
 def generate_credentials() -> Credentials:
     """New credentials; all of them are safe inside a URL."""
     return Credentials(**{variable.lower(): secret for variable, secret in compose_secrets().items()})
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The credentials of a stack that has been started before.
+    """The credentials of a stack that has been started before; empty where only its next `up` adds one.
 
     Raises
     ------
@@ -45,7 +54,8 @@ def read_credentials(path: Path) -> Credentials:
     """
     try:
         values = json.loads(path.read_text())
-        return Credentials(**{field.name: str(values[field.name]) for field in fields(Credentials)})
+        added = dict.fromkeys(_ADDED, "")
+        return Credentials(**{name: str({**added, **values}[name]) for name in _NAMES})
     except FileNotFoundError as error:
         raise StackError(f"{path} does not exist.", next_step="Start the stack with `sluice stack up`.") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -68,6 +78,7 @@ def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
     StackError: when the credentials of existing data are missing or damaged.
     """
     if folder.credentials.exists():
+        _add_missing(folder.credentials)
         return read_credentials(folder.credentials)
     if not is_new:
         raise StackError(
@@ -75,8 +86,21 @@ def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
             next_step=f"Restore the file, or delete {folder.data} to start an empty stack.",
         )
     credentials = generate_credentials()
-    write_private(
-        folder.credentials,
-        json.dumps({f.name: getattr(credentials, f.name) for f in fields(Credentials)}, indent=2) + "\n",
-    )
+    _write(folder.credentials, {name: getattr(credentials, name) for name in _NAMES})
     return credentials
+
+
+def _add_missing(path: Path) -> None:
+    """Add the credentials that a later version of Sluice has introduced to a file that has all earlier ones."""
+    try:
+        values = json.loads(path.read_text())
+        missing = set(_NAMES) - set(values)
+    except (ValueError, TypeError):
+        return  # reading it reports the damage
+    if missing and missing <= _ADDED:
+        new = generate_credentials()
+        _write(path, {**values, **{name: getattr(new, name) for name in sorted(missing)}})
+
+
+def _write(path: Path, values: Mapping[str, str]) -> None:
+    write_private(path, json.dumps(dict(values), indent=2) + "\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sluice.errors import StackError
 from sluice.stack.airflow_settings import airflow_environment, database_url
+from sluice.stack.credentials import KAFKA_USER
 from sluice.stack.folder import StackFolder, write_private
 from sluice.stack.stack_plan import Command, StackPlan
 
@@ -62,6 +63,9 @@ def _program_environment(plan: StackPlan) -> dict[str, str]:
         # setproctitle, which Airflow uses, would overwrite the environment from which the marks are read.
         "SPT_NOENV": "1",
         "GX_ANALYTICS_ENABLED": "false",
+        # The files of a shuffle, and what Hadoop buffers before it uploads; their defaults lie in /tmp.
+        "SPARK_LOCAL_DIRS": str(plan.folder.scratch),
+        "LOCAL_DIRS": str(plan.folder.scratch),
     }
 
 
@@ -90,6 +94,10 @@ def _sluice_environment(plan: StackPlan, *, pipelines: str | None) -> dict[str, 
         "SLUICE_OBJECT_STORE__SECRET_ACCESS_KEY": secret.secret_access_key,
         "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__KIND": "kafka",
         "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__BOOTSTRAP_SERVERS": plan.address("kafka"),
+        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__SASL_MECHANISM": "PLAIN",
+        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__USERNAME": KAFKA_USER,
+        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__PASSWORD": secret.kafka_password,
         "SLUICE_CONNECTIONS__LANDING__KIND": "files",
         "SLUICE_CONNECTIONS__LANDING__ROOT": f"s3a://{LANDING_BUCKET}",
     }

@@ -12,6 +12,13 @@ from sluice.errors import StackError
 from sluice.settings import project_root
 
 _PRIVATE = 0o700
+_PRIVATE_FILE = 0o600
+
+_OTHERS = 0o077
+"""The permissions of other users."""
+
+_FIRST_FILES = frozenset({"lock", "bootstrap.json", "credentials.json"})
+"""A folder that holds one of them was made by Sluice, by an earlier version perhaps, which left it open."""
 
 MINIMUM_FREE_BYTES = 1024**3
 """A stack's own files take about 150 MB, the demo's data and logs a few hundred more. With less than this a service
@@ -55,6 +62,11 @@ class StackFolder:
         return self.data / "logs"
 
     @property
+    def scratch(self) -> Path:
+        """Where Spark keeps the files of its shuffles; emptied by `down`."""
+        return self.data / "tmp"
+
+    @property
     def lock(self) -> Path:
         """The file that the command which changes the stack holds a lock on."""
         return self.data / "lock"
@@ -64,9 +76,38 @@ class StackFolder:
         return self.logs / f"{service}.log"
 
     def create(self) -> None:
-        """Make the folders; only their user can read what lies in them."""
-        for folder in (self.data, self.records, self.logs):
+        """Make the folders, and close existing ones: only their user can enter them and read what lies in them.
+
+        Raises
+        ------
+        StackError: when the data folder belongs to another user, or holds other things than a stack and is open.
+        """
+        _require_own(self.data)
+        for folder in (self.data, self.records, self.logs, self.scratch):
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            folder.chmod(_PRIVATE)
+        for file in (self.environment, self.credentials):
+            if file.exists():
+                file.chmod(_PRIVATE_FILE)
+
+
+def _require_own(data: Path) -> None:
+    """Refuse a folder that closing would take from others: one of another user, or one with other people's files."""
+    if not data.exists():
+        return
+    seen = data.stat()
+    if seen.st_uid != os.geteuid():
+        raise StackError(
+            f"The stack's data folder {data} belongs to another user (uid {seen.st_uid}), who could change it.",
+            next_step="Set SLUICE_DATA to a folder of your own.",
+        )
+    names = {entry.name for entry in data.iterdir()}
+    if seen.st_mode & _OTHERS and names and not names & _FIRST_FILES:
+        raise StackError(
+            f"The stack's data folder {data} is open to other users (mode {seen.st_mode & 0o777:o}) and holds files "
+            "that are not a stack's.",
+            next_step=f"Set SLUICE_DATA to a new folder, or run `chmod 700 {data}` when all of it is yours alone.",
+        )
 
 
 def stack_folder() -> StackFolder:

@@ -19,6 +19,9 @@ _LONGEST_LOG_BYTES = 16 * 1024**2
 
 _POLL_SECONDS = 0.05
 
+_PRIVATE_FILES = 0o077
+"""Whatever a service or a driver that it starts creates, only its user can read: logs, shuffles, sockets in /tmp."""
+
 TREE_SECONDS = 4.0
 """How long the rest of a tree may take to end once its first process has been given up."""
 
@@ -59,6 +62,7 @@ def start_process(argv: Sequence[str], *, environment: Mapping[str, str], workin
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=_PRIVATE_FILES,
             )
     except OSError as error:
         raise StackError(f"{argv[0]} cannot be executed: {error}.") from error

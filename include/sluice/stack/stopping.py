@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ def down() -> DownReport:
         ended = end_stack(folder)
         for service in all_services().values():
             forget_service(service, folder)
+        shutil.rmtree(folder.scratch, ignore_errors=True)  # what killed drivers have left there
         _check_ports(listened)
     return DownReport(ended_processes=ended)
 

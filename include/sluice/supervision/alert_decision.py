@@ -4,6 +4,8 @@
 |--------------------------------------------------------------|----------------------------------|
 | stalled, late, crash looping, unable to follow its change    | at once                          |
 | undeclared, broken, of another mode than its run             | at once                          |
+| declared differently on several hosts                        | at once                          |
+| stopped by a paused DAG whose newest run failed              | at once                          |
 | silent, unknown, without its driver, to be started           | after a minute                   |
 | never started                                                | after a minute, once a person    |
 |                                                              | has unpaused its DAG             |

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.generations import find_generation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import newest_run
+from sluice.settings import Settings
+from sluice.supervision.observed_starts import observe_starts
+from sluice.supervision.reset_effects import describe_inputs
 from sluice.supervision.supervision_decision import SupervisionAction
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
@@ -32,8 +38,13 @@ class ControlPlan:
     steps: tuple[PlannedStep, ...]
 
 
-def plan_start(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: bool = True) -> ControlPlan:
     """What `start_stream` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    shows_command: whether the driver's command line is part of the plan. It needs what starts drivers to be installed
+        in this process.
 
     Raises
     ------
@@ -47,13 +58,28 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
         foreseen = plan_supervision(
             wanted, ledger=supervisor.ledger, launcher=supervisor.launcher, requested=DesiredState.RUNNING
         )
-        is_launch = foreseen.decision.action is SupervisionAction.LAUNCH
+        is_launch = shows_command and foreseen.decision.action is SupervisionAction.LAUNCH
         command = (
             supervisor.request_for(wanted, _planned_run(supervisor, wanted, foreseen)).command if is_launch else ()
         )
         sentence = f"{foreseen.decision.action.capitalize()}: {foreseen.decision.explanation}"
         steps.append(PlannedStep(sentence=sentence, command=command))
     return ControlPlan(verb="start", stream=wanted.name, steps=tuple(steps))
+
+
+def with_beginning(plan: ControlPlan, ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ControlPlan:
+    """A plan of a start, with what is read if it is the first one: where each input begins, and how much that is.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    generation = find_generation(ledger, wanted.name)
+    if generation is not None and newest_batch(ledger, wanted.name, generation=generation.generation) is not None:
+        return plan
+    observed = observe_starts(wanted.declaration, settings, now=database_time(ledger))
+    begins = tuple(PlannedStep(sentence=sentence) for sentence in describe_inputs(wanted.declaration, observed))
+    return replace(plan, steps=(*plan.steps, *begins))
 
 
 def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> ControlPlan:
@@ -102,8 +128,12 @@ def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     )
 
 
-def plan_restart(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
+def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: bool = True) -> ControlPlan:
     """What `restart_stream` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    shows_command: as `plan_start`.
 
     Raises
     ------
@@ -111,7 +141,7 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(supervisor.ledger, wanted.name)
-    started = plan_start(supervisor, wanted)
+    started = plan_start(supervisor, wanted, shows_command=shows_command)
     if run is None or not run.is_live:
         return ControlPlan(verb="restart", stream=wanted.name, steps=started.steps)
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"

@@ -5,7 +5,7 @@
 | unpaused | whatever        | the stream is suspended by a paused DAG        | RESUME  | a person unpaused it         |
 | unpaused | whatever        | else                                           | NOTHING |                              |
 | paused   | unpaused        | its newest DAG run failed, or it was given up  | NOTHING | Airflow paused it, no person |
-| paused   | unpaused        | a person has started the stream since that look| NOTHING | which came last is unknown   |
+| paused   | unpaused        | a person has started the stream since that look| IGNORE  | which came last is unknown   |
 | paused   | unpaused        | else                                           | SUSPEND | a person paused it           |
 | paused   | paused, unknown | whatever                                       | NOTHING | nothing has changed          |
 
@@ -26,6 +26,7 @@ class PauseEffect(StrEnum):
 
     SUSPEND = "suspend"
     RESUME = "resume"
+    IGNORE = "ignore"
     NOTHING = "nothing"
 
 
@@ -49,10 +50,12 @@ def decide_about_pause(
     if not dag.is_paused:
         return PauseEffect.RESUME if is_suspended else PauseEffect.NOTHING
     was_unpaused = known is not None and known.airflow == dag.airflow and not known.is_paused
-    # A stream that a person started must not go down silently; one that runs beside a paused DAG is seen.
+    is_by_person = was_unpaused and not dag.has_failed and not is_given_up
+    if not is_by_person or is_suspended:
+        return PauseEffect.NOTHING
+    # A stream that a person started must not go down silently; that it runs beside a paused DAG is an event.
     is_older = known is not None and started_at is not None and started_at > known.observed_at
-    is_by_person = was_unpaused and not dag.has_failed and not is_given_up and not is_older
-    return PauseEffect.SUSPEND if is_by_person and not is_suspended else PauseEffect.NOTHING
+    return PauseEffect.IGNORE if is_older else PauseEffect.SUSPEND
 
 
 def is_news(dag: DagObservation, known: DagPause | None) -> bool:

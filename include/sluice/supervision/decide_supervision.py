@@ -26,6 +26,7 @@ The rules for a stream without a live run are in this module, those for a live r
 | running | live       | alive       | no heartbeat yet             | ADOPT         | STARTING               |
 | running | live       | alive, ?    | heard, declaration changed   | REPLACE       | DECLARATION_CHANGED    |
 | running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED         |
+| running | live       | alive, ?    | heard, changed back and forth| ADOPT         | FILES_DIFFER           |
 | running | live       | alive, ?    | heard lately                 | ADOPT         | HEARTBEAT_FRESH        |
 | running | live       | alive       | silent for long              | ADOPT         | HEARTBEAT_OVERDUE      |
 | running | live       | queued      | never heard, for long        | WAIT          | AWAITS_CLUSTER         |
@@ -78,7 +79,7 @@ def decide_supervision(
     if run is not None and run.is_live:
         decided = decide_about_live_run(seen, run, now)
         is_changed = run.declaration_digest != digest and decided.reason is SupervisionReason.HEARTBEAT_FRESH
-        return _decide_about_change(run, refused) if is_changed else decided
+        return _decide_about_change(run, refused, history) if is_changed else decided
     if seen.desired.effective_state is DesiredState.STOPPED:
         return decision(SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED, _stopped_text(seen))
     if refused:
@@ -86,10 +87,17 @@ def decide_supervision(
     return _decide_about_start(wanted, run, history, now)
 
 
-def _decide_about_change(run: RunObservation, refused: tuple[str, ...]) -> SupervisionDecision:
+def _decide_about_change(run: RunObservation, refused: tuple[str, ...], history: RestartHistory) -> SupervisionDecision:
     if refused:
         text = f"Run {run.run_id} goes on with its previous declaration. {_refusal(run.stream, refused)}"
         return decision(SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED, text, LOOK_AGAIN_AFTER)
+    if history.is_back_and_forth:
+        text = (
+            f"The declaration of {run.stream} was changed back and forth, and its run replaced each time: the hosts of "
+            f"Airflow probably hold different files. Run {run.run_id} goes on. Bring the same files to every host; "
+            f"`sluice stream restart {run.stream}` then follows them at once."
+        )
+        return decision(SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER, text, LOOK_AGAIN_AFTER)
     text = f"The declaration has changed since run {run.run_id} was started: it ends after its batch and is replaced."
     return decision(SupervisionAction.REPLACE, SupervisionReason.DECLARATION_CHANGED, text)
 

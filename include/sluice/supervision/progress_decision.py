@@ -2,9 +2,10 @@
 
 | the newest sample                   | and                                            | state       |
 |-------------------------------------|------------------------------------------------|-------------|
-| none so far                         |                                                | UNKNOWN     |
+| none so far                         | the run is young                               | UNKNOWN     |
 | of sources that cannot be observed  |                                                | UNKNOWN     |
-| too old                             | the reconciler takes none                      | UNOBSERVED  |
+| none for long, or too old           | the reconciler takes none                      | UNOBSERVED  |
+| a source is missing, or refuses     |                                                | UNOBSERVED  |
 | a source did not answer             | for longer than `UNANSWERED_FOR`               | UNOBSERVED  |
 | nothing unread                      |                                                | IDLE        |
 | something unread                    | no new batch for longer than the window        | STALLED     |
@@ -137,17 +138,19 @@ def judge_progress(
 def _unseen(run: RunObservation, samples: Sequence[ProgressSample], now: datetime) -> ProgressJudgement | None:
     """The judgement when too little is known of the sources; none when they were observed well enough."""
     newest = samples[0] if samples else None
-    if newest is None:
-        return _unknown("Its sources were not observed yet.")
-    unobserved = now - max(newest.observed_at, run.launched_at)
+    unobserved = now - max(newest.observed_at if newest is not None else run.launched_at, run.launched_at)
     if unobserved > SAMPLED_WITHIN:
         text = f"Its sources were not observed for {_duration(unobserved)}: see that the DAG stream_reconciler runs."
         return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=text)
+    if newest is None:
+        return _unknown("Its sources were not observed yet.")
     if now - newest.observed_at > SAMPLED_WITHIN:
         return _unknown("Its sources were not observed since its start.")
     known_at = next((sample.observed_at for sample in samples if sample.known_undone is not None), None)
     answered_at = next((sample.observed_at for sample in samples if not sample.is_failure), None)
     problem = newest.problem or "its sources did not answer"
+    if newest.is_refused:
+        return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=f"Its sources cannot be read: {problem}.")
     silent_for = now - max(at for at in (answered_at, run.launched_at) if at is not None)
     if newest.is_failure and silent_for > UNANSWERED_FOR:
         text = f"Its unread input is unknown for {_duration(silent_for)}: {problem}."

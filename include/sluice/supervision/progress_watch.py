@@ -7,14 +7,19 @@ driver.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import newest_batch, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
 from sluice.ledger.records.event import Actor, Event, EventAction
+from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import ProgressJudgement, judge_progress
@@ -55,8 +60,9 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
     newest = newest_batch(ledger, wanted.name, generation=run.generation)
     lag = heads.observe_lag(wanted.declaration, newest)
     record_progress_sample(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
-    judged = judge_run(ledger, wanted, run)
-    was_healthy = judge_run(ledger, wanted, run, samples_back=1).is_healthy
+    known = _known_of(ledger, wanted, run)
+    judged = known.judge()
+    was_healthy = known.judge(samples_back=1).is_healthy
     log = _log.info if judged.is_healthy else _log.warning
     log("stream=%s progress=%s %s", wanted.name, judged.state, judged.explanation)
     if judged.restarts:
@@ -76,28 +82,50 @@ def _event(stream: str, judged: ProgressJudgement) -> Event:
     )
 
 
-def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation, *, samples_back: int = 0) -> ProgressJudgement:
+def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation) -> ProgressJudgement:
     """Judge by the samples in the ledger. Nothing is observed or changed.
-
-    Parameters
-    ----------
-    samples_back: judge as of the sample so many before the newest one.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    samples = recent_progress_samples(ledger, wanted.name)[samples_back:]
-    now = samples[0].observed_at if samples_back and samples else database_time(ledger)
-    before = [one for one in recent_runs(ledger, wanted.name, limit=2) if one.run_id != run.run_id]
-    return judge_progress(
-        wanted.declaration,
-        run,
+    return _known_of(ledger, wanted, run).judge()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What the ledger knows of the progress of a run, read once."""
+
+    wanted: StreamDeclaration
+    run: RunObservation
+    previous_ended_because: str | None
+    batches: Sequence[BatchObservation]
+    samples: Sequence[ProgressSample]
+    now: datetime
+
+    def judge(self, *, samples_back: int = 0) -> ProgressJudgement:
+        """Judge as of the sample so many before the newest one."""
+        samples = self.samples[samples_back:]
+        return judge_progress(
+            self.wanted,
+            self.run,
+            batches=self.batches,
+            samples=samples,
+            ended_for_stall=self.previous_ended_because == BECAUSE_STALLED,
+            ended_for_lag=self.previous_ended_because == _BECAUSE_LATE,
+            now=samples[0].observed_at if samples_back and samples else self.now,
+        )
+
+
+def _known_of(ledger: Ledger, wanted: LoadedStream, run: RunObservation) -> _Known:
+    previous = [one for one in recent_runs(ledger, wanted.name, limit=2) if one.run_id != run.run_id]
+    return _Known(
+        wanted=wanted.declaration,
+        run=run,
+        previous_ended_because=previous[0].end_asked_because if previous else None,
         batches=recent_batches(ledger, wanted.name, limit=_BATCHES),
-        samples=samples,
-        ended_for_stall=bool(before) and before[0].end_asked_because == BECAUSE_STALLED,
-        ended_for_lag=bool(before) and before[0].end_asked_because == _BECAUSE_LATE,
-        now=now,
+        samples=recent_progress_samples(ledger, wanted.name),
+        now=database_time(ledger),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -22,10 +21,11 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
+from sluice.supervision.alert import Alert
 from sluice.supervision.alert_decision import is_alert_due
 from sluice.supervision.progress_watch import judge_seen
 from sluice.supervision.reconciler import look_after, note_pause
-from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous
+from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, with_its_dag
 from sluice.supervision.supervisor import Supervisor
 from sluice.supervision.undeclared_streams import MisfitRun, find_misfits, look_after_misfit
 
@@ -41,20 +41,6 @@ CONNECTIONS_SHARE = 0.8
 """Of the connections that the ledger's server allows; beyond it a person is alerted."""
 
 ObserveDag = Callable[[str], DagObservation | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """What a person is to look at.
-
-    reason: the state of the stream; empty when it could not be reconciled.
-    is_new: whether it was not reported before.
-    """
-
-    stream: str
-    sentence: str
-    reason: str = ""
-    is_new: bool = True
 
 
 def reconcile_all(
@@ -126,15 +112,16 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, dag: DagObservation
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
     log("stream=%s acted=%s reason=%s %s", stream.name, done.acted, decision.reason, decision.explanation)
-    health = health_of_continuous(decision, judge_seen(supervisor.ledger, stream, done.supervised.seen))
-    return _alert_of(supervisor, stream.name, health, dag)
+    progress = None if done.acted else done.progress
+    health = health_of_continuous(decision, progress or judge_seen(supervisor.ledger, stream, done.supervised.seen))
+    return _alert_of(supervisor, stream.name, with_its_dag(health, done.supervised.seen, dag), dag)
 
 
 def _look_after(supervisor: Supervisor, misfit: MisfitRun) -> Alert | None:
     """Report a run that fits no declaration, and end it where that is due."""
     desired = find_desired_state(supervisor.ledger, misfit.stream).effective_state
     if not misfit.run.is_live and desired is DesiredState.STOPPED:
-        clear_trouble(supervisor.ledger, misfit.stream)
+        clear_trouble(supervisor.ledger, misfit.stream, by=supervisor.launched_by)
         return None
     health = StreamHealth(state=StreamState(misfit.misfit), is_healthy=False, explanation=misfit.explanation)
     trouble = record_trouble(supervisor.ledger, misfit.stream, reason=health.state, explanation=health.explanation)
@@ -146,13 +133,13 @@ def _alert_of(supervisor: Supervisor, name: str, health: StreamHealth, dag: DagO
     """Record the health of a stream. Returns the alert when one is due."""
     ledger = supervisor.ledger
     if health.is_healthy:
-        clear_trouble(ledger, name)
+        clear_trouble(ledger, name, by=supervisor.launched_by)
         return None
     trouble = record_trouble(ledger, name, reason=health.state, explanation=health.explanation)
     if not is_alert_due(trouble, dag):
         return None
     if trouble.reported_at is None:
-        record_report(ledger, name)
+        record_report(ledger, trouble, by=supervisor.launched_by)
     return Alert(stream=name, sentence=health.explanation, reason=health.state, is_new=trouble.reported_at is None)
 
 
@@ -160,7 +147,7 @@ def _clear_others(supervisor: Supervisor, kept: Collection[str]) -> None:
     """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end."""
     for trouble in all_troubles(supervisor.ledger):
         if trouble.stream not in kept:
-            clear_trouble(supervisor.ledger, trouble.stream)
+            clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 
 def _connection_alerts(supervisor: Supervisor) -> list[Alert]:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
+from sluice.ledger.events import record_event
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.run import DesiredState
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
+from sluice.supervision.progress_decision import ProgressJudgement
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
@@ -38,6 +40,7 @@ class Reconciliation:
 
     acted: whether `supervise` was called. changed: what was noticed, a phrase each.
     alert: the sentence for a person when the stream has just become stalled or late; empty while it stays so.
+    progress: as it was judged before; unset when nothing was observed.
     """
 
     stream: str
@@ -45,6 +48,7 @@ class Reconciliation:
     acted: bool
     changed: tuple[str, ...] = ()
     alert: str = ""
+    progress: ProgressJudgement | None = None
 
 
 def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, dag: DagObservation | None) -> Reconciliation:
@@ -76,11 +80,12 @@ def look_after(supervisor: Supervisor, wanted: LoadedStream, *, is_known: bool) 
     LedgerError, LaunchError: as `reconcile`.
     """
     watched = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted)
+    judged = None if watched is None else watched.judgement
     alert = watched.judgement.explanation if watched is not None and watched.is_new_trouble else ""
     planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
     is_due = _is_due(planned, is_known=is_known)
     supervised = supervise(supervisor, wanted) if is_due else planned
-    return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, alert=alert)
+    return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, alert=alert, progress=judged)
 
 
 def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation) -> str:
@@ -111,6 +116,9 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     elif effect is PauseEffect.RESUME:
         event = _pause_event(supervisor, wanted.name, EventAction.RESUME, "dag_unpaused", _EFFECTS[effect])
         resume(ledger, wanted.name, event=event)
+    elif effect is PauseEffect.IGNORE:
+        text = _EFFECTS[effect]
+        record_event(ledger, _pause_event(supervisor, wanted.name, EventAction.IGNORE_PAUSE, "started_since", text))
     record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
     return _EFFECTS[effect]
 
@@ -118,6 +126,10 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
 _EFFECTS = {
     PauseEffect.SUSPEND: "its DAG was paused: the stream is to stop",
     PauseEffect.RESUME: "its DAG was unpaused: the stream is to run again",
+    PauseEffect.IGNORE: (
+        "its DAG is paused, and a person started the stream less than a minute before or after: it runs on. To stop "
+        "it, run `sluice stream stop`, or unpause the DAG, wait a minute, and pause it"
+    ),
     PauseEffect.NOTHING: "",
 }
 

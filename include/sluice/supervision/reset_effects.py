@@ -4,25 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.output_declaration import DeltaOutput, FilesOutput, KafkaOutput, OutputDeclaration
-from sluice.declarations.source_declarations import DeltaSource, FilesSource, IcebergSource, KafkaSource, KinesisSource
+from sluice.declarations.source_declarations import (
+    DeltaSource,
+    FilesSource,
+    IcebergSource,
+    KafkaSource,
+    KinesisSource,
+    SnapshotStart,
+)
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.supervision.observed_starts import ObservedStart
 
 _WHAT_COMES = "only what comes after that start; what came since the last batch is never read"
+_MEBIBYTE = 1024**2
 _TWICE = "what is read again is published again: earlier rows are there twice"
 _PARTLY = "what the input no longer contains is missing from the new ones"
 
 
-def describe_inputs(declaration: StreamDeclaration) -> Iterator[str]:
-    """A sentence for each input from which rows arrive: what the next start reads."""
+def describe_inputs(
+    declaration: StreamDeclaration, observed: Mapping[str, ObservedStart] = MappingProxyType({})
+) -> Iterator[str]:
+    """A sentence for each input from which rows arrive: what the next start reads.
+
+    Parameters
+    ----------
+    observed: the start of each Iceberg input, as far as it was observed.
+    """
     for name, declared in declaration.inputs.items():
         if declared.is_stream:
             source = declared.declared_source.source
             describe = _INPUTS.get(type(source), lambda _: _WHAT_COMES)
-            yield f"The next start reads from input {name}: {describe(source)}."
+            start = observed.get(name)
+            if start is not None and start.refusal:
+                yield f"The next start is refused because of input {name}: {start.refusal}."
+            else:
+                yield f"The next start reads from input {name}: {describe(source)}{_amount(start)}."
+
+
+def _amount(start: ObservedStart | None) -> str:
+    if start is None:
+        return ""
+    if start.amount is None or start.amount.rows is None:
+        return f"; how many rows they are is unknown{f': {start.problem}' if start.problem else ''}"
+    size = "" if start.amount.data_bytes is None else f" in {_size(start.amount.data_bytes)} of files"
+    whole = ", all of them in the first batch, whatever the input's limits" if start.amount.in_one_batch else ""
+    return f"; now these are {start.amount.rows:,} rows{size}{whole}"
+
+
+def _size(data_bytes: int) -> str:
+    return f"{data_bytes / _MEBIBYTE:,.1f} MiB" if data_bytes >= _MEBIBYTE else f"{data_bytes:,} bytes"
 
 
 def describe_outputs(declaration: StreamDeclaration, *, generation: int, keeps_state: bool) -> Iterator[str]:
@@ -92,8 +127,17 @@ def _of_files(source: FilesSource) -> str:
 
 
 def _of_iceberg(source: IcebergSource) -> str:
-    since = "" if source.from_timestamp is None else f" since {source.from_timestamp.isoformat()}"
-    return f"the rows that were appended to {source.table}{since}, as far as its snapshots still exist"
+    match source.starting:
+        case "table":
+            return f"every row of {source.table}, then what is appended"
+        case "latest":
+            return _WHAT_COMES
+        case SnapshotStart(tag=None) as start:
+            return f"what was appended to {source.table} after snapshot {start.snapshot_id}"
+        case SnapshotStart() as start:
+            return f"what was appended to {source.table} after the snapshot with the tag {start.tag}"
+        case instant:
+            return f"what was appended to {source.table} since {instant.isoformat()}"
 
 
 def _of_delta(source: DeltaSource) -> str:

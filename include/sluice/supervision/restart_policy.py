@@ -34,8 +34,9 @@ from sluice.supervision.restart_history import RestartHistory
 LARGEST_SHARE_OFF = 0.25
 """By how much a wait is shortened at most. It is never lengthened: the declared longest wait is the limit."""
 
-MOST_RUNS_READ = 200
-"""How many runs are read at most to count failures: more than any sensible budget."""
+MOST_RUNS_READ = 2_000
+"""How many runs are read at most to count failures. A stream that failed so often in a row is given up, whatever is
+declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def judge_restart(supervision: SupervisionDeclaration, history: RestartHistory) 
         return RestartVerdict.WOULD_NOT_HELP
     if is_breaker_open(supervision.breaker, history.ends):
         return RestartVerdict.BREAKER_OPEN
-    if history.failures_of_class > tries_of(supervision.restart, failure_class):
+    if history.failures_of_class > tries_of(supervision.restart, failure_class) or history.failures >= MOST_RUNS_READ:
         return RestartVerdict.BUDGET_SPENT
     return RestartVerdict.RESTART
 
@@ -157,8 +158,9 @@ def is_breaker_open(breaker: BreakerDeclaration | None, ends: Sequence[datetime]
 
 
 def runs_to_read(restart: RestartDeclaration, breaker: BreakerDeclaration | None) -> int:
-    """How many of the newest runs a decision needs: one more than the largest budget allows."""
-    most = max(tries_of(restart, each) for each in FailureClass) + 1
+    """How many of the newest runs a decision needs: one more than the budgets of all classes together allow, so that
+    failures of several classes that take turns spend the budget of one of them."""
+    most = sum(tries_of(restart, each) for each in FailureClass) + 1
     return min(MOST_RUNS_READ, max(most, breaker.failures if breaker is not None else 0))
 
 

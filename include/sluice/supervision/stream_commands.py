@@ -11,11 +11,11 @@ from datetime import timedelta
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.events import record_event
 from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.event import Event, EventAction
+from sluice.ledger.records.event import EventAction
 from sluice.ledger.records.run import DesiredState, RunObservation
-from sluice.ledger.runs import ask_to_end, find_run, newest_run
+from sluice.ledger.runs import find_run, newest_run
+from sluice.supervision.stream_requests import request_restart, request_start, request_stop
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, has_ended_within, supervise
@@ -39,15 +39,12 @@ def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: 
     UnhealthyError: when no driver could be started.
     LedgerError: when the ledger cannot be reached.
     """
-    event = command_event(EventAction.START, wanted.name, by=requested_by)
-    return _run_stream(supervisor, wanted, requested_by=requested_by, event=event)
+    request_start(supervisor.ledger, wanted.name, requested_by=requested_by)
+    return _start_requested(supervisor, wanted)
 
 
-def _run_stream(
-    supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str, event: Event | None
-) -> SupervisionResult | None:
-    """Request that a stream runs, and start the driver of a continuous one. event: unless it is saved already."""
-    set_desired_state(supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by, event=event)
+def _start_requested(supervisor: Supervisor, wanted: LoadedStream) -> SupervisionResult | None:
+    """Start the driver of a continuous stream that was asked to run."""
     if wanted.declaration.mode == "incremental":
         return None
     result = supervise(supervisor, wanted)
@@ -73,22 +70,14 @@ def restart_stream(
     UnhealthyError: as `start_stream` and `stop_stream` raise it, and when the stream was stopped meanwhile.
     LedgerError: when the ledger cannot be reached.
     """
-    run = newest_run(supervisor.ledger, wanted.name)
-    live = run if run is not None and run.is_live else None
-    run_id = None if live is None else live.run_id
-    record_event(supervisor.ledger, command_event(EventAction.RESTART, wanted.name, by=requested_by, run_id=run_id))
-    if live is not None:
-        # Requested before the wait: a person who stops the stream meanwhile has the last word.
-        requested = set_desired_state(
-            supervisor.ledger, wanted.name, DesiredState.RUNNING, requested_by=requested_by, event=None
-        )
-        ask_to_end(supervisor.ledger, live.run_id, because=f"restarted by {requested_by}", event=None)
+    request = request_restart(supervisor.ledger, wanted.name, requested_by=requested_by)
+    if request.ending is not None:
         if wanted.declaration.mode == "incremental":
             _await_increment(supervisor, wanted, on_look=on_look)
         else:
-            _await_end_of(supervisor, wanted, live, on_look=on_look)
-        _require_unchanged(supervisor, wanted.name, requested)
-    return _run_stream(supervisor, wanted, requested_by=requested_by, event=None)
+            _await_end_of(supervisor, wanted, request.ending, on_look=on_look)
+        _require_unchanged(supervisor, wanted.name, request.desired)
+    return _start_requested(supervisor, wanted)
 
 
 def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
@@ -130,8 +119,7 @@ def stop_stream(
     UnhealthyError: when the run does not end, or whether its driver is alive is unknown.
     LedgerError: when the ledger cannot be reached.
     """
-    event = command_event(EventAction.STOP, wanted.name, by=requested_by)
-    set_desired_state(supervisor.ledger, wanted.name, DesiredState.STOPPED, requested_by=requested_by, event=event)
+    request_stop(supervisor.ledger, wanted.name, requested_by=requested_by)
     if wanted.declaration.mode == "incremental":
         _await_increment(supervisor, wanted, on_look=on_look)
     else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
+from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
@@ -35,6 +37,7 @@ class StreamState(StrEnum):
     SILENT = "silent"
     UNKNOWN = "unknown"
     CHANGE_REFUSED = "change refused"
+    FILES_DIFFER = "files differ"
     STOPPING = "stopping"
     STOPPED = "stopped"
     RESTARTING = "restarting"
@@ -70,6 +73,7 @@ _STATES = {
     SupervisionReason.LEASE_OVER: StreamState.SILENT,
     SupervisionReason.DECLARATION_CHANGED: StreamState.RESTARTING,
     SupervisionReason.CHANGE_REFUSED: StreamState.CHANGE_REFUSED,
+    SupervisionReason.FILES_DIFFER: StreamState.FILES_DIFFER,
 }
 
 
@@ -112,6 +116,33 @@ def health_of_continuous(decision: SupervisionDecision, progress: ProgressJudgem
         state = _BY_PROGRESS.get(progress.state, state)
         explanation, is_healthy = f"{explanation} {progress.explanation}", progress.is_healthy
     return StreamHealth(state=state, is_healthy=is_healthy, explanation=explanation, failure=decision.failure)
+
+
+def with_its_dag(health: StreamHealth, seen: StreamObservation, dag: DagObservation | None) -> StreamHealth:
+    """The health of a continuous stream, when its DAG is looked at as well.
+
+    A stream that a paused DAG stops is unhealthy while the newest run of that DAG has failed: a person may have
+    unpaused the DAG while the ledger was away, and Airflow have paused it again for the failure.
+
+    Parameters
+    ----------
+    dag: unset when Airflow does not know it.
+    """
+    is_doubtful = (
+        health.state is StreamState.STOPPED
+        and seen.desired.suspension is SuspensionCause.PAUSED
+        and seen.desired.desired_state is DesiredState.RUNNING
+        and dag is not None
+        and dag.is_paused
+        and dag.has_failed
+    )
+    if not is_doubtful:
+        return health
+    text = (
+        f"{health.explanation} The newest run of the DAG has failed since, for which Airflow pauses it, too. Unpause "
+        f"the DAG, or confirm the stop: `sluice stream stop {seen.stream}`."
+    )
+    return replace(health, is_healthy=False, explanation=text)
 
 
 def health_of_increment(seen: StreamObservation, *, now: datetime) -> StreamHealth:

@@ -17,7 +17,7 @@ from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError, SluiceError, UsageError
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import checkpoint_of, find_generation, open_next_generation, require_at_rest
 from sluice.ledger.records.event import EventAction
 from sluice.ledger.records.generation import GenerationObservation
@@ -25,6 +25,7 @@ from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
+from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
@@ -70,7 +71,7 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
         _leaving(left, batch, keeps_state=keeps_state),
         _staged(ledger, wanted, settings),
         _opening(opens, checkpoint, is_checked=is_checked),
-        *describe_inputs(wanted.declaration),
+        *describe_inputs(wanted.declaration, observe_starts(wanted.declaration, settings, now=database_time(ledger))),
         *describe_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
         f"{wanted.name} stays stopped until it is started.",
     )

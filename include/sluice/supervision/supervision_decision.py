@@ -51,6 +51,7 @@ class SupervisionReason(StrEnum):
     LEASE_OVER = "lease_over"
     DECLARATION_CHANGED = "declaration_changed"
     CHANGE_REFUSED = "change_refused"
+    FILES_DIFFER = "files_differ"
 
 
 HEALTHY_REASONS = frozenset(

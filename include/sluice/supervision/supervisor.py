@@ -32,6 +32,7 @@ from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, rec
 from sluice.processes.deadline import wait_until
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide_supervision
+from sluice.supervision.replacements import BECAUSE_CHANGED, is_back_and_forth
 from sluice.supervision.restart_history import RestartHistory, count_failures
 from sluice.supervision.restart_policy import runs_to_read
 from sluice.supervision.stream_observation import StreamObservation
@@ -161,12 +162,11 @@ def plan_supervision(
 
 def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> RestartHistory:
     restart = wanted.declaration.supervision.restart
-    return count_failures(
-        recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker)),
-        digest=wanted.digest,
-        stable_after=restart.stable_after,
-        reset_at=seen.desired.changed_at,
-    )
+    reset_at = seen.desired.changed_at
+    runs = recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker))
+    history = count_failures(runs, digest=wanted.digest, stable_after=restart.stable_after, reset_at=reset_at)
+    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=seen.observed_at)
+    return replace(history, is_back_and_forth=returns)
 
 
 def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
@@ -262,7 +262,7 @@ def _revoke(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
     event = decision_event(planned, by=supervisor.launched_by)
-    ask_to_end(supervisor.ledger, _live_run(planned).run_id, because="its declaration has changed", event=event)
+    ask_to_end(supervisor.ledger, _live_run(planned).run_id, because=BECAUSE_CHANGED, event=event)
 
 
 _STEPS: Mapping[SupervisionAction, Callable[[Supervisor, SupervisionResult], None]] = {

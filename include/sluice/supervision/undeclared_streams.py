@@ -38,6 +38,14 @@ class Misfit(StrEnum):
     MODE_CHANGED = "mode changed"
 
 
+_BECAUSE = {
+    Misfit.UNDECLARED: "no file declares its stream any more",
+    Misfit.BROKEN: "the declaration of its stream is broken",
+    Misfit.MODE_CHANGED: "its stream is declared with another mode now",
+}
+"""Why a run is asked to end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisfitRun:
     """The newest run of a stream that does not fit what is declared.
@@ -113,7 +121,7 @@ def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for:
     LaunchError: when a driver survives SIGKILL.
     """
     if misfit.may_end and missing_for >= ENDED_AFTER:
-        because = f"its stream is {misfit.misfit}"
+        because = _BECAUSE[misfit.misfit]
         ask_to_end(supervisor.ledger, misfit.run.run_id, because=because, event=_event(supervisor, misfit))
     _turn(supervisor, misfit.stream)
 

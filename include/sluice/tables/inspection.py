@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
 
 from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
@@ -43,18 +45,17 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
     newest = table.current_snapshot()
     with catalog_refusals(f"read the manifests of {name}"):
         manifests = newest.manifests(table.io) if newest else []
-        files = _live_files(table, manifests)
-    data = [(partition, file) for partition, file in files if file.content == DataFileContent.DATA]
+        files = _live_files(table, manifests, small_file_bytes)
     return TableObservation(
         table=name,
         observed_at=now,
         metadata_location=table.metadata_location,
         snapshot_id=newest.snapshot_id if newest else None,
         committed_at=_time(newest.timestamp_ms) if newest else None,
-        rows=sum(file.record_count for _, file in data),
+        rows=files.rows,
         small_file_bytes=small_file_bytes,
-        partitions=_partitions(data, small_file_bytes),
-        delete_files=len(files) - len(data),
+        partitions=_partitions(files),
+        delete_files=files.delete_files,
         manifests=len(manifests),
         snapshots=tuple(
             _snapshot(seen) for seen in sorted(table.snapshots(), key=lambda seen: seen.sequence_number or 0)
@@ -63,32 +64,78 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
     )
 
 
-def _live_files(table: Table, manifests: Iterable[ManifestFile]) -> list[tuple[str, DataFile]]:
-    """Every live file of the manifests, with its partition as a path."""
+@dataclass(slots=True)
+class _Sizes:
+    """What is counted of the data files of a partition."""
+
+    data_files: int = 0
+    data_bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+
+    def add(self, other: _Sizes) -> None:
+        self.data_files += other.data_files
+        self.data_bytes += other.data_bytes
+        self.small_files += other.small_files
+        self.small_bytes += other.small_bytes
+
+
+@dataclass(slots=True)
+class _Files:
+    """What is counted of some live files. by_partition: the sizes of the data files, by the partition as a path."""
+
+    rows: int = 0
+    delete_files: int = 0
+    by_partition: dict[str, _Sizes] = field(default_factory=dict)
+
+    def add(self, other: _Files) -> None:
+        self.rows += other.rows
+        self.delete_files += other.delete_files
+        for partition, sizes in other.by_partition.items():
+            self.by_partition.setdefault(partition, _Sizes()).add(sizes)
+
+
+def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int) -> _Files:
+    """What is counted of every live file. A manifest's entries are dropped once they are counted: the memory follows
+    the size of a manifest and the number of partitions, not the number of files."""
     specs, schema = table.specs(), table.schema()
 
-    def read(manifest: ManifestFile) -> list[tuple[str, DataFile]]:
+    def read(manifest: ManifestFile) -> _Files:
+        found, by_record = _Files(), defaultdict[Record, _Sizes](_Sizes)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
+            if file.content != DataFileContent.DATA:
+                found.delete_files += 1
+                continue
+            found.rows += file.record_count
+            by_record[file.partition].add(_sizes_of(file, small_file_bytes))
         spec = specs[manifest.partition_spec_id]
-        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        return [(spec.partition_to_path(entry.data_file.partition, schema), entry.data_file) for entry in entries]
+        for record, sizes in by_record.items():
+            found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
+        return found
 
+    every = _Files()
     with ThreadPoolExecutor(READERS) as pool:
-        return [found for files in pool.map(read, manifests) for found in files]
+        for files in pool.map(read, manifests):
+            every.add(files)
+    return every
 
 
-def _partitions(data: Iterable[tuple[str, DataFile]], small_file_bytes: int) -> tuple[PartitionObservation, ...]:
-    sizes: dict[str, list[int]] = defaultdict(list)
-    for partition, file in data:
-        sizes[partition].append(file.file_size_in_bytes)
+def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
+    size, is_small = file.file_size_in_bytes, file.file_size_in_bytes < small_file_bytes
+    return _Sizes(1, size, int(is_small), size if is_small else 0)
+
+
+def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
     return tuple(
         PartitionObservation(
             partition=partition,
-            data_files=len(found),
-            data_bytes=sum(found),
-            small_files=sum(size < small_file_bytes for size in found),
-            small_bytes=sum(size for size in found if size < small_file_bytes),
+            data_files=sizes.data_files,
+            data_bytes=sizes.data_bytes,
+            small_files=sizes.small_files,
+            small_bytes=sizes.small_bytes,
         )
-        for partition, found in sorted(sizes.items())
+        for partition, sizes in sorted(files.by_partition.items())
     )
 
 

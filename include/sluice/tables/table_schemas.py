@@ -170,5 +170,5 @@ def properties_of(declaration: TableDeclaration) -> dict[str, str]:
     }
     if compaction is not None:
         own["write.target-file-size-bytes"] = str(int(compaction.target_file_bytes))
-    asked_for = own | declaration.properties
+    asked_for = own | declaration.all_properties
     return asked_for | {DECLARED_PROPERTIES: json.dumps(sorted(asked_for))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -12,16 +13,25 @@ from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sluice.backfill.backfill_plan import BackfillObservation, BackfillPlan, plan_backfill
+from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
 from sluice.backfill.backfill_steps import BackfillStep, ReachedStep, unnoticed_step
 from sluice.backfill.balance import RowCounts, require_balance
+from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, divide
-from sluice.backfill.observe_backfill import backfill_of, interval_of_table, is_merged, observe_backfill
+from sluice.backfill.observe_backfill import (
+    backfill_of,
+    backfilled_output,
+    interval_of_table,
+    is_merged,
+    observe_backfill,
+)
+from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import DeliveryError, IntervalChangedError, LakehouseError, StarvedError, UnpublishableError
 from sluice.ledger.backfill_attempts import begin_attempt, end_attempt, interval_lock, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillState
+from sluice.ledger.table_locks import PublicationLocks
 from sluice.publication.interval_files import TouchedFiles, touched_files
 from sluice.publication.replace_interval import IntervalReplacement, replace_interval
 from sluice.publication.staged_batch import canonical_offsets
@@ -30,7 +40,7 @@ from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import IntervalRows, compute_interval, require_exact
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.backfill.table_rows import Fingerprint, HeldRows, StagedRows, fingerprint, stage_rows
+from sluice_spark.backfill.table_rows import HeldRows, StagedRows, fingerprint, stage_rows
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.run.job import reason_of
 from sluice_spark.session.spark_errors import first_line
@@ -46,17 +56,25 @@ LANE = "backfill"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillResult:
-    """How a backfill ended: PUBLISHED with its snapshot, or UNCHANGED; and its numbers of rows."""
+    """How a backfill ended: PUBLISHED with its snapshot, or UNCHANGED; and its numbers of rows.
+
+    followers: the results of the streams that followed it.
+    """
 
     key: str
     state: BackfillState
     snapshot_id: int | None
     rows: Mapping[str, int]
+    followers: tuple[BackfillResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRun:
-    """The backfill of one interval of one stream. open_session: called once, when the plan is not refused."""
+    """The backfill of one interval of one stream.
+
+    open_session: called once, when the plan is not refused.
+    patience_seconds: how long the run waits for a batch of the stream without which the interval cannot be planned.
+    """
 
     settings: Settings
     ledger: Ledger
@@ -66,6 +84,7 @@ class BackfillRun:
     launched_by: str
     open_session: Callable[[], SparkSession]
     reached: ReachedStep = unnoticed_step
+    patience_seconds: float = PATIENCE_SECONDS
 
     def work(self) -> BackfillResult:
         """Backfill the interval.
@@ -82,10 +101,10 @@ class BackfillRun:
         divide(self.interval, backfill_of(self.stream).interval)
         start, end = self.interval.start, self.interval.end
         with interval_lock(self.ledger, self.stream.name, start=start, end=end):
-            for _ in range(MOST_ATTEMPTS):
+            for number in range(MOST_ATTEMPTS):
                 key = begin_attempt(self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by)
                 try:
-                    return self._attempt(key)
+                    return self._attempt(key, is_first=number == 0)
                 except IntervalChangedError as changed:
                     _log.info("%s It is computed again.", changed)
                     end_attempt(self.ledger, key, BackfillState.CHANGED_MEANWHILE, reason=changed.message)
@@ -98,11 +117,30 @@ class BackfillRun:
             next_step="Find who writes into this interval of the table, or try again later.",
         )
 
-    def _attempt(self, attempt: BackfillAttemptKey) -> BackfillResult:
+    def _attempt(self, attempt: BackfillAttemptKey, *, is_first: bool) -> BackfillResult:
         catalog = open_catalog(self.settings)
-        seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, self.interval)
-        require_unrefused(plan_backfill(seen))
-        if seen.published is None:  # refused above
+
+        def look() -> PlannedOn:
+            seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, self.interval)
+            return PlannedOn(plan=plan_backfill(seen), target=target)
+
+        turn = nullcontext if is_first else self._turn
+        with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
+            result = self._compute_and_replace(catalog, planned, attempt)
+        end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
+        self.reached(BackfillStep.RECORDED)
+        return result
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of
+        the interval each time, and an interval that takes longer to compute would never be replaced."""
+        if not is_merged(self.stream):
+            return nullcontext()
+        return PublicationLocks(ledger=self.ledger).acquire(backfilled_output(self.stream).target)
+
+    def _compute_and_replace(self, catalog: Catalog, planned: PlannedOn, attempt: BackfillAttemptKey) -> BackfillResult:
+        seen = planned.plan.seen
+        if seen.published is None:  # refused before
             raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
         record_plan(self.ledger, attempt, planned_on=seen.head, end_offsets=seen.published.end_offsets)
         self.reached(BackfillStep.PLANNED)
@@ -111,14 +149,11 @@ class BackfillRun:
         computed = compute_interval(spark, self.stream, self.settings, seen)
         try:
             replacing = IntervalReplacing(
-                run=self, spark=spark, catalog=catalog, seen=seen, target=target, attempt=attempt
+                run=self, spark=spark, catalog=catalog, seen=seen, target=planned.target, attempt=attempt
             )
-            result = replacing.replace(computed)
+            return replacing.replace(computed)
         finally:
             computed.release()
-        end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
-        self.reached(BackfillStep.RECORDED)
-        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,18 +275,3 @@ class IntervalReplacing:
                 drop_staging_copy(self.catalog, name)
             except LakehouseError as error:
                 _log.warning("a staging table stays until the interval is backfilled again: %s", error)
-
-
-def require_unrefused(plan: BackfillPlan) -> None:
-    """Refuse a backfill whose plan has refusals.
-
-    Raises
-    ------
-    UnpublishableError: with every reason; the next step is that of the first.
-    """
-    if plan.is_refused:
-        seen, sentences = plan.seen, " ".join(refusal.sentence for refusal in plan.refusals)
-        raise UnpublishableError(
-            f"The interval {seen.interval.spoken} of {seen.output.stream} cannot be backfilled now. {sentences}",
-            next_step=plan.refusals[0].next_step,
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
@@ -57,8 +58,8 @@ def require_exact(plan: StreamPlan, published: PublishedBatch) -> None:
 class IntervalRows:
     """The computed rows; a context manager would release them, `release` does.
 
-    rows: of the interval, with the columns of the target. rejected: what the transformation rejected; unset without a
-        quarantine.
+    rows: of the interval, with the columns of the target. rejected: what the transformation rejected, and rows that are
+        too far ahead of the clock; unset without a quarantine.
     """
 
     rows: DataFrame
@@ -110,9 +111,11 @@ def compute_interval(
     outputs[name] = one_row_per_key(of_interval, declared) if declared.mode == "merge" else of_interval
     kept = unite_outputs(stream.declaration, outputs, targets).rows.persist()
     columns = [quoted(field) for field in spark.table(targets[0].identifier).columns]
+    rejected = [part(kept, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
+    rejected += [opened.rejected[one] for one in bounded if one in opened.rejected]
     return IntervalRows(
         rows=part(kept, name).select(*columns),
-        rejected=part(kept, QUARANTINE_OUTPUT) if QUARANTINE_OUTPUT in outputs else None,
+        rejected=reduce(DataFrame.unionByName, rejected) if rejected else None,
         _kept=kept,
         _inputs=tuple(bounded.values()),
         _all_results=all_results,

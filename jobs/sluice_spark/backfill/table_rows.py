@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import DateType
 
+from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval
 from sluice.publication.interval_files import TouchedFiles, value_bounds
 from sluice.publication.publish_batches import live_files
@@ -26,30 +27,23 @@ _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprint:
-    """The number of some rows, and two sums of their hashes; unset sums for rows that cannot be hashed."""
-
-    rows: int
-    sums: tuple[Decimal, Decimal] | None
-
-    def is_same_as(self, other: Fingerprint) -> bool:
-        """Whether both are of the very same rows, in whatever order."""
-        return self.sums is not None and self == other
-
-
 def fingerprint(rows: DataFrame) -> Fingerprint:
     """The fingerprint of some rows. Spark cannot hash maps, so rows with maps are never the same."""
+    found = rows.agg(*sums_of_rows(rows)).first()
+    assert found is not None  # noqa: S101  # an aggregate without keys has one row
+    sums = (found["sum0"] or Decimal(0), found["sum1"] or Decimal(0)) if "sum0" in found else None
+    return Fingerprint(rows=int(found["rows"]), sums=sums)
+
+
+def sums_of_rows(rows: DataFrame) -> list[Column]:
+    """The aggregates of a fingerprint: `rows`, and `sum0` and `sum1` unless there are maps."""
     columns = [fn.col(quoted(name)) for name in rows.columns]
     has_maps = any("map<" in field.dataType.simpleString() for field in rows.schema)
     hashes = [] if has_maps else [fn.xxhash64(*columns), fn.xxhash64(fn.lit(1), *columns)]
-    found = rows.agg(
+    return [
         fn.count(fn.lit(1)).alias("rows"),
         *(fn.sum(one.cast("decimal(38,0)")).alias(f"sum{number}") for number, one in enumerate(hashes)),
-    ).first()
-    assert found is not None  # noqa: S101  # an aggregate without keys has one row
-    sums = None if has_maps else (found["sum0"] or Decimal(0), found["sum1"] or Decimal(0))
-    return Fingerprint(rows=int(found["rows"]), sums=sums)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

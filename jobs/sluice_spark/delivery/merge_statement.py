@@ -9,27 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from types import TracebackType
 
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import Column, DataFrame, MergeIntoWriter, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.publication.staged_batch import StagedBatch, publication_summary
 from sluice.publication.staging_layout import OPERATION_COLUMN
+from sluice_spark.delivery.merge_bounds import BATCH_VIEW, partition_bounds
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
 
-BATCH_VIEW = "sluice_batch"
-"""The name of the staged rows in the conditions of a MERGE."""
-
 _BATCH = "_sluice_batch"
 _PLACE = "_sluice_place"
-
-_MOST_VALUES = 200
-"""So many partitions are named one by one in a MERGE; above this number, as a range from the lowest to the highest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +77,7 @@ class KeptRows:
             kept.count()
         summary = publication_summary([batch.summary for batch in batches])
         self._kept.enter_context(summary_of_sql(self._session, summary))
-        return merge_statement(rows, self._target, bounds)
+        return merge_statement(rows, self._target, bounds, columns=[field.name for field in table.schema().fields])
 
     def _release(self) -> None:
         self._read = None
@@ -97,42 +91,20 @@ def newest_rows(session: SparkSession, target: IcebergTarget, batches: Sequence[
         for batch in batches
         if batch.data_files > 0
     ]
-    rows = reduce(DataFrame.unionByName, read)
+    # A column may have been added to the table between two batches.
+    rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), read)
     if len(read) > 1:
         keys = [fn.col(quoted(key)) for key in target.declared.keys]
-        ordered = [fn.col(quoted(ordering)).desc_nulls_last()] if (ordering := ordering_of(target)) else []
+        ordered = [fn.col(quoted(column)).desc_nulls_last() for column in ordering_of(target)]
         newest_first = Window.partitionBy(*keys).orderBy(*ordered, fn.col(_BATCH).desc())
         rows = rows.withColumn(_PLACE, fn.row_number().over(newest_first)).where(fn.col(_PLACE) == 1).drop(_PLACE)
     return rows.drop(_BATCH)
 
 
-def partition_bounds(rows: DataFrame, target: IcebergTarget, table: Table) -> list[Column]:
-    """The partitions of the target that a batch can touch, as conditions on its columns.
-
-    With the bounds, only rows that others add to those partitions refuse the MERGE. A column that is not part of the
-    key bounds nothing: the replaced row may lie in another partition than the new one.
-    """
-    bounds = []
-    for part in table.spec().fields:
-        column = table.schema().find_column_name(part.source_id)
-        if column is None or column not in target.declared.keys:
-            continue
-        ours, theirs = fn.col(f"{BATCH_VIEW}.{quoted(column)}"), fn.expr(f"{target.identifier}.{quoted(column)}")
-        if isinstance(part.transform, IdentityTransform):
-            values = [row[0] for row in rows.select(ours).distinct().limit(_MOST_VALUES + 1).collect()]
-            if len(values) <= _MOST_VALUES:
-                bounds.append(theirs.isin([value for value in values if value is not None]))
-                continue
-        lowest, highest = rows.agg(fn.min(ours), fn.max(ours)).collect()[0]
-        if lowest is not None:
-            bounds.append(theirs.between(fn.lit(lowest), fn.lit(highest)))
-    return bounds
-
-
 def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
     """The rows of one batch: what its snapshot added to the previous one."""
     if batch.parent_id is None:
-        rows = session.read.option("snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+        rows = session.read.option("versionAsOf", str(batch.snapshot_id)).table(target.staging_identifier)
     else:
         reader = session.read.option("start-snapshot-id", str(batch.parent_id))
         rows = reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
@@ -142,33 +114,40 @@ def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatc
     return rows.withColumn(OPERATION_COLUMN, fn.lit(None).cast("string"))
 
 
-def merge_statement(rows: DataFrame, target: IcebergTarget, bounds: Sequence[Column]) -> MergeIntoWriter:
+def merge_statement(
+    rows: DataFrame, target: IcebergTarget, bounds: Sequence[Column], *, columns: Sequence[str]
+) -> MergeIntoWriter:
     """The MERGE of rows into a target. Its `merge()` executes it, and can be called again after a refusal.
 
     Parameters
     ----------
     rows: with the alias `BATCH_VIEW`, one for each key.
     bounds: further conditions on the target's rows, which follow from the equality of keys.
+    columns: those of the target. One that the rows do not have was added to the table after they were staged: it keeps
+        its value where a row is replaced, and is null where one is new.
     """
     condition = _same_key(target)
     for bound in bounds:
         condition = condition & bound
+    staged = {quoted(name): fn.col(f"{BATCH_VIEW}.{quoted(name)}") for name in columns if name in rows.columns}
+    added = {quoted(name): fn.lit(None) for name in columns if name not in rows.columns}
     newer = _is_newer(target)
     merge = rows.mergeInto(target.identifier, condition)
     merge = merge.whenMatched(_is_delete() if newer is None else newer & _is_delete()).delete()
-    merge = merge.whenMatched(newer).updateAll()
-    return merge.whenNotMatched(~_is_delete()).insertAll()
+    merge = merge.whenMatched(newer).update(staged)
+    return merge.whenNotMatched(~_is_delete()).insert(staged | added)
 
 
-def ordering_of(target: IcebergTarget) -> str | None:
-    """The column that orders the changes of a key across batches; none when the number of the batch orders them."""
-    return target.declared.ordering_column if target.declared.operation_column is not None else None
+def ordering_of(target: IcebergTarget) -> tuple[str, ...]:
+    """The columns that order the changes of a key across batches; none when the number of the batch orders them."""
+    return target.declared.ordering if target.declared.operation_column is not None else ()
 
 
 def _same_key(target: IcebergTarget) -> Column:
-    """Whether a row of the batch and a row of the target have the same key."""
+    """Whether a row of the batch and a row of the target have the same key. A null is a value like any other, as it is
+    where the rows of a batch are compared with each other."""
     keys = (quoted(key) for key in target.declared.keys)
-    return fn.expr(" AND ".join(f"{target.identifier}.{key} = {BATCH_VIEW}.{key}" for key in keys))
+    return fn.expr(" AND ".join(f"{target.identifier}.{key} <=> {BATCH_VIEW}.{key}" for key in keys))
 
 
 def _is_delete() -> Column:
@@ -179,15 +158,14 @@ def _is_delete() -> Column:
 def _is_newer(target: IcebergTarget) -> Column | None:
     """Whether a row of the batch may change the row of the target; none when nothing is ordered and it always may.
 
-    A change that comes late changes nothing. Rows without a value in the ordering column are the oldest. Of two rows
-    that tie, the one that comes later counts, which makes a repeated merge harmless.
+    A change that comes late changes nothing. The columns of the ordering are compared in turn, and a missing value is
+    the lowest. Of two rows that tie, the one that comes later counts, which makes a repeated merge harmless.
     """
-    ordering = ordering_of(target)
-    if ordering is None:
+    ordering = [quoted(column) for column in ordering_of(target)]
+    if not ordering:
         return None
-    column = quoted(ordering)
-    there = f"{target.identifier}.{column}"
-    return fn.expr(f"{there} IS NULL OR coalesce({BATCH_VIEW}.{column} >= {there}, false)")
+    there, here = (", ".join(f"{side}.{column}" for column in ordering) for side in (target.identifier, BATCH_VIEW))
+    return fn.expr(f"struct({here}) >= struct({there})")
 
 
 @contextmanager

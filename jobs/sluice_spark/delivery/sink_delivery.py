@@ -69,7 +69,7 @@ class SinkDelivery:
 
     def _write_sinks(self, kept: DataFrame, counted: Mapping[str, int], key: PublicationKey) -> None:
         for sink in self.sinks:
-            if counted[sink.output] > 0:
+            if counted[sink.output] > 0 or sink.replaces:
                 self.lease.require()
                 _write(part(kept, sink.output), sink, key)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from sluice.tables.table_observation import TableObservation
+from sluice_spark.session.comparable_columns import comparable_columns
 
 HASHED_UP_TO_BYTES = 256 * 1024**2
 """The rows of tables up to this size are hashed, which reads the table twice and takes seconds. Rows of larger tables
@@ -36,20 +39,27 @@ def contents_of(
     snapshot_ids: the snapshots.
     is_hashed: whether the rows are hashed.
     """
-    hash_sum = "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))" if is_hashed else "CAST(NULL AS DECIMAL(38, 0))"
-    # The name is quoted, the snapshots are numbers.
-    queries = [
-        f"SELECT {int(one)}L AS snapshot_id, count(*) AS rows, {hash_sum} AS hash_sum "  # noqa: S608
-        f"FROM {qualified} VERSION AS OF {int(one)}"
-        for one in snapshot_ids
-    ]
-    found = session.sql(" UNION ALL ".join(queries)).collect()
+    found = reduce(
+        DataFrame.unionAll,
+        [_content(session, qualified, snapshot_id, is_hashed=is_hashed) for snapshot_id in snapshot_ids],
+    ).collect()
     return {
         row["snapshot_id"]: Content(
             rows=row["rows"], hash_sum=None if row["hash_sum"] is None else int(row["hash_sum"])
         )
         for row in found
     }
+
+
+def _content(session: SparkSession, qualified: str, snapshot_id: int, *, is_hashed: bool) -> DataFrame:
+    rows = session.read.option("versionAsOf", str(snapshot_id)).table(qualified)
+    # Spark cannot hash a map, so its entries are hashed in the order of their keys.
+    row_hash = fn.xxhash64(*comparable_columns(rows)) if is_hashed else fn.lit(None)
+    return rows.agg(
+        fn.lit(snapshot_id).alias("snapshot_id"),
+        fn.count(fn.lit(1)).alias("rows"),
+        fn.sum(row_hash.cast("decimal(38, 0)")).alias("hash_sum"),
+    )
 
 
 def rewrites_since(seen: TableObservation, snapshot_id: int | None) -> tuple[tuple[int, int], ...]:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.ledger.records.quality_check import ExpectationObservation
+from sluice.quality.data_docs import escaped, protect_pages
 
 SAMPLES = 10
 """The number of unexpected values of an expectation on its page and in the ledger: enough to recognise a pattern."""
@@ -70,9 +71,12 @@ def evaluate(
     asset = context.data_sources.add_spark("lakehouse", persist=False).add_dataframe_asset(suite)
     checked = gx.ExpectationSuite(suite)
     for number, declared in enumerate(expectations):
+        if expectations.index(declared) < number:
+            continue  # it is declared twice, and a suite holds it once
         checked.add_expectation_configuration(
             # The number identifies the result: results have another order.
-            ExpectationConfiguration(type=declared.type, kwargs=dict(declared.kwargs), meta={"number": number})
+            ExpectationConfiguration(type=declared.type, kwargs=dict(declared.kwargs), meta={"number": number}),
+            match_type="success",  # by default a second one of this type replaces the first one of the same column
         )
     definition = context.validation_definitions.add(
         gx.ValidationDefinition(
@@ -87,12 +91,26 @@ def evaluate(
         )
     )
     outcome: Any = checkpoint.run(batch_parameters={"dataframe": rows}, run_id=RunIdentifier(run_name=run))
-    context.build_data_docs(site_names=[_SITE])
     found: list[Mapping[str, Any]] = [
         result for validation in outcome.run_results.values() for result in validation.to_json_dict()["results"]
     ]
+    _build_data_docs(context, outcome, pages)
     by_number = {result["expectation_config"]["meta"]["number"]: result for result in found}
-    return tuple(_observation(declared, by_number[number]) for number, declared in enumerate(expectations))
+    return tuple(_observation(declared, by_number[expectations.index(declared)]) for declared in expectations)
+
+
+def _build_data_docs(context: Any, outcome: Any, pages: Path) -> None:
+    """Build the pages from the results with every value of a row escaped: the pages show some values as they are."""
+    import great_expectations.render.view
+
+    for key, validation in outcome.run_results.items():
+        # As JSON: a result may hold values of other libraries, whose texts would not be seen.
+        for result, plain in zip(validation.results, validation.to_json_dict()["results"], strict=True):
+            result.result = escaped(plain.get("result") or {})
+            result.exception_info = escaped(plain.get("exception_info") or {})
+        context.validation_results_store.set(key, validation)
+    context.build_data_docs(site_names=[_SITE])
+    protect_pages(pages, templates=Path(great_expectations.render.view.__file__).parent / "templates")
 
 
 def _project(pages: Path) -> Any:

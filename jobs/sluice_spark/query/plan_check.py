@@ -14,6 +14,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.plan_report import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
 from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings
+from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import REJECTED_ROW
@@ -34,6 +35,7 @@ def observe_plan(spark: SparkSession, stream: LoadedStream, settings: Settings) 
     """What Spark plans to do for a stream, or the problem that prevents it. Nothing is read or written."""
     try:
         plan = plan_stream(spark, stream, settings)
+        count_late(plan.rows, LateWatermark(spark=spark, stream=stream.name, run_id=""))  # as the start of a run does
     except SluiceError as error:
         return _observation(stream, problem=_problem(error))
     except (PySparkException, Py4JJavaError) as error:

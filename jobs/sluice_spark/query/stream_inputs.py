@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.record_values.field_counts import counts_of_texts
 from sluice.settings import Settings
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
+from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark
-from sluice_spark.sources.input_decoding import decode
+from sluice_spark.sources.input_decoding import REJECTED_METRIC, UNDECLARED_METRIC, decode
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -33,10 +35,12 @@ class OpenedInputs:
 
     rows: by name, decoded and with their watermarks.
     metrics: the metric of the rejected records of each input that is decoded.
+    rejected: those records themselves, by input; a batch reads its source again for them.
     """
 
     rows: Mapping[str, DataFrame]
     metrics: tuple[str, ...]
+    rejected: Mapping[str, DataFrame]
 
 
 def read_inputs(
@@ -71,6 +75,7 @@ def open_inputs(stream: LoadedStream, arriving: Mapping[str, DataFrame], setting
     return OpenedInputs(
         rows={name: with_watermark(one.rows, declared[name]) for name, one in decoded.items()},
         metrics=tuple(one.metric for one in decoded.values() if one.metric is not None),
+        rejected={name: one.rejected for name, one in decoded.items() if one.rejected is not None},
     )
 
 
@@ -80,10 +85,10 @@ def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFram
 
     Source: `ProgressReporter.extractSourceToNumInputRows` of Spark 4.1.
     """
-    sources = [_identity(leaf) for rows in inputs if rows.isStreaming for leaf in leaves_of(analyzed_plan(rows))]
+    sources = [_reading(leaf) for rows in inputs if rows.isStreaming for leaf in leaves_of(analyzed_plan(rows))]
     read = [leaf for rows in outputs for leaf in leaves_of(analyzed_plan(rows)) if leaf.isStreaming()]
     are_new = all(leaf.nodeName() == _NEW_SOURCE for leaf in read)
-    return are_new and sorted(sources) == sorted(_identity(leaf) for leaf in read)
+    return are_new and sorted(sources) == sorted(_reading(leaf) for leaf in read)
 
 
 def with_counts(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
@@ -94,18 +99,45 @@ def with_counts(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     }
 
 
+def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """How often each field was sent that no column takes, by input. progress: Spark's report of a batch."""
+    return {
+        name.removeprefix(REJECTED_METRIC).removeprefix(UNDECLARED_METRIC): counts_of_texts(metric["undeclared"])
+        for name, metric in progress.get("observedMetrics", {}).items()
+        if name.startswith((REJECTED_METRIC, UNDECLARED_METRIC)) and metric.get("undeclared")
+    }
+
+
 def sources_in_order(united: DataFrame, inputs: Mapping[str, DataFrame]) -> tuple[str, ...]:
-    """Which input each source of the query is: Spark numbers them as they come first in the plan."""
-    name_by_leaf = {
-        _identity(leaf): name
+    """Which input each source of the query is: Spark numbers them as they come first in the plan.
+
+    An input that is joined with itself is two sources, each with offsets of its own; the second is `<input> (2)`.
+    """
+    name_by_source = {
+        _source_of(leaf, united.sparkSession): name
         for name, rows in inputs.items()
         if rows.isStreaming
         for leaf in leaves_of(analyzed_plan(rows))
     }
-    streaming = (leaf for leaf in leaves_of(analyzed_plan(united)) if leaf.isStreaming())
-    return tuple(dict.fromkeys(name_by_leaf.get(_identity(leaf), leaf.nodeName()) for leaf in streaming))
+    streaming = [leaf for leaf in leaves_of(analyzed_plan(united)) if leaf.isStreaming()]
+    first_by_reading = {_reading(leaf): leaf for leaf in reversed(streaming)}
+    in_order = dict.fromkeys(_reading(leaf) for leaf in streaming)
+    names: list[str] = []
+    for reading in in_order:
+        leaf = first_by_reading[reading]
+        name = name_by_source.get(_source_of(leaf, united.sparkSession), leaf.nodeName())
+        number = 1 + sum(known == name or known.startswith(f"{name} (") for known in names)
+        names.append(name if number == 1 else f"{name} ({number})")
+    return tuple(names)
 
 
-def _identity(leaf: JavaObject) -> tuple[int, ...]:
-    """The ids of the leaf's columns: two readings of a source never share them."""
+def _source_of(leaf: JavaObject, spark: SparkSession) -> int:
+    """The source that a leaf of a plan reads. Spark gives the columns of a leaf new ids where a plan needs that; what
+    the leaf reads stays the same Java object."""
+    read = leaf.table() if leaf.nodeName() == _NEW_SOURCE else leaf.dataSource()
+    return int(jvm_of(spark).java.lang.System.identityHashCode(read))
+
+
+def _reading(leaf: JavaObject) -> tuple[int, ...]:
+    """The ids of the leaf's columns, by which Spark distinguishes the sources of a query."""
     return tuple(attribute.exprId().id() for attribute in python_list(leaf.output()))

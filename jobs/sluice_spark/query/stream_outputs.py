@@ -20,6 +20,7 @@ from sluice_spark.query.united_outputs import field, move, unite
 from sluice_spark.sinks import open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
 from sluice_spark.sinks.port import Sink
+from sluice_spark.sinks.text_formats import TIMES
 
 _REJECTED_COLUMNS = ("reason", "position", "payload")
 
@@ -117,11 +118,11 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     """
     declared, output = target.declared, target.output
     operation = field(output, declared.operation_column or "")
-    places = dict.fromkeys((*declared.keys, *([declared.ordering_column] if declared.ordering_column else ())))
+    places = dict.fromkeys((*declared.keys, *declared.ordering))
     rejected = fn.struct(
         unknown_operation(operation, declared).alias("reason"),
-        fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places))).alias("position"),
-        fn.to_json(fn.col(output)).alias("payload"),
+        fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)).alias("position"),
+        fn.to_json(fn.col(output), dict(TIMES)).alias("payload"),
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)

@@ -18,6 +18,7 @@ from sluice_spark.query.batch_form import WITHIN_WATERMARK, as_batch, steps_of
 from sluice_spark.query.input_sample import sample_input
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.transformation import transform
+from sluice_spark.sinks.text_formats import JSON_TEXT
 
 _KEEPING = frozenset({"Aggregate", "Deduplicate", "Distinct", "Join", "TransformWithState", WITHIN_WATERMARK})
 
@@ -67,7 +68,7 @@ def preview(
 
 
 def _output(name: str, rows: DataFrame, shown: int) -> PreviewedOutput:
-    content = fn.to_json(fn.struct("*"), {"ignoreNullFields": "false"}).alias("content")
+    content = fn.to_json(fn.struct("*"), dict(JSON_TEXT)).alias("content")
     first: list[Mapping[str, Any]] = [json.loads(row.content) for row in rows.limit(shown).select(content).collect()]
     columns = {column.name: column.dataType.simpleString() for column in rows.schema}
     return PreviewedOutput(name=name, columns=columns, rows=rows.count(), first=tuple(first))

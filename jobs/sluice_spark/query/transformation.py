@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
+from sluice_spark.query.logical_plan import inline_ctes, is_query
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.session.user_code import load_function
 
@@ -40,17 +43,26 @@ def transform(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Da
             result = load_function(stream, reference, path=path, role="transformation")(**inputs)
     except AnalysisException as error:
         raise _wrong(stream, f"Spark refuses it: {first_line(error)}") from error
-    return _named_outputs(stream, result)
+    return {name: inline_ctes(rows) for name, rows in _named_outputs(stream, result).items()}
 
 
 def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, DataFrame]) -> DataFrame:
     for name, rows in inputs.items():
         rows.createOrReplaceTempView(name)
-    text = stream.transformation_file.read_text(encoding="utf-8")
     try:
-        return spark.sql(text)
+        text = read_bounded(stream.transformation_file, most_bytes=LARGEST_CODE_BYTES).decode("utf-8-sig")
+        problem = query_problem(text)
+        if problem is None and not is_query(spark, text):
+            problem = "is a command: a transformation is one SELECT"
     except ParseException as error:
-        raise _wrong(stream, f"{stream.transformation_file} is not a query: {error.getMessage()}") from error
+        problem = f"is not a query: {error.getMessage()}"
+    except UnreadableFileError as error:
+        problem = f"cannot be used: {error}"
+    except UnicodeDecodeError:
+        problem = "is not UTF-8 text"
+    if problem is not None:
+        raise _wrong(stream, f"{stream.transformation_file} {problem}")
+    return spark.sql(text)
 
 
 def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:

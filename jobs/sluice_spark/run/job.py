@@ -21,6 +21,7 @@ from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end
+from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice_spark.delivery.delivery_context import TurnedAwayError
 from sluice_spark.run.jvm_loss import named_jvm_loss
 
@@ -76,7 +77,7 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
 
 def reason_of(error: Exception) -> str:
     """Why a job failed, in one line."""
-    lines = text_of(error).strip().splitlines() or [""]
+    lines = redacted(text_of(error)).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
 
 
@@ -91,7 +92,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def _log_to_stderr() -> None:
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%SZ")
+    formatter = RedactingFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)

@@ -26,7 +26,7 @@ from sluice.ledger.records.stream_batch import BatchObservation
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
-from sluice_spark.query.stream_inputs import INPUT_METRIC
+from sluice_spark.query.stream_inputs import INPUT_METRIC, undeclared_fields
 from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         end_offsets=_offsets(progress, origin.sources, "endOffset"),
         snapshot_ids={},  # the publication knows them
         durations_ms=progress["durationMs"],
+        undeclared_fields=undeclared_fields(progress),
     )
 
 

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
+from sluice.checkpoints.compatibility import entries_to_add, fingerprint_of, refused_changes, ways_out
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import current_generation, record_fingerprint, record_query_id
+from sluice.ledger.generations import (
+    add_to_fingerprint,
+    current_generation,
+    record_fingerprint,
+    record_query_id,
+)
 from sluice.ledger.records.generation import GenerationObservation
-from sluice_spark.query.state_operators import keyed_operators
+from sluice_spark.query.state_operators import keyed_operators, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
 from sluice_spark.session.state_settings import take_up_state
@@ -46,7 +51,10 @@ class RunCheckpoint:
         CheckpointError: when the checkpoint cannot follow a change of the declaration.
         """
         wanted = fingerprint_of(
-            self.stream.declaration, sources=plan.sources, state_operators=keyed_operators(plan.rows)
+            self.stream.declaration,
+            sources=plan.sources,
+            state_operators=keyed_operators(plan.rows),
+            state_meaning=state_meaning(plan.rows),
         )
         bound = record_fingerprint(
             self.ledger,
@@ -61,6 +69,8 @@ class RunCheckpoint:
                 f"follow: {'; '.join(refused)}.",
                 next_step=ways_out(self.generation.stream),
             )
+        if added := entries_to_add(bound, wanted):
+            add_to_fingerprint(self.ledger, self.generation.stream, self.generation.generation, added)
 
     def register_query(self, query_id: str) -> None:
         """Record the id of the query that the checkpoint belongs to."""

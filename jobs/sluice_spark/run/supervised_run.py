@@ -25,8 +25,10 @@ from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
+from sluice_spark.run.reachable_starts import require_reachable_starts
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stop_on_signals
+from sluice_spark.run.table_beginning import begin_in_tables
 from sluice_spark.run.watchdog import Watchdog
 from sluice_spark.session.session import open_session
 
@@ -67,6 +69,7 @@ class SupervisedRun:
                 with_delta=declaration.uses_delta,
                 cores=declaration.engine.cores,
                 deletes_files=False,
+                repeats_tasks=not declaration.hands_on_records,
             )
             try:
                 stop_on_signals(spark, stop)
@@ -98,6 +101,12 @@ class SupervisedRun:
         )
         plan = plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint.location)
         checkpoint.bind(plan)
+        require_reachable_starts(spark, checkpoint, self.settings)
+        begun = begin_in_tables(spark, self.ledger, plan, checkpoint, self.settings)
+        if begun.state.newest_planned > checkpoint.state.newest_planned:
+            # The tables of the plan may be older than the snapshot that the first batch reads.
+            plan = plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint.location)
+        checkpoint = begun
         catalog = open_catalog(self.settings)
         run = with_raised_token(self.run, self.stream.declaration, ledger=self.ledger, catalog=catalog)
         lease.token = run.token
@@ -147,7 +156,9 @@ class SupervisedRun:
             found=checkpoint.state,
             controls=RunControls(
                 lease=lease,
-                skipped_input=SkippedInputWatch(self.stream.declaration, self.settings),
+                skipped_input=SkippedInputWatch(
+                    self.stream.declaration, self.settings, checkpoint=checkpoint.location, inputs=plan.sources
+                ),
                 on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
             ),
             recording=Recording(hand_over, awaits_publication=bool(plan.targets), reached=self.reached),

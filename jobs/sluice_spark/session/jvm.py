@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.java_gateway import JavaObject
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from sluice.errors import SluiceError
+
+_CLOSED = "This Spark session has no JVM: it is closed."
 
 _REMEMBERED = (
     "java.lang",
@@ -38,6 +42,29 @@ def remember_names(spark: SparkSession) -> None:
             place = getattr(place, part)
 
 
+def require_token_of_callbacks(spark: SparkSession) -> None:
+    """Let this process accept calls of its own JVM only; call it before the first listener or `foreachBatch`.
+
+    PySpark gives the port of the JVM a token, and none to the port on which Python takes calls of the JVM, where any
+    user of the machine could call the functions of a stream. py4j knows a token for that port too, but its side in the
+    JVM forgets it when PySpark sets the port, so it is set again.
+
+    Raises
+    ------
+    SluiceError: when the session is closed.
+    """
+    gateway = spark.sparkContext._gateway
+    if gateway is None:
+        raise SluiceError(_CLOSED)
+    token = gateway.gateway_parameters.auth_token
+    gateway.callback_server_parameters.auth_token = token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark gives it no types
+    client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    field = jvm_of(spark).java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    field.setAccessible(True)
+    field.set(client, token)
+
+
 def jvm_of(spark: SparkSession) -> Any:
     """The packages of the JVM as attributes: `jvm_of(spark).java.lang.System`. py4j has no types, hence `Any`.
 
@@ -47,5 +74,5 @@ def jvm_of(spark: SparkSession) -> Any:
     """
     jvm = spark.sparkContext._jvm
     if jvm is None:
-        raise SluiceError("This Spark session has no JVM: it is closed.")
+        raise SluiceError(_CLOSED)
     return jvm

@@ -7,6 +7,8 @@ secret. The driver itself sets everything else from its own environment, so no s
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Mapping
 
 from pydantic import SecretStr
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
-from sluice_spark.session.jvm import remember_names
+from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 from sluice_spark.session.versions import require_matching_jars
 
@@ -26,6 +28,10 @@ _CHECKPOINT_MANAGERS = {
     "file": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "s3a": "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager",
 }
+
+_LOCAL_TRIES = 2
+"""How often a task is tried in local mode; on a cluster four times, unless declared otherwise. The second attempt at a
+block of values survives a value that ends or stalls its decoder (`sluice.record_values.decoding_apart`)."""
 
 _STOP_TIMEOUT = "60s"
 """Timeout of `query.stop()`. Spark's default waits without a limit."""
@@ -39,8 +45,10 @@ def open_session(
     with_delta: bool = False,
     cores: int | None = None,
     deletes_files: bool = True,
+    repeats_tasks: bool = True,
 ) -> SparkSession:
-    """Open the Spark session of a job, and check that the versions of its jars match.
+    """Open the Spark session of a job, and check that the versions of its jars match. The process runs in UTC from then
+    on, as its executors do.
 
     Parameters
     ----------
@@ -51,30 +59,45 @@ def open_session(
     cores: the cores of a driver in local mode; None keeps the number of its launch.
     deletes_files: whether Iceberg may delete files of its tables. A stream's driver must not: Iceberg deletes what a
         refused commit has written, and the answer to a commit that landed may be a refusal (decision 0033).
+    repeats_tasks: whether a task that failed is tried again in local mode. Tasks that hand records on one by one cannot
+        be: Spark refuses that, and its refusal would hide the failure.
 
     Raises
     ------
     SettingsError: when pyspark, Spark and the jars are of different versions.
     """
+    _use_utc()
     builder = SparkSession.builder.appName(name)
-    conf = {**engine_conf(state), **deployment_conf(settings), **_cores_conf(cores)}
+    conf = {**engine_conf(state), **deployment_conf(settings), **_local_conf(cores, repeats_tasks=repeats_tasks)}
     if not deletes_files:
         conf[f"spark.sql.catalog.{settings.catalog.name}.s3.delete-enabled"] = "false"
     spark = builder.config(map={**(_adding_delta(conf) if with_delta else conf)}).getOrCreate()
+    require_token_of_callbacks(spark)
     remember_names(spark)
     require_matching_jars(spark)
     choose_shuffle_partitions(spark, state)
     return spark
 
 
-def _cores_conf(cores: int | None) -> dict[str, str]:
-    """The number of cores of a driver in local mode. The launch set `local[*]`, or an upper limit."""
-    if cores is None:
-        return {}
+def _use_utc() -> None:
+    """Set this process's time zone to UTC, whatever the host's is: PySpark converts timestamps through local time, in
+    which an hour is missing or occurs twice at each change of daylight-saving time."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+
+
+def _local_conf(cores: int | None, *, repeats_tasks: bool) -> dict[str, str]:
+    """The master of a driver in local mode, with the number of its cores and of a task's tries.
+
+    The launch set `local[*]`, or an upper limit, by which Spark tries a task once.
+    """
     SparkContext._ensure_initialized()  # only the JVM knows the settings of the launch
-    if not is_local(SparkConf().get("spark.master") or ""):
+    master = SparkConf().get("spark.master") or ""
+    if not is_local(master):
         return {}
-    return {"spark.master": f"local[{cores}]"}
+    given = master.removeprefix("local").strip("[]").partition(",")
+    tries = given[2].strip() or (_LOCAL_TRIES if repeats_tasks else 1)
+    return {"spark.master": f"local[{cores or given[0] or 1},{tries}]"}
 
 
 def engine_conf(state: StateDeclaration) -> dict[str, str]:

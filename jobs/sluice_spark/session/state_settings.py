@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+_DEFAULT_WATERMARK_POLICY = "min"
+
 _PROVIDERS = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -116,18 +119,29 @@ def take_up_state(spark: SparkSession, stream: LoadedStream, found: CheckpointSt
     _require_same(stream, "shuffle_partitions", declared=state.shuffle_partitions, frozen=found.shuffle_partitions)
     provider = {by_class: name for name, by_class in _PROVIDERS.items()}.get(found.frozen_conf.get(PROVIDER, ""))
     _require_same(stream, "provider", declared=state.provider, frozen=provider)
+    policy = found.frozen_conf.get(WATERMARK_POLICY)
+    declared_policy = stream.declaration.engine.options.get(WATERMARK_POLICY, _DEFAULT_WATERMARK_POLICY)
+    _require_same(stream, WATERMARK_POLICY, declared=declared_policy, frozen=policy, within=("engine", "options"))
     for name, value in state_conf(state).items():
         spark.conf.set(name, value)
     parts = choose_shuffle_partitions(spark, state, frozen=found.shuffle_partitions)
     _log.info("shuffle partitions: %d (%s)", parts.number, parts.reason)
 
 
-def _require_same(stream: LoadedStream, key: str, *, declared: int | str | None, frozen: int | str | None) -> None:
+def _require_same(
+    stream: LoadedStream,
+    key: str,
+    *,
+    declared: int | str | None,
+    frozen: int | str | None,
+    within: tuple[str, ...] = ("state",),
+) -> None:
     if declared is None or frozen is None or declared == frozen:
         return
+    path = (*within, key)
     raise DeclarationError(
-        f"`state.{key}`: {declared} is declared, but the checkpoint has kept its state as {frozen} since its first "
-        "start. Spark would continue with that and ignore the declaration.",
-        location=stream.location(("state", key)),
+        f"`{'.'.join(path)}`: {declared} is declared, but the checkpoint has kept its state as {frozen} since its "
+        "first start. Spark would continue with that and ignore the declaration.",
+        location=stream.location(path),
         next_step=f"Declare {frozen}. To change it, start a new checkpoint: `sluice stream reset {stream.name}`.",
     )

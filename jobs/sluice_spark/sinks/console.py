@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluice.declarations.output_declaration import ConsoleOutput
 from sluice.ledger.records.stream_batch import PublicationKey
+from sluice_spark.sinks.text_formats import JSON_TEXT
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +31,17 @@ class ConsoleSink:
         """The destination of the rows, for messages."""
         return "the driver's log"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there."""
+        return False
+
     def misfits(self, rows: StructType) -> list[str]:
         """Every schema can be logged."""
         return []
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Log the first rows as JSON, each after the batch's key and the output's name."""
-        content = fn.to_json(fn.struct("*"), {"ignoreNullFields": "false"}).alias("content")
+        content = fn.to_json(fn.struct("*"), dict(JSON_TEXT)).alias("content")
         for row in rows.limit(self.declared.rows).select(content).collect():
             _log.info("%s %s %s", key, self.output, row.content)

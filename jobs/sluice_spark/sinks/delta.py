@@ -32,6 +32,11 @@ class DeltaSink:
         """The destination of the rows, for messages."""
         return f"the Delta table {self.declared.path} of {self.declared.connection}"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there: then one without rows empties the table."""
+        return self.declared.mode == "overwrite"
+
     def misfits(self, rows: StructType) -> list[str]:
         """Report duplicate columns; Delta itself compares the schema with its table."""
         twice = sorted({name for name in rows.names if rows.names.count(name) > 1})

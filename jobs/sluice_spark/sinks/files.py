@@ -20,11 +20,14 @@ from sluice.declarations.output_declaration import FilesOutput
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.sinks.text_formats import CSV_TEXT, JSON_TEXT
 
 _log = logging.getLogger(__name__)
 
 MARKER = "_SUCCESS"
 """Hadoop's marker of a committed folder. Readers of folders ignore files that begin with `_`."""
+
+_TEXT_OPTIONS = {"json": JSON_TEXT, "csv": CSV_TEXT}
 
 _NESTED = ("struct", "array", "map", "variant", "binary")
 
@@ -42,6 +45,11 @@ class FilesSink:
         """The destination of the rows, for messages."""
         return f"files of {self.declared.connection}, folder {self.declared.path}"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there."""
+        return False
+
     def misfits(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written."""
         return list(self._misfits(rows))
@@ -55,7 +63,7 @@ class FilesSink:
         writer = rows.write.format(self.declared.format).mode("overwrite")
         # Hadoop's default, set because without the marker a folder would never count as complete.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
-        writer.option("header", "true").option("ignoreNullFields", "false").save(folder)
+        writer.options(**_TEXT_OPTIONS.get(self.declared.format, {})).save(folder)
 
     def folder(self, key: PublicationKey) -> str:
         """The folder of a batch. Readers take the parts of its path for partition columns."""

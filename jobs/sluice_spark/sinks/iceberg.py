@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
-from pyspark.sql.types import MapType
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staged_mode import StagedMode
 from sluice.publication.staging_layout import OPERATION_COLUMN
+from sluice_spark.session.comparable_columns import comparable_columns
 from sluice_spark.session.identifiers import quoted, quoted_table
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""
 
 _PLACE = "_sluice_place"
+_IS_NEWEST = "_sluice_is_newest"
+_IS_SAME = "_sluice_is_same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,26 +116,41 @@ def _known(declared: IcebergOutput) -> tuple[str, ...]:
 
 
 def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
-    """Keep the newest row of each key by the ordering column. The content decides between rows with equal values there.
+    """Keep the newest row of each key by the columns of the ordering. A row that occurs twice counts once.
 
-    Without an ordering column there is no newest row, so a second row of a key stops the batch: Spark itself would
-    insert both when the key is new.
+    Two different rows of a key of which none is newer stop the batch: nothing says which of them is right. Without an
+    ordering there is no newest row, so a second row of a key stops the batch: Spark itself would insert both when the
+    key is new.
     """
     keys = [quoted(key) for key in declared.keys]
-    by_key = Window.partitionBy(*keys)
-    if declared.ordering_column is not None:
-        newest_first = [fn.col(quoted(declared.ordering_column)).desc_nulls_last(), _content(rows).desc()]
-        ranked = rows.withColumn(_PLACE, fn.row_number().over(by_key.orderBy(*newest_first)))
-        return ranked.where(fn.col(_PLACE) == 1).drop(_PLACE)
+    if declared.ordering:
+        return _newest_of_each(rows, keys, declared)
     message = fn.concat(fn.lit(f"{declared.table}: two rows of a batch have the key "), _key_text(keys))
-    counted = rows.withColumn(_PLACE, fn.count(fn.lit(1)).over(by_key))
+    counted = rows.withColumn(_PLACE, fn.count(fn.lit(1)).over(Window.partitionBy(*keys)))
     return counted.where(fn.when(fn.col(_PLACE) > 1, fn.raise_error(message)).otherwise(fn.lit(True))).drop(_PLACE)
 
 
-def _content(rows: DataFrame) -> Column:
-    """A hash of the row's content, without maps, which Spark cannot hash."""
-    hashable = [fn.col(quoted(field.name)) for field in rows.schema if not isinstance(field.dataType, MapType)]
-    return fn.xxhash64(*hashable)
+def _newest_of_each(rows: DataFrame, keys: list[str], declared: IcebergOutput) -> DataFrame:
+    ordering = [fn.col(quoted(column)) for column in declared.ordering]
+    content = comparable_columns(rows)
+    newest_first = [*(column.desc_nulls_last() for column in ordering), fn.xxhash64(*content)]
+    in_order = Window.partitionBy(*keys).orderBy(*newest_first)
+    ranked = rows.withColumns(
+        {
+            _PLACE: fn.row_number().over(in_order),
+            _IS_NEWEST: fn.struct(*ordering).eqNullSafe(fn.first(fn.struct(*ordering)).over(in_order)),
+            _IS_SAME: fn.struct(*content).eqNullSafe(fn.first(fn.struct(*content)).over(in_order)),
+        }
+    )
+    names = ", ".join(declared.ordering)
+    message = fn.concat(
+        fn.lit(f"{declared.table}: two different rows of a batch have the key "),
+        _key_text(keys),
+        fn.lit(f" and the same {names}, so that none is the newest; `ordering_columns` can name more columns"),
+    )
+    is_tie = fn.col(_IS_NEWEST) & ~fn.col(_IS_SAME)
+    is_kept = fn.when(is_tie, fn.raise_error(message).cast("boolean")).otherwise(fn.col(_PLACE) == 1)
+    return ranked.where(is_kept).drop(_PLACE, _IS_NEWEST, _IS_SAME)
 
 
 def _key_text(keys: list[str]) -> Column:

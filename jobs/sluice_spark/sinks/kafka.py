@@ -21,6 +21,7 @@ from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import spark_options
 from sluice_spark.session.identifiers import quoted
+from sluice_spark.sinks.text_formats import JSON_TEXT
 
 _HEADERS = MapType(StringType(), StringType())
 
@@ -38,6 +39,11 @@ class KafkaSink:
         """The destination of the rows, for messages."""
         topic = self.declared.topic or f"named by {self.declared.topic_column}"
         return f"Kafka {self.declared.connection}, topic {topic}"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there."""
+        return False
 
     def misfits(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written."""
@@ -72,11 +78,8 @@ class KafkaSink:
         if self.declared.value_column is not None:
             return _text_or_bytes(self.declared.value_column, schema)
         aside = (self.declared.topic_column, self.declared.headers_column)
-        # Nulls are kept: without them a null value and a missing column would look the same.
-        return fn.to_json(
-            fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside)),
-            {"ignoreNullFields": "false"},
-        )
+        fields = fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside))
+        return fn.to_json(fields, dict(JSON_TEXT))
 
     def _misfits(self, schema: StructType) -> Iterator[str]:
         declared = self.declared

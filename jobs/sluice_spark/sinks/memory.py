@@ -29,6 +29,11 @@ class MemorySink:
         """The destination of the rows, for messages."""
         return "the driver's memory"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there."""
+        return False
+
     def misfits(self, rows: StructType) -> list[str]:
         """Every schema can be kept."""
         return []

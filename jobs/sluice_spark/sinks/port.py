@@ -27,6 +27,11 @@ class Sink(Protocol):
         """The destination of the rows, for messages: without secrets."""
         ...
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there: then a batch without rows is written too."""
+        ...
+
     def misfits(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written; empty when they can."""
         ...
@@ -36,7 +41,7 @@ class Sink(Protocol):
 
         Parameters
         ----------
-        rows: the rows, never empty. They are computed and cached, so reading them twice is cheap.
+        rows: the rows; empty only when the sink replaces. They are computed and cached, so reading them twice is cheap.
         key: the key of the batch, the same when Spark runs the batch again.
         """
         ...

@@ -30,6 +30,11 @@ class PythonSink:
         """The destination of the rows, for messages."""
         return f"the function {self.declared.function}"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a batch replaces what is there."""
+        return False
+
     def misfits(self, rows: StructType) -> list[str]:
         """Every schema is passed to the function."""
         return []

@@ -5,10 +5,16 @@ Source of the options: https://docs.delta.io/delta-streaming/#delta-table-as-a-s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from sluice.declarations.source_declarations import DeltaSource
+from sluice.errors import LakehouseError
 from sluice.settings import FilesConnection
+from sluice_spark.session.identifiers import quoted
 from sluice_spark.sources.files import location_below
 
 
@@ -20,6 +26,25 @@ def read_stream(spark: SparkSession, source: DeltaSource, connection: FilesConne
     if source.max_files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(source.max_files_per_batch)
     return spark.readStream.format("delta").options(**options).load(location_below(connection, source.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaCommit:
+    """A commit in the log of a Delta table."""
+
+    version: int
+    committed_at: datetime
+
+
+def oldest_commit(spark: SparkSession, source: DeltaSource, connection: FilesConnection) -> DeltaCommit:
+    """The oldest commit that the log of a table still has. Delta removes older ones after a while."""
+    location = location_below(connection, source.path)
+    history = spark.sql(f"DESCRIBE HISTORY delta.{quoted(location)}")
+    seconds = fn.unix_micros("timestamp") / 1_000_000
+    oldest = history.select("version", seconds.alias("seconds")).orderBy("version").head()
+    if oldest is None:  # Delta has no table without a commit
+        raise LakehouseError(f"The Delta table {source.path} has no commit.")
+    return DeltaCommit(version=int(oldest.version), committed_at=datetime.fromtimestamp(oldest.seconds, UTC))
 
 
 def read_static(spark: SparkSession, source: DeltaSource, connection: FilesConnection) -> DataFrame:

@@ -18,6 +18,7 @@ from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
+from sluice.record_values.field_counts import UNDECLARED
 from sluice.record_values.resolving import resolve_values
 from sluice.record_values.schemas import ValueSchema
 from sluice.record_values.wire_format import MAGIC_BYTE, PREFIX_BYTES
@@ -25,14 +26,19 @@ from sluice.settings import Settings
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sources.csv_lines import decoded_csv
 from sluice_spark.sources.event_time_bound import ahead_reason, stopping_ahead
-from sluice_spark.sources.value_decoding import NUMBER, REJECTION, decoding_of
+from sluice_spark.sources.value_decoding import NUMBER, REJECTION, UNDECLARED_COUNTS, decoding_of
 
 _VALUE, _FILE = "_sluice_value", "file"
 REJECTED = "_sluice_rejected"
 """The column of a rejected record's reason, position and payload; null for a decoded one."""
 
 REJECTED_METRIC = "sluice.rejected."
-"""The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept."""
+"""The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
+`undeclared` as below, if its values are decoded."""
+
+UNDECLARED_METRIC = "sluice.undeclared."
+"""The prefix of the observed metric of an input that rejects nothing: as `undeclared` the fields that no column takes,
+with their numbers, of each block of values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +49,15 @@ class _Form:
     content: the field with its bytes.
     has_schema_id: whether the bytes begin with the id of a schema.
     is_text: whether the bytes are text, which the quarantine then shows as such.
+    counts_unknown: whether fields are counted that no column takes. stops_at_unknown: whether one stops the stream.
     """
 
     position: tuple[str, ...]
     content: str = "value"
     has_schema_id: bool = False
     is_text: bool = True
+    counts_unknown: bool = True
+    stops_at_unknown: bool = False
 
 
 _VALUES = _Form(position=("topic", "partition", "offset"))
@@ -102,12 +111,18 @@ def decode(
         form = replace(
             _RECORDS[source.kind], has_schema_id=schema.registry is not None, is_text=schema.format == "json"
         )
+        form = replace(form, stops_at_unknown=schema.on_unknown_field == "fail")
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
     if files is not None and files.format in ("json", "csv"):
         lines = _tried(_json_lines(rows), _line_schema(files), _LINES) if files.format == "json" else _csv(rows, files)
         if files.on_malformed == "quarantine":
-            split = _split(lines, files.columns, _LINES, declared, metric)
+            form = replace(
+                _LINES, counts_unknown=files.format == "json", stops_at_unknown=files.on_unknown_field == "fail"
+            )
+            split = _split(lines, files.columns, form, declared, metric)
             return replace(split, rows=split.rows.drop(RECORD_COLUMN))
+        if observed_as is not None and files.format == "json":
+            lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared())
         rows = _failing(lines, files.columns)
     if declared.watermark is None:
         return DecodedInput(rows=rows)
@@ -132,7 +147,7 @@ def _bounded(rows: DataFrame, declared: InputDeclaration, metric: str | None) ->
 
 
 def _line_schema(source: FilesSource) -> ValueSchema:
-    return ValueSchema(format="json", columns=source.columns)
+    return ValueSchema(format="json", columns=source.columns, on_unknown_field=source.on_unknown_field)
 
 
 def _split(
@@ -145,9 +160,13 @@ def _split(
     """Separate decoded rows from rejected ones."""
     reason = fn.coalesce(fn.col(f"{_VALUE}.{REJECTION}"), _ahead(columns, declared))
     position = fn.to_json(fn.struct(*(fn.col(f"{RECORD_COLUMN}.{name}") for name in form.position)))
+    if form.stops_at_unknown:
+        stopping = fn.raise_error(fn.concat(reason, fn.lit(", at "), position)).cast("string")
+        reason = fn.when(fn.startswith(reason, fn.lit(UNDECLARED)), stopping).otherwise(reason)
     rejected = fn.struct(reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
     judged = tried.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
-    observed = judged if metric is None else _observed(judged, metric, fn.col(f"{_VALUE}.{NUMBER}"))
+    counts = [_undeclared()] if form.counts_unknown else []
+    observed = judged if metric is None else _observed(judged, metric, fn.col(f"{_VALUE}.{NUMBER}"), *counts)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
         rows=observed.where(fn.col(REJECTED).isNull()).select(*names, RECORD_COLUMN),
@@ -170,7 +189,12 @@ def rejected_of(judged: DataFrame) -> DataFrame:
     return judged.where(fn.col(REJECTED).isNotNull()).select(f"{REJECTED}.*")
 
 
-def _observed(judged: DataFrame, metric: str, number: Column) -> DataFrame:
+def _undeclared() -> Column:
+    """What is observed of the fields that no column takes."""
+    return fn.collect_list(fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")).alias("undeclared")
+
+
+def _observed(judged: DataFrame, metric: str, number: Column, *counts: Column) -> DataFrame:
     """The rows with the metric of the rejected records. number: of a record that is kept, null for all others."""
     return judged.observe(
         metric,
@@ -178,6 +202,7 @@ def _observed(judged: DataFrame, metric: str, number: Column) -> DataFrame:
         fn.collect_list(fn.when(number.isNotNull(), fn.struct(number.alias("number"), f"{REJECTED}.*"))).alias(
             "records"
         ),
+        *counts,
     )
 
 

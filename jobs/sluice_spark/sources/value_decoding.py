@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -15,8 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
 from sluice.record_values.decoding import ValueDecoder
+from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
+from sluice.record_values.field_counts import counts_text
 from sluice.record_values.json_decoding import NO_VALUE, DecodedBlock, JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
+from sluice.record_values.rejected_value import DecodingLimits
 from sluice.record_values.schemas import ValueSchema
 from sluice.record_values.wire_format import MAGIC_BYTE, NO_PREFIX, PREFIX_BYTES
 from sluice_spark.session.spark_types import spark_schema
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 else:
     Block = pa.Array  # Spark evaluates the hints of the function, and at run time this class has no type parameter
 
+BoundedDecoding = Callable[[Decode, Values, DecodingLimits], DecodedBlock]
 _DECODERS_KEPT = 16
 
 
@@ -33,6 +39,10 @@ REJECTION, NUMBER = "_sluice_rejection", "_sluice_number"
 """The fields of a decoded struct beside its columns: why the value is rejected, null for a decoded one; and the number
 of a rejected record that is kept in the driver's memory until the batch is staged, null for all others. A partition
 that is computed twice gives the same numbers."""
+
+UNDECLARED_COUNTS = "_sluice_undeclared"
+"""The last field of a decoded struct: in the first of each block how often each field was sent in the block that no
+column takes, as `counts_text` writes it; null in all others."""
 
 _MOST_KEPT, _MOST_KEPT_BYTES = 200, 2**18
 """Of each block, which has 10,000 values by default. A batch of a million values keeps at most 20,000 rejected records
@@ -49,9 +59,11 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     struct = _struct_of(schema)
 
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
-        first = task_number()
+        first, decode_bounded = task_number(), bounded_decoding()
         for block in blocks:
-            yield decoded_block(schema, block, first=first)
+            values: list[bytes | None] = block.to_pylist()
+            decoded = decode_bounded(partial(judged, schema), values, schema.limits)
+            yield _structs(schema, values, decoded, first=first)
             first += len(block)
 
     # Otherwise Spark evaluates it a second time in the condition that separates decoded from rejected rows, and a
@@ -66,20 +78,30 @@ def task_number() -> int:
     return (task.partitionId() if task is not None else 0) << 40
 
 
-def decoded_block(schema: ValueSchema, values: Block, *, first: int = 0) -> Block:
-    """Decode a block of values. first: the number of its first value."""
-    given: list[bytes | None] = values.to_pylist()
-    fields = [pa.field(each.name, to_arrow_type(each.dataType)) for each in _struct_of(schema)]
-    block = _json_block(schema, given) if schema.format == "json" else _block_of_rows(schema, given, fields[:-2])
-    reasons = [block.rejections.get(index) for index in range(len(given))] if block.rejections else None
-    rejections = pa.array(reasons, pa.string()) if reasons is not None else pa.nulls(len(given), pa.string())
-    numbers = pa.array(kept_numbers(given, block.rejections, first=first), pa.int64())
-    columns = [*block.columns, rejections, numbers]
+def bounded_decoding() -> BoundedDecoding:
+    """How this task decodes: in this process, and in processes of their own when it has failed before."""
+    task = TaskContext.get()
+    return decode_apart if task is not None and task.attemptNumber() > 0 else decode_within
+
+
+def judged(schema: ValueSchema, values: Values) -> DecodedBlock:
+    """The columns of some values, and which are rejected."""
+    return _json_block(schema, values) if schema.format == "json" else _block_of_rows(schema, values)
+
+
+def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, first: int) -> Block:
+    """A decoded block as structs. first: the number of its first value."""
+    fields = _fields_of(schema)
+    reasons = [block.rejections.get(index) for index in range(len(values))] if block.rejections else None
+    rejections = pa.array(reasons, pa.string()) if reasons is not None else pa.nulls(len(values), pa.string())
+    numbers = pa.array(kept_numbers(values, block.rejections, first=first), pa.int64())
+    undeclared = pa.array([counts_text(block.undeclared), *[None] * (len(values) - 1)][: len(values)], pa.string())
+    columns = [*block.columns, rejections, numbers, undeclared]
     same = [one if one.type == to.type else one.cast(to.type) for one, to in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(same, fields=fields)
 
 
-def _json_block(schema: ValueSchema, values: list[bytes | None]) -> DecodedBlock:
+def _json_block(schema: ValueSchema, values: Values) -> DecodedBlock:
     decoder = _json_decoder(schema)
     if schema.registry is None:
         return decoder.decode(values)
@@ -92,14 +114,15 @@ def _json_block(schema: ValueSchema, values: list[bytes | None]) -> DecodedBlock
     return replace(block, rejections={**block.rejections, **unframed})
 
 
-def _block_of_rows(schema: ValueSchema, values: list[bytes | None], fields: list[pa.Field[Any]]) -> DecodedBlock:
+def _block_of_rows(schema: ValueSchema, values: Values) -> DecodedBlock:
     """A block of values that are decoded one by one."""
     decoded = _decoder(schema).decode_all(values)
     rows = [value.fields or {} for value in decoded]
-    columns = [pa.array([row.get(each.name) for row in rows], each.type) for each in fields]
+    columns = [pa.array([row.get(each.name) for row in rows], each.type) for each in _fields_of(schema)[:-3]]
     rejections = {index: value.rejection for index, value in enumerate(decoded) if value.rejection is not None}
     absent = {index: NO_VALUE for index, value in enumerate(values) if value is None}
-    return DecodedBlock(columns=columns, rejections=rejections | absent)
+    undeclared = Counter(chain.from_iterable(value.undeclared for value in decoded))
+    return DecodedBlock(columns=columns, rejections=rejections | absent, undeclared=undeclared)
 
 
 def kept_numbers(values: Sequence[bytes | None], rejections: Mapping[int, str], *, first: int) -> list[int | None]:
@@ -113,13 +136,18 @@ def kept_numbers(values: Sequence[bytes | None], rejections: Mapping[int, str], 
     return numbers
 
 
+def _fields_of(schema: ValueSchema) -> list[pa.Field[Any]]:
+    return [pa.field(each.name, to_arrow_type(each.dataType)) for each in _struct_of(schema)]
+
+
 def _struct_of(schema: ValueSchema) -> StructType:
-    return spark_schema(schema.columns).add(REJECTION, StringType()).add(NUMBER, LongType())
+    decoded = spark_schema(schema.columns).add(REJECTION, StringType()).add(NUMBER, LongType())
+    return decoded.add(UNDECLARED_COUNTS, StringType())
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _json_decoder(schema: ValueSchema) -> JsonBlockDecoder:
-    return JsonBlockDecoder(schema.columns)
+    return JsonBlockDecoder(schema.columns, rejects_undeclared=schema.rejects_undeclared)
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)

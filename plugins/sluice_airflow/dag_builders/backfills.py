@@ -11,7 +11,8 @@ from sluice.declarations.load_declarations import LoadedStream
 from sluice.launching.job_command import RunBackfill
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import backfill_document
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY, SparkJobOperator
+from sluice_airflow.operators.backfill_operator import BackfillOperator
+from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL_SUFFIX = "__backfill"
@@ -48,7 +49,7 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
         default_args={"owner": declaration.owner},
         auto_register=False,
     ) as dag:
-        SparkJobOperator(
+        BackfillOperator(
             task_id=BACKFILL_TASK,
             command=RunBackfill(
                 stream=declaration.stream,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,9 +14,15 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import LoadedStream
 from sluice.errors import DeclarationError
+from sluice.messages.plain_text import one_line, plain_text
+from sluice_airflow.dag_builders.storable_dags import LONGEST_DAG_ID, storable_page, storing_problem
 
 BROKEN_TAG = "broken"
 PROBLEM_TASK = "problem"
+
+_MOST_SENTENCES = 20
+_LONGEST_SENTENCE = 1000
+"""What is shown of the problems of one file; `sluice validate` shows all."""
 
 _NOT_IN_DAG_IDS = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -31,14 +38,18 @@ at once.
 """
 
 
-def build_stream_dags(streams: Iterable[LoadedStream], build: Callable[[LoadedStream], DAG]) -> dict[str, DAG]:
+def build_stream_dags(
+    streams: Iterable[LoadedStream], build: Callable[[LoadedStream], DAG], *, suffix: str = ""
+) -> dict[str, DAG]:
     """The DAGs of streams by their ids, in the order of the streams' names.
 
     Parameters
     ----------
-    build: makes the DAG of one stream. When it raises, a DAG tagged `broken` shows why.
+    build: makes the DAG of one stream. When it raises, or makes a DAG that Airflow's database would refuse, a DAG
+        tagged `broken` shows why.
+    suffix: distinguishes the stand-ins of one DAG file from those of another: two files may not have DAGs of one id.
     """
-    dags = (_built(loaded, build) for loaded in sorted(streams, key=lambda loaded: loaded.name))
+    dags = (_built(loaded, build, suffix) for loaded in sorted(streams, key=lambda loaded: loaded.name))
     return {dag.dag_id: dag for dag in dags}
 
 
@@ -51,10 +62,10 @@ def broken_declaration_dags(broken: Mapping[Path, Sequence[DeclarationError]], *
     folder: the folder of the declarations; the files are named from there.
     """
     files = sorted(broken)
-    stems = Counter(_stem(file) for file in files)
+    ids = Counter(_dag_id(file) for file in files)
     return [
         broken_declaration_dag(
-            f"broken__{_stem(file)}" + (f"__{_place_mark(file, folder)}" if stems[_stem(file)] > 1 else ""),
+            _dag_id(file, mark=_place_mark(file, folder) if ids[_dag_id(file)] > 1 else ""),
             file=str(_below(file, folder)),
             problems=broken[file],
         )
@@ -64,11 +75,12 @@ def broken_declaration_dags(broken: Mapping[Path, Sequence[DeclarationError]], *
 
 def broken_declaration_dag(dag_id: str, *, file: str, problems: Sequence[DeclarationError]) -> DAG:
     """The DAG of one broken file. Its page and its only task show file, line and message."""
-    sentences = [_sentence(problem) for problem in problems]
+    sentences = _sentences(problems)
+    shown = "\n".join(f"- {sentence}" for sentence in sentences)
     with DAG(
         dag_id,
         description=sentences[0],
-        doc_md=_DOCUMENT.format(file=file, problems="\n".join(f"- {sentence}" for sentence in sentences)),
+        doc_md=storable_page(_DOCUMENT.format(file=one_line(file), problems=shown)),
         schedule=None,
         catchup=False,
         max_active_runs=1,
@@ -84,26 +96,51 @@ def broken_declaration_dag(dag_id: str, *, file: str, problems: Sequence[Declara
     return dag
 
 
-def _built(loaded: LoadedStream, build: Callable[[LoadedStream], DAG]) -> DAG:
+def _built(loaded: LoadedStream, build: Callable[[LoadedStream], DAG], suffix: str) -> DAG:
     try:
-        return build(loaded)
+        dag = build(loaded)
+        refusal = storing_problem(dag)
     except Exception as error:  # noqa: BLE001  # whatever Airflow refuses in one DAG would else remove all DAGs of the file
-        problem = DeclarationError(f"Airflow refuses the DAG of this declaration: {error}", location=loaded.location())
-        return broken_declaration_dags({loaded.file: [problem]}, folder=loaded.folder)[0]
+        refusal = str(error)
+    else:
+        if refusal is None:
+            return dag
+    problem = DeclarationError(f"Airflow refuses the DAG of this declaration: {refusal}.", location=loaded.location())
+    return broken_declaration_dag(
+        _dag_id(loaded.file, mark=suffix), file=str(_below(loaded.file, loaded.folder)), problems=[problem]
+    )
 
 
-def _sentence(problem: DeclarationError) -> str:
-    return str(problem).replace("\n", " ")
+def _sentences(problems: Sequence[DeclarationError]) -> list[str]:
+    """The first problems, each in one line, and how many there are beside them."""
+    sentences = [
+        plain_text(one_line(str(problem)), longest=_LONGEST_SENTENCE) for problem in problems[:_MOST_SENTENCES]
+    ]
+    if (more := len(problems) - _MOST_SENTENCES) > 0:
+        sentences.append(f"There are {more} more; `sluice validate` shows all.")
+    return sentences
 
 
-def _stem(file: Path) -> str:
-    """The file's name without its last suffix, in the letters that a DAG's id may have."""
-    return _NOT_IN_DAG_IDS.sub("_", file.stem)
+def _dag_id(file: Path, *, mark: str = "") -> str:
+    """The id of the DAG of a broken file: of the file's name without its last suffix, and a mark where one is needed.
+
+    The mark of a name that is too long for an id is made from the name, so that no two names become one.
+    """
+    stem = _NOT_IN_DAG_IDS.sub("_", file.stem)
+    end = f"__{mark}" if mark else ""
+    if len(stem) > LONGEST_DAG_ID - len("broken__") - len(end):
+        end = f"__{_digest(file.name)}{end}"
+        stem = stem[: LONGEST_DAG_ID - len("broken__") - len(end)]
+    return f"broken__{stem}{end}"
 
 
 def _place_mark(file: Path, folder: Path) -> str:
     """Distinguishes files of one name in several folders; it is the same on every machine."""
-    return hashlib.sha256(str(_below(file, folder)).encode()).hexdigest()[:8]
+    return _digest(str(_below(file, folder)))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
 
 
 def _below(file: Path, folder: Path) -> Path:

@@ -12,6 +12,7 @@ from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.trigger_declaration import TriggerDeclaration
+from sluice_airflow.pages.page_views import stream_address
 
 CONTINUOUS_OPERATION = """\
 ## How to operate it
@@ -22,7 +23,7 @@ CONTINUOUS_OPERATION = """\
   `sluice stream start {stream}`, and the next DAG run waits for that without a worker slot.
 - **Change its declaration**: about a minute later the driver ends between two batches, and a new one goes on with the
   new declaration. When the checkpoint cannot follow, the old driver goes on and `sluice stream status` says why.
-- **Everything by form**: the DAG `stream_control`.
+- **Everything by form**: the DAG `stream_control`, or the stream's page.
 - **Look**: `sluice stream status {stream}` and `sluice stream logs {stream}`.
 - **Clear the task** whenever in doubt: a driver that lives is adopted, never doubled. A DAG run that is triggered by
   hand starts no second driver either: it waits in the queue until the present one ends.
@@ -40,8 +41,8 @@ run starts the stream with a fresh count.
 INCREMENTAL_OPERATION = """\
 ## How to operate it
 - Unpause this DAG, and it runs when it is due. **Trigger** it to run now.
-- Every run reads what is new since the last one and ends; with nothing new it ends at once. A run that failed half-way
-  is completed by the next one, so clearing the task is always safe.
+- Every run reads what is new since the last one and ends; with nothing new it ends before Spark starts. A run that
+  failed half-way is completed by the next one, so clearing the task is always safe.
 - **Look**: `sluice stream status {stream}`; the driver's log is the task's log.
 
 ## What to do when it is red
@@ -65,8 +66,8 @@ replaces the rows of that {interval} in one commit. The stream goes on beside it
 - **Cancel** it at any time: before its one commit nothing of a run is visible.
 
 ## What to do when it is red
-The end of the task's log names the reason. Repair the cause, then clear the task. The numbers of rows of every attempt
-are in the ledger, in its table `backfill_attempts`.
+The end of the task's log names the reason. Repair the cause, then clear the task. What a run has replaced, the numbers
+of rows and the snapshot are in the XCom `results` of its task, and in the ledger, in its table `backfill_attempts`.
 """
 
 
@@ -103,7 +104,8 @@ def spoken(duration: timedelta) -> str:
 def _introduction(loaded: LoadedStream) -> str:
     declaration = loaded.declaration
     rows = "\n".join(f"| {title} | {text} |" for title, text in _facts(loaded))
-    return f"# {declaration.stream}\n{declaration.description}\n\n| | |\n|---|---|\n{rows}\n"
+    page = f"**[State, charts, events and actions]({stream_address(declaration.stream)})**"
+    return f"# {declaration.stream}\n{declaration.description}\n\n{page}\n\n| | |\n|---|---|\n{rows}\n"
 
 
 def _facts(loaded: LoadedStream) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,8 @@ from sluice.launching.job_command import RunIncrement
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
 from sluice_airflow.dag_builders.documents import incremental_stream_document
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY, SparkJobOperator
+from sluice_airflow.operators.increment_operator import IncrementOperator
+from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 RUN_TASK = "run"
 """The one task of an incremental stream's DAG."""
@@ -43,7 +44,7 @@ def incremental_stream_dag(loaded: LoadedStream) -> DAG:
         default_args={"owner": declaration.owner},
         auto_register=False,
     ) as dag:
-        SparkJobOperator(
+        IncrementOperator(
             task_id=RUN_TASK,
             command=RunIncrement(stream=declaration.stream, launched_by=LAUNCHED_BY),
             engine=declaration.engine,

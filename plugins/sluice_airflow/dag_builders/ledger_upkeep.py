@@ -1,23 +1,34 @@
-"""The DAG that keeps the ledger small: old batches are forgotten, old runs are archived, old events are deleted."""
+"""The DAG that keeps the ledger and the logs small."""
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
-_log = logging.getLogger(__name__)
+from sluice_airflow.dag_builders import checkpoint_health, stream_control, stream_reconciler
 
 DAG_ID = "ledger_upkeep"
 TIDY_TASK = "tidy"
+
+SHORT_DAGS = (stream_reconciler.DAG_ID, DAG_ID, stream_control.DAG_ID, checkpoint_health.DAG_ID)
+"""Sluice's own DAGs whose tasks end within minutes: the reconciler alone runs 1,440 times a day."""
 
 _DOCUMENT = """\
 # ledger_upkeep
 Keeps the ledger small. Batches older than `SLUICE_BATCHES_KEPT_DAYS` are forgotten: their sums stay, and so does the
 newest batch of every generation, at whose offsets a rebuilt checkpoint starts. Runs that ended more than
 `SLUICE_RUNS_KEPT_DAYS` ago go into the ledger's archive, all but the newest of each stream. Events older than
-`SLUICE_EVENTS_KEPT_DAYS` are deleted.
+`SLUICE_EVENTS_KEPT_DAYS` are deleted. Logs of drivers older than `SLUICE_DRIVER_LOGS_KEPT_DAYS` are deleted on the host
+where the task runs, but not that of a stream's newest run.
+
+So are logs of Sluice's own tasks older than `SLUICE_AIRFLOW_LOGS_KEPT_DAYS`, but not those of streams.
+
+Airflow's metadata database is not cleaned here, because tasks have no access to it. Do it where Airflow's database
+is administered, and for the DAGs of Sluice that end within minutes only:
+`airflow db clean --tables dag_run,log --dag-ids stream_reconciler,ledger_upkeep,stream_control,checkpoint_health
+--clean-before-timestamp …`. Airflow judges tasks and triggers by their beginning: without `--dag-ids` it would delete
+the live task of a stream that runs for longer than that.
 
 ## How to operate it
 - It runs every night. **Trigger** it to run now; the same from the command line: `sluice ledger tidy`, which has
@@ -33,7 +44,7 @@ def ledger_upkeep_dag() -> DAG:
     """Build the DAG with its one task."""
     with DAG(
         DAG_ID,
-        description="Keeps the ledger small",
+        description="Keeps the ledger and the logs small",
         doc_md=_DOCUMENT,
         schedule=CronTriggerTimetable("41 3 * * *", timezone="UTC"),
         catchup=False,
@@ -46,14 +57,10 @@ def ledger_upkeep_dag() -> DAG:
 
         @task(task_id=TIDY_TASK, retries=2, retry_delay=timedelta(minutes=5))
         def tidy() -> None:
-            """Forget and archive what is older than it is kept."""
-            from sluice.ledger.retention import apply_retention, retention_of
-            from sluice_airflow.composition import load_deployment
+            """Forget, archive and delete what is older than it is kept."""
+            from sluice_airflow.tasks.upkeep_task import tidy_ledger
 
-            deployment = load_deployment()
-            with deployment.open_ledger() as ledger:
-                done = apply_retention(ledger, retention_of(deployment.settings))
-            _log.info("%d batches forgotten, %d runs archived, %d events deleted", done.batches, done.runs, done.events)
+            tidy_ledger(dags=SHORT_DAGS)
 
         tidy()
     return dag

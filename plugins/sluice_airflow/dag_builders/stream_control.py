@@ -47,8 +47,13 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 
 The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` then waits at the task
 `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an answer
-within a day it is rejected, and a rejected reset changes nothing. The other verbs need no approval. Clearing a task
+within a day it is rejected, and a rejected reset changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person who
+approves must not be the one who triggered it. The other verbs need no approval. Clearing a task
 does its verb once more, which is safe: an approved reset is done once.
+
+Who may trigger it for a stream, clear or approve such a run: who may edit the stream's own DAG, as on the stream's
+page. The API server refuses everybody else, whatever they may do with this DAG. A command of the terminal is not bound
+by that.
 """
 
 

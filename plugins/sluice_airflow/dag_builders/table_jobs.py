@@ -12,6 +12,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.launching.job_command import JobCommand
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.choices import choice_param, chosen
+from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 CHOICE = "tables"
@@ -19,6 +20,9 @@ CHOICE = "tables"
 
 CHOOSE_TASK = "choose_tables"
 """The task that leaves the other tables out, so that they cost no slot of the Spark pool."""
+
+PLATFORM_OWNER = "sluice"
+"""Who owns the platform's own tasks."""
 
 _NOT_WHEN_UNPAUSED = timedelta(seconds=1)
 """How late a first run may still be made up for when the DAG is unpaused. Airflow's own answer, also to `False`, is
@@ -46,6 +50,8 @@ def table_jobs_dag(
     retries: how often Airflow tries a failed job again.
     """
     chosen_tables = {table.table: table for table in tables}
+    owners = storable_owners((table.owner for table in chosen_tables.values()), otherwise=PLATFORM_OWNER)
+    owner_of = dict(zip(chosen_tables, owners, strict=True))
     with DAG(
         dag_id,
         description=description,
@@ -54,7 +60,7 @@ def table_jobs_dag(
         catchup=False,
         max_active_runs=1,
         tags=["platform", "tables"],
-        default_args={"owner": "sluice"},
+        default_args={"owner": PLATFORM_OWNER},
         params={CHOICE: choice_param(CHOICE, among=list(chosen_tables))},
         auto_register=False,
     ) as dag:
@@ -65,8 +71,8 @@ def table_jobs_dag(
                     choose >> SparkJobOperator(
                         task_id=table.table.partition(".")[2],
                         command=command(table.table),
-                        owner=table.owner,
-                        doc_md=table.description,
+                        owner=owner_of[table.table],
+                        doc_md=storable_page(f"{table.description}\n\nOwner: {table.owner}"),
                         retries=retries,
                         retry_delay=timedelta(minutes=1),
                         inlets=[table_asset(table.table)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.log import mask_secret
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import (
@@ -22,9 +24,12 @@ from sluice.errors import (
 )
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_command import JobCommand
+from sluice.launching.job_environment import withheld_names
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
+from sluice.messages.redaction import redacted
+from sluice.supervision.alert import Alert
 from sluice.supervision.restart_policy import helps_to_restart
 
 if TYPE_CHECKING:
@@ -50,7 +55,8 @@ class SparkJobOperator(SparkSubmitOperator):
     """Run a job through `spark-submit` and wait for its end.
 
     The settings of the application are built when the task runs, not when the DAG file is parsed, because they name
-    folders of the machine. They contain no secrets; the job reads those from the environment that it inherits.
+    folders of the machine. They contain no secrets; the job reads those from the environment that it inherits, without
+    Airflow's own (`sluice.launching.job_environment`).
 
     Parameters
     ----------
@@ -93,10 +99,14 @@ class SparkJobOperator(SparkSubmitOperator):
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
         settings = deployment.settings
+        for secret in settings.secret_values():
+            mask_secret(secret)  # the job's log becomes this task's, whatever a library of the job writes into it
         self.application = str(settings.home / self.application)
         self.conf = launch_conf(
             home=settings.home, jars=settings.jars, engine=self.engine, is_bounded=True, master=connection.master
         )
+        # The provider adds variables to those of this task and removes none: so those that are withheld are emptied.
+        self.env_vars = dict.fromkeys(withheld_names(os.environ), "")
         try:
             super().execute(context)
         except AirflowException as error:
@@ -118,7 +128,31 @@ def require_environment(connection: SparkConnection) -> None:
         )
 
 
-def job_failure(submission: str, *, subject: str) -> AirflowException:
+class JobFailedError(AirflowException):
+    """A job failed; Airflow tries again as often as its task allows. It is `context["exception"]` of a callback.
+
+    Parameters
+    ----------
+    sentence: the whole message for a person.
+    subject: the stream or the table of the job.
+    failure_reason: the reason of the failure; empty when the job reported none.
+
+    Attributes
+    ----------
+    alerts: the same as the one alert that every channel knows.
+    """
+
+    def __init__(self, sentence: str, *, subject: str, failure_reason: str = "") -> None:
+        super().__init__(sentence)
+        self.failure_reason = failure_reason
+        self.alerts = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
+
+
+class JobFailedForGoodError(JobFailedError, AirflowFailException):
+    """A job failed, and another try would only repeat it."""
+
+
+def job_failure(submission: str, *, subject: str) -> JobFailedError:
     """Return the exception for a failed submission, with the job's own last lines instead of the command line.
 
     Parameters
@@ -126,14 +160,15 @@ def job_failure(submission: str, *, subject: str) -> AirflowException:
     submission: the provider's message, which ends with the last lines of the output.
     subject: the stream or the table of the job.
     """
-    lines = submission.splitlines()
+    lines = redacted(submission).splitlines()
     name, colon, message = (last_after(FAILURE_MARK, lines) or "").partition(": ")
     if not colon:
-        return AirflowException(submission)
+        return JobFailedError("\n".join(lines), subject=subject)
     is_lasting = issubclass(ERROR_CLASSES.get(name, SluiceError), _LASTING)
     reason = last_after(REASON_MARK, lines)
     if reason in set(FailureReason):
         failure = Failure.of(FailureReason(reason))
         message = f"{message} That is {describe_failure(failure)}. {next_step(failure.reason, stream=subject)}"
         is_lasting = is_lasting or not helps_to_restart(failure.failure_class)
-    return AirflowFailException(message) if is_lasting else AirflowException(message)
+    kind = JobFailedForGoodError if is_lasting else JobFailedError
+    return kind(message, subject=subject, failure_reason=reason or "")

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -20,6 +20,7 @@ from sluice.supervision.control_plans import (
     plan_show,
     plan_start,
     plan_stop,
+    with_beginning,
 )
 from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 from sluice.supervision.stream_reset import plan_reset, reset_stream
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 PLAN_TEXT, LEAVES = "plan", "leaves"
 """The XComs of the task `plan` for a reset: the plan's text, and the generation that the reset leaves."""
+
+UNKNOWN_PERSON = "somebody"
+"""Whom Airflow does not name."""
 
 _PLANS: Mapping[str, Callable[[Supervisor, LoadedStream], ControlPlan]] = {
     "show": plan_show,
@@ -64,7 +68,9 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
             _show_reset(deployment, ledger, stream)
         else:
             supervisor = deployment.supervisor(ledger, launched_by=requesting_user(dag_id))
-            _log_steps(_PLANS[params["verb"]](supervisor, stream))
+            plan = _PLANS[params["verb"]](supervisor, stream)
+            is_start = params["verb"] == "start"
+            _log_steps(with_beginning(plan, ledger, stream, deployment.settings) if is_start else plan)
 
     _with_stream(params, show)
 
@@ -98,9 +104,14 @@ def carry_out_reset(params: Mapping[str, Any], *, dag_id: str, plan_task: str, a
     AirflowFailException: when it cannot be carried out; the message says why.
     """
     leaving = int(get_current_context()["ti"].xcom_pull(task_ids=plan_task, key=LEAVES))
-    persons = f"{requesting_user(dag_id)}, approved by {_approver(approve_task)}"
+    approver = _approver(approve_task)
+    if approver is None:
+        raise AirflowFailException("There is no approval: the task was marked. Trigger it again.")
+    persons = f"{requesting_user(dag_id)}, approved by {approver}"
 
     def reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+        if deployment.settings.approval_by_another:
+            require_another_person(requested_by=_triggering_user(), approved_by=approver)
         opened = reset_stream(ledger, stream, deployment.settings, leaving=leaving, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
 
@@ -109,15 +120,36 @@ def carry_out_reset(params: Mapping[str, Any], *, dag_id: str, plan_task: str, a
 
 def requesting_user(dag_id: str) -> str:
     """The person who triggered the DAG run, as the ledger names them."""
-    person = getattr(get_current_context()["dag_run"], "triggering_user_name", None) or "somebody"
-    return f"airflow: {dag_id}, {person}"
+    return f"airflow: {dag_id}, {_triggering_user() or UNKNOWN_PERSON}"
 
 
-def _approver(approve_task: str) -> str:
-    """The person who approved, as Airflow names them."""
+def require_another_person(*, requested_by: str | None, approved_by: str) -> None:
+    """Require that two persons agreed; one that Airflow does not name may be the same one.
+
+    Raises
+    ------
+    UsageError: when they are one person, or unknown.
+    """
+    if UNKNOWN_PERSON in (requested_by or UNKNOWN_PERSON, approved_by) or requested_by == approved_by:
+        raise UsageError(
+            f"It was requested by {requested_by or UNKNOWN_PERSON} and approved by {approved_by}, "
+            "and this deployment needs the approval of another person (SLUICE_APPROVAL_BY_ANOTHER).",
+            next_step="Trigger it again, and let another person approve it.",
+        )
+
+
+def _triggering_user() -> str | None:
+    """The person who triggered the DAG run; unset when Airflow does not name one."""
+    return getattr(get_current_context()["dag_run"], "triggering_user_name", None) or None
+
+
+def _approver(approve_task: str) -> str | None:
+    """The person who approved, as Airflow names them; unset without an answer, as when the task was marked."""
     answer = get_current_context()["ti"].xcom_pull(task_ids=approve_task) or {}
+    if "Approve" not in answer.get("chosen_options", ()):
+        return None
     user = answer.get("responded_by_user") or {}
-    return str(user.get("name") or user.get("id") or "somebody")
+    return str(user.get("name") or user.get("id") or UNKNOWN_PERSON)
 
 
 def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, LoadedStream], None]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
@@ -18,14 +19,17 @@ from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
 from sluice.ledger.records.event import Event, EventAction
 from sluice.ledger.records.run import DesiredState
+from sluice.supervision.alert import Alert
 from sluice.supervision.reconciler import note_pause
+from sluice.supervision.stream_health import StreamState
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.observed_dags import observe_dag
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.tasks.user_requests import is_by_person, is_first_try
+from sluice_airflow.pages.page_views import stream_address
+from sluice_airflow.tasks.user_requests import is_first_try, requested_ago
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
 
@@ -48,6 +52,10 @@ class StreamGivenUpError(AirflowFailException):
     ----------
     sentence: the whole message for a person.
     decision: why; its fields are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
+
+    Attributes
+    ----------
+    alerts: the same as the one alert that every channel knows.
     """
 
     def __init__(self, sentence: str, *, stream: str, decision: SupervisionDecision) -> None:
@@ -58,6 +66,7 @@ class StreamGivenUpError(AirflowFailException):
         self.failure_class = fields["failure_class"]
         self.failure_reason = fields["failure_reason"]
         self.next_step = fields["next_step"]
+        self.alerts = (Alert(stream=stream, sentence=sentence, reason=str(StreamState.GIVEN_UP)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +85,9 @@ class StreamTask:
 
         A new try of a stopped stream waits for its start. A retry does not: the stream was stopped during the previous
         try, which an overloaded Airflow lost, and its DAG run ends as that try would have ended. A stream that was
-        given up, or stopped by marking its task, is started again when a person caused this try: by clearing the
-        task, triggering the DAG, or unpausing it. A DAG run that was merely in the queue gives the stream up once
-        more, and Airflow pauses the DAG.
+        given up, or stopped by marking its task, is started again when a person caused this try since then: by
+        clearing the task, triggering the DAG, or unpausing it. A DAG run that was merely in the queue gives the stream
+        up once more, and Airflow pauses the DAG.
 
         Raises
         ------
@@ -87,9 +96,9 @@ class StreamTask:
         """
         attempt = self.context["ti"]
         is_new = is_first_try(try_number=attempt.try_number, max_tries=attempt.max_tries, retries=retries)
-        is_requested = is_new and is_by_person(self.context)
-        result = self._supervise(is_requested=is_requested)
-        if result.decision.action is SupervisionAction.GIVE_UP and is_requested:
+        asked_ago = requested_ago(self.context, now=datetime.now(UTC)) if is_new else None
+        result = self._supervise(asked_ago=asked_ago)
+        if result.decision.action is SupervisionAction.GIVE_UP and _is_newer(asked_ago, result):
             self._request_start()
             result = self._supervise()
         if result.decision.action is SupervisionAction.FINISH and is_new:
@@ -107,24 +116,25 @@ class StreamTask:
         _log.info("Supervising again, because the trigger saw: %s", (event or {}).get("seen"))
         return self._trigger_after(self._supervise())
 
-    def _supervise(self, *, is_requested: bool = False) -> SupervisionResult:
-        """Supervise once. is_requested: whether a person has just started the stream through Airflow."""
+    def _supervise(self, *, asked_ago: timedelta | None = None) -> SupervisionResult:
+        """Supervise once. asked_ago: how long ago a person started the stream through Airflow; unset: no person did."""
         try:
             deployment = load_deployment()
             wanted = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
             with deployment.open_ledger() as ledger:
                 supervisor = deployment.supervisor(ledger, launched_by=supervising_task(self.context))
-                self._update_suspension(supervisor, wanted, is_requested=is_requested)
+                self._update_suspension(supervisor, wanted, asked_ago=asked_ago)
                 return supervise(supervisor, wanted)
         except (DeclarationError, SettingsError, UsageError) as error:
             _log.error("%s", error)
             raise AirflowFailException(str(error)) from error
 
-    def _update_suspension(self, supervisor: Supervisor, wanted: LoadedStream, *, is_requested: bool) -> None:
+    def _update_suspension(self, supervisor: Supervisor, wanted: LoadedStream, *, asked_ago: timedelta | None) -> None:
         """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
         airflow = owning_airflow(supervisor.ledger)
-        if is_requested:
-            resume(supervisor.ledger, self.stream, event=self._request_event(EventAction.RESUME))
+        if asked_ago is not None:
+            event = self._request_event(EventAction.RESUME)
+            resume(supervisor.ledger, self.stream, asked_ago=asked_ago, event=event)
         dag = observe_dag(self.context["dag"].dag_id, airflow=airflow)
         if dag is not None and (change := note_pause(supervisor, wanted, dag)):
             _log.info("Stream %s: %s", self.stream, change)
@@ -156,7 +166,7 @@ class StreamTask:
     def _give_up(self, decision: SupervisionDecision) -> NoReturn:
         sentence = (
             f"{decision.reason}: {decision.explanation} Airflow pauses this DAG now; when the cause is repaired, "
-            "unpause it: that starts the stream again."
+            f"unpause it: that starts the stream again. Its page: {_page_of(self.stream)}"
         )
         _log.error("%s", sentence)
         raise StreamGivenUpError(sentence, stream=self.stream, decision=decision)
@@ -181,6 +191,18 @@ class StreamTask:
             due_seconds=None if within is None else within.total_seconds(),
             poll_seconds=self.poll_seconds,
         )
+
+
+def _page_of(stream: str) -> str:
+    return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/{stream_address(stream)}"
+
+
+def _is_newer(asked_ago: timedelta | None, given_up: SupervisionResult) -> bool:
+    """Whether a person asked for the stream after the failure for which it is given up."""
+    run = given_up.seen.newest_run
+    if asked_ago is None or run is None or run.ended_at is None:
+        return asked_ago is not None
+    return given_up.seen.observed_at - run.ended_at > asked_ago
 
 
 def supervising_task(context: Context) -> str:

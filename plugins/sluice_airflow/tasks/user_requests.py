@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 _MILLISECONDS_FROM_BIT = 80
 """A UUID of version 7 begins with 48 bits: the milliseconds since the epoch. Source: RFC 9562, 5.7."""
+
+NOTICED_WITHIN = timedelta(minutes=1)
+"""How much later than a click its effect may be recorded: on a busy machine a marked task is noticed after a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +33,29 @@ def is_first_try(*, try_number: int, max_tries: int, retries: int) -> bool:
     return try_number == max_tries - retries + 1
 
 
-def is_by_person(context: Context) -> bool:
-    """Whether a person caused the first try of a task: by clearing it, by triggering or unpausing its DAG."""
+def requested_ago(context: Context, *, now: datetime) -> timedelta | None:
+    """How long ago a person caused the first try of a task: by clearing it, by triggering or unpausing its DAG.
+
+    A DAG run that a person triggered may wait for the previous one for days. What happened to its stream since then is
+    newer than the request, so the caller compares the two; a request within `NOTICED_WITHIN` counts as the newer one.
+    Clearing a task gives it a new id.
+
+    Parameters
+    ----------
+    now: by the clock of this Airflow.
+
+    Returns
+    -------
+    The age of the request; none when no person caused the try.
+    """
     attempt = context["ti"]
-    if attempt.try_number > 1 or context["dag_run"].run_type == "manual":
-        return True
-    before = attempt.get_previous_dagrun()
-    seen = None if before is None else PreviousDagRun(is_failed=before.state == "failed", ended_at=before.end_date)
-    return follows_unpausing(made_at=made_at(attempt.id), before=seen)
+    asked_at = made_at(attempt.id)
+    if attempt.try_number == 1 and context["dag_run"].run_type != "manual":
+        before = attempt.get_previous_dagrun()
+        seen = None if before is None else PreviousDagRun(is_failed=before.state == "failed", ended_at=before.end_date)
+        if not follows_unpausing(made_at=asked_at, before=seen):
+            return None
+    return max(now - asked_at - NOTICED_WITHIN, timedelta(0))
 
 
 def follows_unpausing(*, made_at: datetime, before: PreviousDagRun | None) -> bool:

@@ -15,12 +15,18 @@ import psycopg
 import pytest
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
+from tests.fixtures.strangers import ONLY_ROOT, ask_http, stranger
 from tests.integration.stack.traces import (
     asked_of_processes,
     assert_nothing_is_left,
     listening_addresses,
+    listening_ports,
     processes_of,
+    umask_of,
 )
+
+from sluice.stack.port_choice import read_ports
+from sluice.stack.tcp_ports import GRPC_OFFSET
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 FOUNDATION = ("postgres", "seaweedfs", "kafka")
@@ -74,6 +80,27 @@ def test_every_service_is_healthy(full_stack: Stack) -> None:
 @pytest.mark.parametrize("path", ["/api/v2/dags", "/api/v2/pools", "/api/v2/connections", "/ui/config"])
 def test_nothing_is_shown_without_a_login(airflow: AirflowUi, path: str) -> None:
     assert airflow.call(path)[0] == 401
+
+
+@ONLY_ROOT
+def test_another_user_and_a_web_page_see_nothing_of_airflow(full_stack: Stack) -> None:
+    port = read_ports(full_stack.data / "ports.json")["airflow"]
+    paths = ("/api/v2/dags", "/api/v2/dagRuns", "/api/v2/config", "/api/v2/variables", "/execution/variables/x")
+
+    with stranger() as other_user:
+        answers = other_user.submit(ask_http, port, paths, host="page.example").result()
+
+    assert [(answer.question, answer.status) for answer in answers if 200 <= answer.status < 400] == []
+    assert [answer.question for answer in answers if answer.allowed_origin] == []
+
+
+def test_airflow_listens_on_its_one_port_and_creates_private_files(full_stack: Stack) -> None:
+    """The scheduler and the triggerer of Airflow can serve logs too, and need not."""
+    ports = read_ports(full_stack.data / "ports.json")
+    known = {port + distance for port in ports.values() for distance in (0, GRPC_OFFSET)}
+
+    assert {*chain.from_iterable(asked_of_processes(full_stack, listening_ports))} <= known
+    assert {*asked_of_processes(full_stack, umask_of)} == {"0077"}
 
 
 def test_the_login_takes_the_generated_password_only(airflow: AirflowUi) -> None:

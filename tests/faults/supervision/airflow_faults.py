@@ -18,6 +18,8 @@ from tests.faults.supervision.orders import (
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
+from sluice.ledger.airflow_owner import find_dag_pause
+from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.records.run import RunObservation
 
 _SECOND_RUN_WATCHED_SECONDS = 10.0
@@ -88,12 +90,29 @@ def trigger_twice(scene: Scene, stream: str) -> Recovery:
 
 def pause_dag(scene: Scene, stream: str) -> Recovery:
     """The stream drains within a minute; unpaused, it goes on."""
+    _await_look_since_start(scene, stream)
     run = scene.run(stream)
     paused_at = time.time()
     pause(scene, stream, is_paused=True)
     _require_requested_end(scene.await_end(run))
     detected = seconds_since(paused_at)
     return _gone_on(scene, run, detected_seconds=detected, by=lambda: pause(scene, stream, is_paused=False))
+
+
+def _await_look_since_start(scene: Scene, stream: str) -> None:
+    """Wait until the reconciler has seen the unpaused DAG since the stream was requested, which each fault begins with.
+
+    A pause beside a start that no look parts from it counts as the older one.
+    """
+    ledger = scene.platform.ledger
+
+    def is_known() -> bool:
+        known, requested_at = find_dag_pause(ledger, stream), find_desired_state(ledger, stream).requested_at
+        if known is None or known.is_paused:
+            return False
+        return requested_at is None or known.observed_at > requested_at
+
+    scene.wait_for(is_known, f"the reconciler has looked at the DAG {stream}")
 
 
 def _gone_on(scene: Scene, run: RunObservation, *, detected_seconds: float, by: Callable[[], None]) -> Recovery:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
+from sluice.backfill.intervals import Interval
 from sluice.demo import verification
 from sluice.demo.comparison import CheckResult, compare, compare_number, require_truth
 from sluice.demo.flights_data import Span, flights_of
 from sluice.demo.lakehouse_copy import create_schema_of, open_database
-from sluice.demo.proof import load_oracle
+from sluice.demo.proof import expect_recovered, load_oracle
 from sluice.demo.replay_plan import RecordKind, ReplayPlan, plan_replay
 from sluice.errors import VerificationError
 from sluice.ledger.records.stream_batch import StreamTotals
@@ -270,6 +271,28 @@ def test_a_flight_of_the_late_set_in_silver_is_found(database: duckdb.DuckDBPyCo
     result = verification.silver_holds_the_flights(database)
     assert (result.missing_rows, result.surplus_rows) == (0, 1)
     assert f"carrier={late.carrier}, flight={late.flight}" in result.samples[0]
+
+
+def test_late_flights_that_a_backfill_brought_in_are_expected(
+    database: duckdb.DuckDBPyConnection, plan: ReplayPlan, silver: StreamTotals
+) -> None:
+    late = plan.late_set[0].flight
+    database.execute(
+        "insert into recovered values ($1, $2, $3, $4)", [late.origin, late.time_hour, late.carrier, late.flight]
+    )
+    for table in ("silver.flights", "gold.delays_by_carrier_hour"):
+        content = _TABLES[table].replace("= 'flight'", "in ('flight', 'late')")
+        database.execute(f"create or replace table seen.{table} as {content}")
+    database.execute("delete from recovered")
+    assert not verification.silver_holds_the_flights(database).is_true
+
+    day = datetime.combine(late.departure.date(), time(), UTC)
+    expect_recovered(database, [Interval(start=day + timedelta(days=1), end=day + timedelta(days=2))])
+    assert verification.recovered_rows(database) == 0, "late flights outside of backfilled intervals are still mistakes"
+    expect_recovered(database, [Interval(start=day, end=day + timedelta(days=1))] * 2)
+
+    assert verification.recovered_rows(database) == 1
+    assert [check.name for check in verification.verify(database, silver=silver) if not check.is_true] == []
 
 
 def test_the_error_names_the_check_what_was_expected_what_was_got_and_examples(

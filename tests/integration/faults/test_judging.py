@@ -32,6 +32,6 @@ def test_a_copy_follows_its_table(tmp_path: Path) -> None:
     table.append(numbers.slice(2))
     assert seen() == [1, 2, 3, 3], "a row that is there twice is seen twice"
     table.delete("number = 2")
-    assert seen() == [1, 3, 3], "a file that was written anew replaces the old one"
+    assert seen() == [1, 3, 3], "a file that was written again replaces the old one"
     database.close()
     catalog.close()

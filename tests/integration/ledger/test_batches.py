@@ -12,8 +12,11 @@ import pytest
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import batches_since, newest_batch, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.events import recent_events
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.undeclared_fields import MOST_FIELDS, OTHERS, undeclared_fields
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -104,3 +107,31 @@ def test_a_generation_is_bound_to_one_query_id(ledger: Ledger) -> None:
         record_query_id(ledger, "flights", 1, "query-2")
     with pytest.raises(CheckpointError, match="no generation 2"):
         record_query_id(ledger, "flights", 2, "query-1")
+
+
+def test_undeclared_fields_are_summed_once_for_each_batch_and_first_seen_with_an_event(ledger: Ledger) -> None:
+    for number, counts in enumerate(({"colour": 3}, {"colour": 2, "bad\x00 name": 1})):
+        batch = replace(a_batch(number), undeclared_fields={"records": counts})
+        assert record_batch(ledger, batch)
+        assert not record_batch(ledger, batch)
+
+    found = undeclared_fields(ledger, "flights")
+
+    seen = [(one.input, one.field, one.times, one.first_batch, one.last_batch) for one in found]
+    assert seen == [("records", "bad name", 1, "1:1", "1:1"), ("records", "colour", 5, "1:0", "1:1")]
+    assert undeclared_fields(ledger, "others") == ()
+    events = recent_events(ledger, EventSubject.STREAM, "flights", limit=9)
+    assert [(event.action, event.evidence["field"]) for event in events] == [
+        ("see_field", "bad name"),
+        ("see_field", "colour"),
+    ]
+
+
+def test_undeclared_fields_without_end_have_one_sum(ledger: Ledger) -> None:
+    counts = {f"id{number:04}": 1 for number in range(MOST_FIELDS + 5)}
+    for number in range(2):
+        record_batch(ledger, replace(a_batch(number), undeclared_fields={"records": counts}))
+
+    found = {one.field: one.times for one in undeclared_fields(ledger, "flights")}
+
+    assert (len(found), found[OTHERS], found["id0000"]) == (MOST_FIELDS + 1, 10, 2)

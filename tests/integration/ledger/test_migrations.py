@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger import migrations
+from sluice.ledger.batches import totals
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.leases import find_lease
 from sluice.ledger.migrations import observe_version, upgrade
@@ -63,6 +64,31 @@ def test_runs_of_before_the_leases_get_their_tokens_in_order(empty_database_url:
         assert ended is not None
         assert (live.token, live.is_held(at=database_time(ledger))) == (2, True)
         assert (ended.token, ended.expires_at) == (1, None)
+
+
+def test_the_totals_of_an_earlier_ledger_are_added_up_once(empty_database_url: str) -> None:
+    _upgrade_to(empty_database_url, "0017")
+    with open_ledger(empty_database_url) as ledger:
+        with ledger.transaction() as connection:
+            for number in range(3):
+                connection.execute(text(_BATCH), {"batch": number, "published": f'{{"rows": 9, "late{number}": 1}}'})
+            connection.execute(
+                text("INSERT INTO sluice.forgotten_batches VALUES ('flights', 1, 5, 50, '{\"rows\": 45}', 1, 2, 3)")
+            )
+        upgrade(empty_database_url)
+        with ledger.transaction() as connection:
+            connection.execute(text(_BATCH), {"batch": 3, "published": '{"rows": 1}'})
+        summed = totals(ledger, "flights")
+    assert (summed.batches, summed.input_rows) == (9, 90)
+    assert summed.published_rows == {"late0": 1, "late1": 1, "late2": 1, "rows": 45 + 27 + 1}
+    assert (summed.refused_rows, summed.late_rows, summed.duplicate_rows) == (1, 2, 3)
+
+
+_BATCH = """
+INSERT INTO sluice.batches (stream, generation, batch, run_id, started_at, duration_ms, input_rows, published_rows,
+  refused_rows, late_rows, duplicate_rows, start_offsets, end_offsets, snapshot_ids, durations_ms)
+VALUES ('flights', 1, :batch, 'run', now(), 1, 10, CAST(:published AS jsonb), 0, 0, 0, '{}', '{}', '{}', '{}')
+"""
 
 
 def _upgrade_to(ledger_url: str, revision: str) -> None:

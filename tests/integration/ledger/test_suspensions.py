@@ -111,3 +111,10 @@ def test_the_first_fingerprint_of_a_generation_stays(ledger: Ledger) -> None:
     assert found.fingerprint == emptied.fingerprint
     with pytest.raises(CheckpointError, match="no generation 2"):
         record_fingerprint(ledger, "flights", 2, {})
+
+
+def test_a_request_to_go_on_that_is_older_than_the_suspension_does_not_end_it(ledger: Ledger) -> None:
+    suspend(ledger, "flights", SuspensionCause.MARKED)
+    assert not resume(ledger, "flights", asked_ago=timedelta(hours=1)), "a queued DAG run of an hour ago"
+    assert find_desired_state(ledger, "flights").suspension is SuspensionCause.MARKED
+    assert resume(ledger, "flights", asked_ago=timedelta(0))

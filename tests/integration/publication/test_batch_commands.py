@@ -58,6 +58,28 @@ class Deployment:
         return [bench.ids() for bench in self.benches]
 
 
+@dataclass(slots=True)
+class AnotherRun:
+    """Tries to begin a run of the stream while a command is at a place. refusals: how often it was refused."""
+
+    deployment: Deployment
+    at: CrashPoint
+    refusals: int = 0
+
+    def begin(self, point: CrashPoint) -> None:
+        """Try it when the command is there."""
+        if point is self.at:
+            with pytest.raises(RunAlreadyLiveError):
+                admit_run(
+                    self.deployment.ledger,
+                    stream=self.deployment.stream,
+                    mode="incremental",
+                    declaration_digest="d",
+                    launched_by="a test",
+                )
+            self.refusals += 1
+
+
 @pytest.fixture
 def deployment(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """Both tables with their marks, nothing staged."""
@@ -185,24 +207,12 @@ def test_a_command_that_is_killed_is_completed_by_typing_it_again(
 def test_a_run_that_begins_meanwhile_is_refused(deployment: Deployment) -> None:
     deployment.stage(0, 1)
     declaration = load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream).declaration
-    refused = []
-
-    def begin_another(point: CrashPoint) -> None:
-        if point is CrashPoint.FIRST_OUTPUT_PUBLISHED:
-            with pytest.raises(RunAlreadyLiveError) as refusal:
-                admit_run(
-                    deployment.ledger,
-                    stream=deployment.stream,
-                    mode="incremental",
-                    declaration_digest="d",
-                    launched_by="a test",
-                )
-            refused.append(refusal.value)
+    another = AnotherRun(deployment, at=CrashPoint.FIRST_OUTPUT_PUBLISHED)
 
     catalog = deployment.benches[0].catalog
-    reject(catalog, deployment.ledger, declaration, number=0, requested_by="a test", reached=begin_another)
+    reject(catalog, deployment.ledger, declaration, number=0, requested_by="a test", reached=another.begin)
 
-    assert len(refused) == 1
+    assert another.refusals == 1
     assert deployment.next_driver() == [[], []]
 
 
@@ -313,25 +323,13 @@ def test_what_waits_for_a_former_output_is_listed_and_published_by_name(
 
 def test_no_run_begins_while_a_former_output_is_published(deployment: Deployment, former: Workbench) -> None:
     declaration = load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream).declaration
-    refused = []
-
-    def begin_another(point: CrashPoint) -> None:
-        if point is CrashPoint.CHECKED:
-            with pytest.raises(RunAlreadyLiveError) as refusal:
-                admit_run(
-                    deployment.ledger,
-                    stream=deployment.stream,
-                    mode="incremental",
-                    declaration_digest="d",
-                    launched_by="a test",
-                )
-            refused.append(refusal.value)
+    another = AnotherRun(deployment, at=CrashPoint.CHECKED)
 
     publish_output(
-        former.catalog, deployment.ledger, declaration, output="former", requested_by="a test", reached=begin_another
+        former.catalog, deployment.ledger, declaration, output="former", requested_by="a test", reached=another.begin
     )
 
-    assert (len(refused), former.ids()) == (1, [1, 2, 3])
+    assert (another.refusals, former.ids()) == (1, [1, 2, 3])
     ended = newest_run(deployment.ledger, deployment.stream)
     assert ended is not None
     assert (ended.mode, ended.state) == ("settlement", RunState.FINISHED)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pyiceberg.manifest import ManifestFile
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import StaleTokenError, UnpublishableError
@@ -67,6 +70,27 @@ def test_only_the_partitions_of_the_batch_are_replaced(bench: Workbench) -> None
     assert bench.ids() == bench.ids_by_duckdb() == [3, 10]
     replace_with(bench, bench.stage(1, [20], kind="c"), replaced=ReplacedRange.PARTITIONS)
     assert bench.ids() == [3, 10, 20]
+
+
+def test_only_the_manifests_of_the_partitions_that_are_replaced_are_read(bench: Workbench) -> None:
+    for number, kind in enumerate("abcdefgh"):
+        bench.write_as_another(number, kind=kind)
+    batch = bench.stage(0, [10], kind="a")
+    newest = bench.target().current_snapshot()
+    assert newest is not None
+    before = {manifest.manifest_path for manifest in newest.manifests(bench.target().io)}
+    read: list[str] = []
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def noted(manifest: ManifestFile, *arguments: Any, **more: Any) -> Any:
+        read.append(manifest.manifest_path)
+        return fetch(manifest, *arguments, **more)
+
+    with patch.object(ManifestFile, "fetch_manifest_entry", noted):
+        replace_with(bench, batch, replaced=ReplacedRange.PARTITIONS)
+
+    assert (len(before), len(before & set(read))) == (8, 1)
+    assert bench.ids() == bench.ids_by_duckdb() == [1, 2, 3, 4, 5, 6, 7, 10]
 
 
 def test_of_several_batches_each_partition_has_the_last_one_that_brings_it(bench: Workbench) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
 from tests.fixtures.kinesis import Kinesis
+from tests.fixtures.kpl import aggregate
 
 from sluice.errors import LakehouseError
-from sluice.sources.kinesis_shards import ENDED, TRIM_HORIZON, KinesisShards, kinesis_client
+from sluice.sources.kinesis_shards import AT_TIMESTAMP, ENDED, TRIM_HORIZON, KinesisShards, kinesis_client
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
@@ -54,18 +56,113 @@ def test_parents_are_read_to_their_end_before_their_children_begin(kinesis: Kine
     assert shards.advanced(after, most_records=None) == after
 
 
-def test_a_limit_spans_the_shards(kinesis: Kinesis) -> None:
+def test_every_shard_has_its_share_of_a_limit(kinesis: Kinesis) -> None:
     name = kinesis.create_stream(shards=2)
     shards = KinesisShards(kinesis.client, name)
-    kinesis.put(name, *(str(number) for number in range(10)))
+    kinesis.put(name, *(str(number) for number in range(12)))
     position: Mapping[str, str] = shards.beginning(TRIM_HORIZON)
-    found = []
-    for expected in (4, 4, 2, 0):
+    whole = shards.advanced(position, most_records=None)
+    held = {shard: len(texts(shards, {}, {shard: end})) for shard, end in whole.items()}
+    found: list[list[str]] = []
+    for expected in (4, 4, 4, 0):
         following = shards.advanced(position, most_records=4)
         found.append(texts(shards, position, following))
         assert len(found[-1]) == expected
+        if len(found) == 1:
+            first = [len(texts(shards, {}, {shard: end})) for shard, end in following.items()]
+            assert sorted(first) == ([2, 2] if min(held.values()) >= 2 else sorted([min(held.values()), 4]))
         position = following
-    assert sorted(text for batch in found for text in batch) == [str(number) for number in range(10)]
+    assert sorted(text for batch in found for text in batch) == sorted(str(number) for number in range(12))
+
+
+def test_a_limit_below_the_number_of_shards_starves_none(kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=3)
+    shards = KinesisShards(kinesis.client, name)
+    kinesis.put(name, *(str(number) for number in range(60)))
+    position = start = shards.beginning(TRIM_HORIZON)
+    for _ in range(20):
+        position = shards.advanced(position, most_records=1)
+    assert len(texts(shards, start, position)) == 20
+    assert all(position[shard] != start[shard] for shard in start)
+
+
+class Steady:
+    """A client beside which a producer puts a record after each request."""
+
+    def __init__(self, kinesis: Kinesis, stream: str) -> None:
+        self._kinesis, self._stream = kinesis, stream
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the client's own."""
+        return getattr(self._kinesis.client, name)
+
+    def get_records(self, **asked: Any) -> Any:
+        """Answer, and let a record arrive."""
+        answer = self._kinesis.client.get_records(**asked)
+        self.asked += 1
+        assert self.asked < 50, "planning does not end"
+        self._kinesis.put(self._stream, f"later {self.asked}")
+        return answer
+
+
+def test_planning_ends_under_steady_traffic(kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=1)
+    kinesis.put(name, "0", "1")
+    client: Any = Steady(kinesis, name)
+    shards = KinesisShards(client, name)
+    begun = shards.beginning(TRIM_HORIZON)
+
+    reached = shards.advanced(begun, most_records=None)
+
+    assert texts(KinesisShards(kinesis.client, name), begun, reached)[:2] == ["0", "1"]
+    assert client.asked < 5
+
+
+def test_a_reader_of_the_newest_records_has_no_older_one_of_a_shard_that_was_split_before(kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=1)
+    shards = KinesisShards(kinesis.client, name)
+    (parent,) = kinesis.shards(name)
+    kinesis.put(name, "before the split")
+    kinesis.split(name, parent)
+    kinesis.put(name, *(f"old {number}" for number in range(4)))
+    time.sleep(0.01)  # Kinesis counts milliseconds
+    begun = shards.beginning(f"{AT_TIMESTAMP}{round(time.time() * 1000)}")
+    none = shards.advanced(begun, most_records=None)
+    assert set(none) == set(kinesis.shards(name))
+    assert texts(shards, begun, none) == []
+
+    kinesis.put(name, *(f"new {number}" for number in range(4)))
+
+    assert texts(shards, none, shards.advanced(none, most_records=None)) == [f"new {number}" for number in range(4)]
+
+
+def test_the_records_of_an_aggregate_are_read_one_by_one(kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=1)
+    shards = KinesisShards(kinesis.client, name)
+    begun = shards.beginning(TRIM_HORIZON)
+    (shard,) = begun
+    kinesis.put(name, "0")
+    kinesis.client.put_record(StreamName=name, Data=aggregate({"k": b"1", "l": b"2"}), PartitionKey="a")
+    kinesis.put(name, "3")
+
+    reached = shards.advanced(begun, most_records=None)
+
+    found = list(shards.records_between(shard, start=TRIM_HORIZON, end=reached[shard]))
+    assert [(one.data, one.partition_key) for one in found] == [(b"0", "0"), (b"1", "k"), (b"2", "l"), (b"3", "3")]
+    assert len({one.sequence_number for one in found}) == 4
+    assert [one.sequence_number.partition(":")[2] for one in found] == ["", "0", "1", ""]
+
+
+def test_a_record_of_an_aggregate_that_belongs_to_another_shard_is_left_to_it(kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=1)
+    kinesis.split(name, kinesis.shards(name)[0])
+    shards = KinesisShards(kinesis.client, name)
+    packed = aggregate({"low": b"low", "high": b"high"}, hash_keys={"low": 1, "high": 2**128 - 1})
+    kinesis.client.put_record(StreamName=name, Data=packed, PartitionKey="a", ExplicitHashKey="1")
+    begun = shards.beginning(TRIM_HORIZON)
+
+    assert texts(shards, begun, shards.advanced(begun, most_records=None)) == ["low"]
 
 
 class Expiring:

@@ -24,6 +24,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.tables.catalog import open_catalog
 
@@ -38,7 +39,7 @@ def settings(services_stack: Stack) -> Settings:
 def topic(settings: Settings) -> str:
     """A topic of three partitions that holds 30 records."""
     name = f"flights_{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": _servers(settings)})
+    admin = AdminClient(_kafka(settings))
     admin.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)])[name].result()
     produce(settings, name, records=30)
     return name
@@ -56,16 +57,16 @@ def table(settings: Settings) -> Iterator[Table]:
 
 def produce(settings: Settings, topic: str, *, records: int) -> None:
     """Send records, spread over the partitions in turn."""
-    producer = Producer({"bootstrap.servers": _servers(settings)})
+    producer = Producer(_kafka(settings))
     for number in range(records):
         producer.produce(topic, value=b"{}", partition=number % 3)
     assert producer.flush(30) == 0
 
 
-def _servers(settings: Settings) -> str:
+def _kafka(settings: Settings) -> ClientSettings:
     connection = settings.connections["flights_kafka"]
     assert isinstance(connection, KafkaConnection)
-    return connection.bootstrap_servers
+    return client_settings(connection)
 
 
 def append(table: Table, *, rows: int) -> int:
@@ -112,7 +113,10 @@ def test_a_pattern_meets_every_topic_that_fits(settings: Settings, topic: str) -
 def test_a_missing_topic_is_reported(settings: Settings) -> None:
     stream = reader(kafka={"connection": "flights_kafka", "topics": ["nobody_made_it"]}).declaration
     lag = SourceHeads(settings).observe_lag(stream, None)
-    assert lag == LagObservation(rows=None, problem="Kafka has no topic nobody_made_it")
+    assert lag == LagObservation(
+        rows=None, problem="Kafka has no topic nobody_made_it, or the user of the connection may not see it"
+    )
+    assert lag.is_refused
 
 
 def test_rows_that_lie_unread_in_a_table(settings: Settings, table: Table) -> None:

@@ -45,6 +45,26 @@ def command_line(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
+def listening_ports(process: psutil.Process) -> list[int]:
+    """The ports that a process listens on."""
+    found = process.net_connections(kind="inet")
+    return [connection.laddr.port for connection in found if connection.status == psutil.CONN_LISTEN]
+
+
+def pid_of(process: psutil.Process) -> int:
+    """The id of a process."""
+    return process.pid
+
+
+def umask_of(process: psutil.Process) -> str:
+    """The permissions that a process withholds from all files it creates, as the kernel writes them."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise psutil.NoSuchProcess(process.pid) from error
+    return next(line.split()[1] for line in lines if line.startswith("Umask:"))
+
+
 def listening_addresses(process: psutil.Process) -> list[str]:
     """The addresses that a process listens on."""
     found = process.net_connections(kind="inet")

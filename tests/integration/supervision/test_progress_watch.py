@@ -28,6 +28,7 @@ from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import ProgressState
 from sluice.supervision.progress_watch import BECAUSE_STALLED, watch_progress, writers_that_defer
@@ -53,9 +54,9 @@ def topic(settings: Settings) -> Iterator[str]:
     connection = settings.connections["flights_kafka"]
     assert isinstance(connection, KafkaConnection)
     name = f"t{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
+    admin = AdminClient(client_settings(connection))
     admin.create_topics([NewTopic(name, 1, 1)])[name].result()
-    producer = Producer({"bootstrap.servers": connection.bootstrap_servers})
+    producer = Producer(client_settings(connection))
     for number in range(30):
         producer.produce(name, value=str(number))
     assert producer.flush(30) == 0

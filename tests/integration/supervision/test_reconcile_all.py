@@ -17,11 +17,16 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import DeclarationError, Location
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import set_desired_state, suspend
+from sluice.ledger.events import recent_events
 from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.reconcile_all import Alert, reconcile_all
+from sluice.supervision.alert import Alert
+from sluice.supervision.reconcile_all import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
@@ -82,7 +87,7 @@ def test_a_run_whose_declaration_was_deleted_is_reported_at_once_and_ended(
     assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING, "the folder may be incomplete for a moment"
     let_pass(ledger, timedelta(minutes=1))
     assert passed(supervisor, declared())["flights"].is_new is False
-    assert find_run(ledger, run.run_id).end_asked_because == "its stream is undeclared"
+    assert find_run(ledger, run.run_id).end_asked_because == "no file declares its stream any more"
     assert beat(ledger, run.run_id).desired_state is DesiredState.STOPPED
     let_pass(ledger, STOPPED_WITHIN + timedelta(seconds=1))
     passed(supervisor, declared())
@@ -114,7 +119,7 @@ def test_a_continuous_run_of_a_stream_that_is_incremental_now_is_ended(superviso
     assert passed(supervisor, declarations)["flights"].reason == "mode changed"
     let_pass(ledger, timedelta(minutes=1))
     passed(supervisor, declarations)
-    assert find_run(ledger, run.run_id).end_asked_because == "its stream is mode changed"
+    assert find_run(ledger, run.run_id).end_asked_because == "its stream is declared with another mode now"
 
 
 def test_a_broken_declaration_of_a_stream_that_ran_is_reported_and_its_dead_run_closed(
@@ -191,3 +196,32 @@ def test_a_crash_looping_stream_is_alerted_until_it_is_healthy(supervisor: Super
         record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="boom", failure=failure)
     first, second = (passed(supervisor, declared(wanted))["flights"] for _ in range(2))
     assert (first.reason, first.is_new, second.is_new) == ("crash looping", True, False)
+    assert _alert_events(ledger) == [("alert", "crash_looping")], "saved once"
+    assert started(supervisor, continuous_stream(digest="corrected")).is_live
+    assert passed(supervisor, declared(continuous_stream(digest="corrected"))) == {}
+    assert _alert_events(ledger) == [("recover", "crash_looping"), ("alert", "crash_looping")]
+    recovered = recent_events(ledger, subject=EventSubject.STREAM, name="flights", limit=1)[0]
+    assert recovered.explanation.startswith("It was crash looping since 20")
+
+
+def _alert_events(ledger: Ledger) -> list[tuple[str, str]]:
+    """The alerts and recoveries of the stream, newest first."""
+    events = recent_events(ledger, subject=EventSubject.STREAM, name="flights", limit=99)
+    return [(event.action, event.reason) for event in events if event.action in ("alert", "recover")]
+
+
+def test_a_stop_by_a_paused_dag_is_doubtful_when_the_dag_has_failed_since(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    """A person unpaused it while the ledger was away, and Airflow paused it for a failed run before it was noticed."""
+    run = started(supervisor)
+    suspend(ledger, "flights", SuspensionCause.PAUSED)
+    assert run.process is not None
+    launcher.end(run.process, exit_code=0)
+    paused = DagObservation(airflow="ours", is_paused=True)
+    red = replace(paused, has_failed=True)
+    assert reconcile_all(supervisor, declared(WANTED), observe_dag=lambda _: paused, number=0) == ()
+    (alert,) = reconcile_all(supervisor, declared(WANTED), observe_dag=lambda _: red, number=0)
+    assert (alert.reason, "confirm the stop: `sluice stream stop flights`" in alert.sentence) == ("stopped", True)
+    set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
+    assert reconcile_all(supervisor, declared(WANTED), observe_dag=lambda _: red, number=0) == ()

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,25 +16,24 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import end_drivers
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.successors import runs_since
+from tests.fixtures.supervised_runs import deliver_first_batch, process_of
 
-from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import SettingsError, UnhealthyError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.airflow_owner import give_to_airflow, require_ownership
-from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
-from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.events import recent_events
 from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run, recent_runs, record_end
 from sluice.processes.driver_processes import observe_process
-from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.processes.process_identity import ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_commands import restart_stream, start_stream
@@ -55,24 +54,6 @@ def started(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObserva
     assert run is not None
     beat(supervisor.ledger, run.run_id)
     return find_run(supervisor.ledger, run.run_id)
-
-
-def deliver_first_batch(ledger: Ledger, run: RunObservation) -> None:
-    """Let the run bind its checkpoint to the declaration, as its first batch does."""
-    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
-    record_fingerprint(ledger, "flights", 1, fingerprint_of(WANTED.declaration, state_operators=()))
-    key = PublicationKey(stream="flights", generation=1, batch=0)
-    at = run.launched_at
-    record_batch(
-        ledger,
-        BatchObservation(key=key, run_id=run.run_id, started_at=at, duration_ms=1, input_rows=1, published_rows={}),
-    )
-
-
-def process_of(run: RunObservation) -> ProcessIdentity:
-    """The process of a run."""
-    assert run.process is not None
-    return run.process
 
 
 def words(supervised: SupervisionResult) -> tuple[SupervisionAction, SupervisionReason]:
@@ -111,6 +92,21 @@ def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
     unpaused = reconcile(supervisor, WANTED, dag=UNPAUSED)
     assert unpaused.acted is False, "its own task starts it"
     assert words(unpaused.supervised) == (SupervisionAction.LAUNCH, SupervisionReason.WANTED_AGAIN)
+
+
+def test_a_pause_beside_a_start_is_ignored_and_an_event_says_how_to_stop(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
+    started(supervisor)
+    reconcile(supervisor, WANTED, dag=UNPAUSED)
+    set_desired_state(ledger, "flights", DesiredState.RUNNING)
+
+    paused = reconcile(supervisor, WANTED, dag=PAUSED)
+
+    assert words(paused.supervised)[1] is SupervisionReason.HEARTBEAT_FRESH
+    (said, *_) = recent_events(ledger, EventSubject.STREAM, "flights", limit=9)
+    assert (said.action, said.reason) == ("ignore_pause", "started_since")
+    assert "sluice stream stop" in said.explanation
 
 
 def test_a_dag_that_airflow_does_not_know_changes_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
@@ -230,7 +226,7 @@ def test_a_changed_declaration_replaces_the_run_at_a_batch_boundary(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     run = started(supervisor)
-    deliver_first_batch(ledger, run)
+    deliver_first_batch(ledger, run, WANTED)
     changed = continuous_stream(digest="new", trigger={"processing_time": "9 seconds"})
     assert words(plan_supervision(changed, ledger=ledger, launcher=launcher)) == (
         SupervisionAction.REPLACE,
@@ -251,7 +247,7 @@ def test_a_change_that_the_checkpoint_cannot_follow_leaves_the_run_alone(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:
     run = started(supervisor)
-    deliver_first_batch(ledger, run)
+    deliver_first_batch(ledger, run, WANTED)
     changed = continuous_stream(digest="new", inputs={"records": {"stream": {"rate": {}}}})
     done = reconcile(supervisor, changed, dag=UNPAUSED)
     assert (done.acted, words(done.supervised)) == (False, (SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED))
@@ -309,6 +305,23 @@ def test_a_restart_does_not_override_a_later_stop(
         restart_stream(supervisor, WANTED, requested_by="ann", on_look=stop_meanwhile)
     assert find_desired_state(ledger, "flights").effective_state is DesiredState.STOPPED
     assert len(launcher.requests) == 1
+
+
+def test_a_restart_requests_before_its_wait_and_never_after_it(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    """A request after the wait would override a stop that came just before it."""
+    run = started(supervisor)
+    requested: list[datetime | None] = []
+
+    def note(_: str) -> None:
+        requested.append(find_desired_state(ledger, "flights").requested_at)
+        launcher.end(process_of(run), exit_code=0)
+
+    restarted = restart_stream(supervisor, WANTED, requested_by="ann", on_look=note)
+    assert restarted is not None
+    assert restarted.decision.action is SupervisionAction.LAUNCH
+    assert [find_desired_state(ledger, "flights").requested_at] == requested
 
 
 def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(

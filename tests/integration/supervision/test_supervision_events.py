@@ -16,6 +16,7 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stream_commands import Sluice, document
 from tests.fixtures.streams import continuous_stream
+from tests.fixtures.supervised_runs import process_of
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
@@ -84,12 +85,6 @@ def running(supervisor: Supervisor, wanted: LoadedStream = WANTED) -> RunObserva
     assert run is not None
     beat(supervisor.ledger, run.run_id)
     return find_run(supervisor.ledger, run.run_id)
-
-
-def process_of(run: RunObservation) -> ProcessIdentity:
-    """The process of a run."""
-    assert run.process is not None
-    return run.process
 
 
 def test_a_start_is_one_event_and_later_passes_leave_none(supervisor: Supervisor, ledger: Ledger) -> None:

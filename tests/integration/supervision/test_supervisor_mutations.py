@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -18,9 +17,7 @@ from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.tampered_ledger import without_condition
 
-from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LedgerError
-from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.leases import find_lease
@@ -28,7 +25,6 @@ from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import stream_observer
-from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.supervisor import Supervisor, supervise
 
 Guard = Literal["guarded", "unguarded"]
@@ -46,24 +42,6 @@ class PresumptuousLauncher(FakeLauncher):
         """What nobody can tell is told as gone."""
         seen = FakeLauncher.observe(self, process)
         return ProcessState.GONE if seen is ProcessState.UNKNOWN else seen
-
-
-@pytest.fixture
-def launcher(ledger: Ledger) -> FakeLauncher:
-    """Drivers in memory."""
-    return FakeLauncher(ledger)
-
-
-@pytest.fixture
-def supervisor(ledger: Ledger, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    """A supervisor that does not wait for fake drivers."""
-    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 0.0)
-
-    def request_for(wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
-        return LaunchRequest(run_id=run.run_id, stream=wanted.name, command=("true",), log_file=tmp_path / run.run_id)
-
-    return Supervisor(ledger=ledger, launcher=launcher, request_for=request_for, launched_by="a test")
 
 
 def started(supervisor: Supervisor) -> RunObservation:

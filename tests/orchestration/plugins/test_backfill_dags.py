@@ -11,8 +11,10 @@ from airflow.timetables.base import TimeRestriction
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice_airflow.dag_builders.backfill_gaps import backfill_gaps_dag
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL = "backfill: {column: at, interval: day, at_once: 3}\n"
@@ -63,6 +65,24 @@ def test_the_scheduler_gets_no_run() -> None:
     restriction = TimeRestriction(earliest=None, latest=None, catchup=False)
 
     assert BackfillTimetable("day").next_dagrun_info(last_automated_data_interval=None, restriction=restriction) is None
+
+
+def test_gaps_are_searched_for_each_stream_that_declares_a_backfill(folder: Path) -> None:
+    write_continuous_stream(folder, "another", writes="silver.others")
+    write_table(folder, "silver.others")
+    _dag(folder)
+
+    dag = backfill_gaps_dag(load_declarations(folder))
+
+    (task,) = dag.tasks
+    assert isinstance(task, SparkJobOperator)
+    assert (task.task_id, dag.max_active_runs, dag.params["days"]) == ("daily_flights", 1, 8)
+    assert task.application_args == [
+        "--stream=daily_flights",
+        "--start={{ (dag_run.run_after - macros.timedelta(days=params.days)).isoformat() }}",
+        "--end=",
+        "--fails=yes",
+    ]
 
 
 def test_the_page_of_the_stream_names_it(folder: Path) -> None:

@@ -17,6 +17,7 @@ from tests.fixtures.deployment import PLANTED_SECRET, deployment_environment
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_command import RunIncrement
+from sluice.supervision.alert import Alert
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator, job_failure
 
 SPARK_SUBMIT = """\
@@ -85,6 +86,17 @@ def test_secrets_travel_in_the_environment_and_in_no_argument_or_template(seen: 
     assert PLANTED_SECRET not in repr([getattr(operator, field) for field in shown])
 
 
+def test_a_job_gets_nothing_of_airflows_secrets(seen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY", "AIRFLOW_CONN_OTHER", "_AIRFLOW_ANY")
+    for name in names:
+        monkeypatch.setenv(name, "Pl4nted-of-airflow")
+    _operator().execute(Context())
+    written = json.loads(seen.read_text())
+    assert [name for name, value in written["environment"].items() if "Pl4nted-of-airflow" in value] == []
+    assert [name for name in written["environment"] if "AIRFLOW" in name and written["environment"][name]] == []
+    assert all(os.environ[name] for name in names), "the task itself needs them"
+
+
 def test_a_failed_job_gives_its_own_reason(seen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILS_WITH", "sluice: failed: LakehouseError: The catalog does not answer.")
     with pytest.raises(AirflowException, match=r"^The catalog does not answer\.$") as failure:
@@ -121,8 +133,10 @@ def test_only_what_may_pass_is_tried_again(error: str, kind: type[AirflowExcepti
     submission = (
         f"Cannot execute: spark-submit x. Error code is: 1.\nLast spark-submit output:\nsluice: failed: {error}: no"
     )
-    assert type(job_failure(submission, subject="flights")) is kind
-    assert str(job_failure(submission, subject="flights")) == "no"
+    raised = job_failure(submission, subject="flights")
+    assert isinstance(raised, AirflowFailException) is (kind is AirflowFailException)
+    assert str(raised) == "no"
+    assert raised.alerts == (Alert(stream="flights", sentence="no"),)
 
 
 def test_the_last_word_of_a_job_counts() -> None:
@@ -143,5 +157,6 @@ def test_a_failure_has_its_class_and_next_step_and_is_retried_only_where_that_he
 ) -> None:
     raised = job_failure(f"sluice: reason: {reason}\nsluice: failed: DeliveryError: no.", subject="flights")
     failure = Failure.of(FailureReason(reason))
-    assert type(raised) is kind
+    assert isinstance(raised, AirflowFailException) is (kind is AirflowFailException)
+    assert raised.alerts == (Alert(stream="flights", reason=reason, sentence=str(raised)),)
     assert str(raised) == f"no. That is {describe_failure(failure)}. {next_step(failure.reason, stream='flights')}"

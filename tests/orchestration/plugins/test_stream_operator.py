@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from sluice_airflow.tasks.user_requests import PreviousDagRun, follows_unpausing, is_first_try, made_at
+from sluice_airflow.tasks.user_requests import (
+    NOTICED_WITHIN,
+    PreviousDagRun,
+    follows_unpausing,
+    is_first_try,
+    made_at,
+    requested_ago,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +60,25 @@ def test_a_run_that_was_merely_queued_is_not_taken_for_a_person(
 def test_the_id_of_a_task_contains_when_it_was_made() -> None:
     example = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")  # RFC 9562, A.6: 2022-02-22 14:22:22.00 GMT-05:00
     assert made_at(example) == datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)
+
+
+MADE_AT = datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)
+EXAMPLE = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")  # as above
+
+
+def task_of(*, run_type: str, try_number: int = 1, before: Any = None) -> Any:
+    """What a task's context holds of its try, made at MADE_AT."""
+    attempt = SimpleNamespace(id=EXAMPLE, try_number=try_number, get_previous_dagrun=lambda: before)
+    return {"ti": attempt, "dag_run": SimpleNamespace(run_type=run_type)}
+
+
+def test_a_request_is_as_old_as_its_run_however_long_that_waited_in_the_queue() -> None:
+    ago = requested_ago(task_of(run_type="manual"), now=MADE_AT + timedelta(hours=5))
+    assert ago == timedelta(hours=5) - NOTICED_WITHIN
+    cleared = requested_ago(task_of(run_type="scheduled", try_number=3), now=MADE_AT + timedelta(seconds=5))
+    assert cleared == timedelta(0)
+
+
+def test_a_scheduled_run_of_a_healthy_dag_is_not_a_person_s_request() -> None:
+    healthy = SimpleNamespace(state="success", end_date=MADE_AT - timedelta(hours=1))
+    assert requested_ago(task_of(run_type="scheduled", before=healthy), now=MADE_AT) is None

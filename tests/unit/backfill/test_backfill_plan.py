@@ -76,14 +76,29 @@ def test_what_stands_against_a_backfill_refuses_it(change: dict[str, Any], reaso
     assert refusals[0].next_step
 
 
-def test_a_closed_interval_and_a_reader_that_skips_are_admitted() -> None:
+@pytest.mark.parametrize(
+    ("reader", "meaning"),
+    [
+        (
+            TargetReader(stream="gold", input="flights", on_overwrite="skip"),
+            "gold (input flights) leaves the overwrite out: its own tables keep what they hold of the interval until "
+            "it is backfilled too",
+        ),
+        (
+            TargetReader(stream="gold", input="flights", on_overwrite="skip", follows=True),
+            "gold (input flights) leaves the overwrite out, and its own interval is replaced next",
+        ),
+        (
+            TargetReader(stream="gold", input="flights", on_overwrite=None),
+            "gold (input flights) looks rows up in it: what it wrote before keeps the former ones",
+        ),
+    ],
+    ids=["skips", "follows", "looks up"],
+)
+def test_a_closed_interval_and_readers_that_go_on_are_admitted(reader: TargetReader, meaning: str) -> None:
     closed = PublishedBatch(end_offsets={}, watermark=CLOSED)
-    reader = TargetReader(stream="gold", input="flights", on_overwrite="skip")
 
     plan = plan_backfill(replace(SEEN, published=closed, readers=(reader,)))
 
     assert not plan.is_refused
-    assert list(plan.sentences())[-1] == (
-        "reader: gold (input flights) leaves the overwrite out: its own tables keep what they hold of the interval "
-        "until it is backfilled too"
-    )
+    assert list(plan.sentences())[-1] == f"reader: {meaning}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.backfill.intervals import Interval, IntervalLength, divide, parse_interval
+from sluice.backfill.intervals import Interval, IntervalLength, divide, parse_interval, rounded_outwards
 from sluice.errors import UsageError
 
 
@@ -31,6 +31,17 @@ def test_a_time_without_an_offset_is_utc() -> None:
 def test_what_is_no_interval_is_refused(start: str, end: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_interval(start, end)
+
+
+@pytest.mark.parametrize(
+    ("length", "parts"), [("hour", 24 * 59), ("day", 59), ("month", 2)], ids=["hours", "days", "months"]
+)
+def test_an_interval_is_rounded_outwards(length: IntervalLength, parts: int) -> None:
+    whole = parse_interval("2013-01-01", "2013-03-01")
+    inside = Interval(start=whole.start + timedelta(minutes=1), end=whole.end - timedelta(minutes=1))
+
+    assert rounded_outwards(inside, length) == rounded_outwards(whole, length) == whole
+    assert len(divide(rounded_outwards(inside, length), length)) == parts
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,26 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
         (table_of("append"), None, "the stream has read nothing of bronze.flights yet."),
         (table_of("append", "append", first=2), offset(1, 2), "is expired."),
         (table_of("append", "append", first=2), offset(2, 0), "is expired."),
+        (
+            table_of("append", "append", "replace", "overwrite", "append"),
+            offset(1, 2),
+            "snapshot 4 corrected bronze.flights after rows that the stream has not read yet.",
+        ),
+        (
+            table_of("append", "overwrite", "append", "delete"),
+            offset(1, 2),
+            "snapshot 4 corrected bronze.flights after",
+        ),
     ],
-    ids=["within a snapshot", "at the beginning", "unknown", "expired", "before an expired one"],
+    ids=[
+        "within a snapshot",
+        "at the beginning",
+        "unknown",
+        "expired",
+        "before an expired one",
+        "before a correction",
+        "between corrections",
+    ],
 )
 def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, Any] | None, problem: str) -> None:
     bound = bound_of(end, table, input_name="records", column=None)

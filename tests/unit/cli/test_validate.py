@@ -51,7 +51,8 @@ def test_a_problem_is_a_line_with_file_and_line(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.splitlines()[:3] == [
         "bronze.flights.table.yaml:1: the declaration lacks the key `owner` (who answers for it). Add `owner`.",
         "bronze.flights.table.yaml:3: `ownr`: unknown key `ownr`; allowed here: columns, description, maintenance, "
-        "owner, partitioning, properties, quality, sort_order, table, tags. Did you mean `owner`?",
+        "owner, partitioning, properties, quality, sort_order, table, tags, unchecked_properties. "
+        "Did you mean `owner`?",
         "0 streams and 0 tables are valid in ..",
     ]
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.backfill.followers import followers_of
+from sluice.backfill.intervals import parse_interval
+
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder
 
@@ -52,6 +55,11 @@ def test_a_backfill_of_a_table_by_its_event_time_is_valid(folder: Folder) -> Non
             "'1 hour'.",
         ),
         (
+            [("column: departure\n", "column: departure\n  follows: [flights]\n")],
+            f"{S}:22: `backfill.follows[0]`: the intervals that follow those of flights are found by its column, which "
+            "`reads` does not name. Write `reads: {flights: …}` too.",
+        ),
+        (
             [("mode: append", "mode: merge, keys: [carrier]")],
             f"{S}:21: `backfill.column`: a merged row belongs to one interval only when its key says which: departure "
             "is not one of the keys carrier.",
@@ -77,3 +85,97 @@ def test_what_cannot_be_exact_is_refused_with_its_line(
     folder: Folder, changes: list[tuple[str, str]], expected: str
 ) -> None:
     assert expected in problems(folder, *changes)
+
+
+GOLD = """\
+stream: gold_flights
+description: flights again
+owner: flights
+mode: continuous
+trigger: {processing_time: 2 seconds}
+inputs:
+  flights:
+    stream:
+      iceberg: {table: silver.flights, on_overwrite: skip}
+transformation:
+  sql: gold_flights.sql
+outputs:
+  main:
+    iceberg: {table: gold.flights, mode: append}
+backfill:
+  column: departure
+  reads: {flights: departure}
+  follows: [flights]
+"""
+
+
+def problems_of_gold(folder: Folder, *, silver: str, gold: str = GOLD) -> list[str]:
+    """The problems of a stream that follows the backfills of another one."""
+    folder.write_valid()
+    folder.write(S, (folder.path / S).read_text() + silver)
+    folder.write("gold_flights.stream.yaml", gold)
+    folder.write("gold_flights.sql", "SELECT * FROM flights")
+    folder.write(
+        "gold.flights.table.yaml", (folder.path / "silver.flights.table.yaml").read_text().replace("silver", "gold")
+    )
+    return folder.problems()
+
+
+@pytest.mark.parametrize(
+    ("silver", "gold", "expected"),
+    [
+        ("backfill: {column: departure}\n", GOLD, []),
+        ("backfill: {column: departure, interval: month}\n", GOLD, []),
+        (
+            "",
+            GOLD,
+            [
+                "gold_flights.stream.yaml:18: `backfill.follows[0]`: silver_flights, which writes the table of "
+                f"flights, declares no backfill that could be followed. Declare `backfill` in {S}."
+            ],
+        ),
+        (
+            "backfill: {column: departure, interval: hour}\n",
+            GOLD,
+            [
+                "gold_flights.stream.yaml:18: `backfill.follows[0]`: this stream is backfilled by the day, "
+                "silver_flights by the hour. Write `interval: hour` or a shorter one."
+            ],
+        ),
+        (
+            "backfill: {column: arrival}\n",
+            GOLD,
+            [
+                "gold_flights.stream.yaml:18: `backfill.follows[0]`: silver_flights replaces intervals of arrival, and "
+                "`reads` names departure for flights. Name the same column in both."
+            ],
+        ),
+    ],
+    ids=["the same", "a part of one", "no backfill", "a shorter one", "another column"],
+)
+def test_a_stream_follows_backfills_of_the_same_column(
+    folder: Folder, silver: str, gold: str, expected: list[str]
+) -> None:
+    assert [one for one in problems_of_gold(folder, silver=silver, gold=gold) if "follows" in one] == expected
+
+
+def test_followers_are_found_in_order_with_whole_intervals(folder: Folder) -> None:
+    assert problems_of_gold(folder, silver="backfill: {column: departure, interval: day}\n") == []
+    last = GOLD.replace("gold", "last").replace("silver", "gold").replace("follows", "margin: 1 hour\n  follows")
+    folder.write("last_flights.stream.yaml", last)
+    folder.write("last_flights.sql", "SELECT * FROM flights")
+    folder.write(
+        "last.flights.table.yaml", (folder.path / "gold.flights.table.yaml").read_text().replace("gold", "last")
+    )
+    declarations = folder.load()
+    assert [str(one) for one in declarations.problems] == []
+
+    followers = followers_of(
+        declarations, declarations.stream("silver_flights"), parse_interval("2013-01-05", "2013-01-06")
+    )
+
+    assert [(one.stream.name, str(one.interval)) for one in followers] == [
+        ("gold_flights", "20130105T0000-20130106T0000"),
+        ("last_flights", "20130104T0000-20130107T0000"),
+    ]
+    assert followers_of(declarations, followers[1].stream, followers[1].interval) == ()

@@ -97,6 +97,28 @@ BAD_STREAMS = [
     ),
     (
         "iceberg: {table: bronze.flights}",
+        "iceberg: {table: bronze.flights, starting: {snapshot_id: 7, tag: blue}}",
+        [
+            f"{S}:9: `inputs.flights.stream.iceberg.starting`: exactly one of snapshot_id, tag is needed, got "
+            "snapshot_id, tag, got a mapping."
+        ],
+    ),
+    (
+        "iceberg: {table: bronze.flights}",
+        "iceberg: {table: bronze.flights, starting: latest, from_timestamp: 2026-01-31T00:00:00Z}",
+        [
+            f"{S}:9: `inputs.flights.stream.iceberg.from_timestamp`: unknown key `from_timestamp`; allowed here: "
+            "as_of, max_files_per_batch, max_rows_per_batch, on_delete, on_overwrite, snapshot_id, starting, table, "
+            "tag."
+        ],
+    ),
+    (
+        "iceberg: {table: reference.airlines}",
+        "iceberg: {table: reference.airlines, starting: latest}",
+        [f"{S}:13: `inputs.airlines.static.iceberg.starting`: does not belong to a static input, got 'latest'."],
+    ),
+    (
+        "iceberg: {table: bronze.flights}",
         "kafka: {connection: k}",
         [
             f"{S}:9: `inputs.flights.stream.kafka`: exactly one of topics, topic_pattern, assignment is needed, "
@@ -193,7 +215,18 @@ BAD_STREAMS = [
     (
         "mode: append",
         "keys: [carrier]",
-        [f"{S}:18: `outputs.main.iceberg`: keys, operation_column and ordering_column belong to mode merge."],
+        [
+            f"{S}:18: `outputs.main.iceberg`: keys, operation_column, ordering_column and ordering_columns belong to "
+            "mode merge."
+        ],
+    ),
+    (
+        "mode: append",
+        "mode: merge, keys: [carrier], ordering_column: departure, ordering_columns: [departure]",
+        [
+            f"{S}:18: `outputs.main.iceberg.ordering_columns`: stands in the place of ordering_column: write one of "
+            "the two."
+        ],
     ),
     (
         "mode: append",
@@ -307,6 +340,11 @@ BAD_TABLES = [
             f"{T}:11: `sort_order[0].column`: the table has no column carier; it has carrier, departure, legs, "
             "got 'carier'."
         ],
+    ),
+    (
+        "  - {column: carrier}",
+        "  - {column: legs}",
+        [f"{T}:11: `sort_order[0].column`: rows cannot be sorted by a column of type list, got 'legs'."],
     ),
     (
         'write.target-file-size-bytes: "67108864"',

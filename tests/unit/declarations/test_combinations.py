@@ -46,7 +46,7 @@ def test_what_is_forbidden_is_refused_where_it_is_declared_and_nothing_else(
         f"s_{source}_{mode}": Combination(input=source, output=output, trigger=trigger, mode=mode)
         for source, mode in product(INPUTS, MODES)
     }
-    for table in ("bronze.words", "silver.words"):
+    for table in ("bronze.words", *(f"silver.{name}" for name in combinations)):
         folder.write(f"{table}.table.yaml", TABLE.format(table))
     folder.write("noting.py", "def note(rows, batch): ...\n")
     queries = {text: f"{place}.sql" for place, text in enumerate({query(one) for one in combinations.values()})}
@@ -55,7 +55,7 @@ def test_what_is_forbidden_is_refused_where_it_is_declared_and_nothing_else(
     for name, combination in combinations.items():
         transformation = {"sql": queries[query(combination)]}
         declaration = {"stream": name, "description": name, "owner": "me", "transformation": transformation}
-        parts = declared_parts(combination, Places())
+        parts = declared_parts(combination, Places(target_table=f"silver.{name}"))
         folder.write(f"{name}.stream.yaml", yaml.dump(declaration | parts, Dumper=yaml.CSafeDumper, sort_keys=False))
 
     problems: defaultdict[str, list[DeclarationError]] = defaultdict(list)

@@ -50,6 +50,22 @@ CHANGES = [
         ],
     ),
     (
+        "quarantine: true",
+        "  one:\n    files: {connection: lake, path: a/b}\n  two:\n    files: {connection: lake, path: a/b}",
+        [
+            f"{S}:22: `outputs.two.files.path`: the output one already writes into the folder a/b of lake. Give each "
+            "output a folder of its own, or unite the rows in the transformation."
+        ],
+    ),
+    (
+        "mode: append",
+        "mode: merge, keys: [carrier], ordering_columns: [departure, flight]",
+        [
+            f"{S}:18: `outputs.main.iceberg.ordering_columns[1]`: silver.flights has no column flight; it has carrier, "
+            "departure, legs."
+        ],
+    ),
+    (
         "mode: append",
         "mode: merge, keys: [carrier, flight]",
         [

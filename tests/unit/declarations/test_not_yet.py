@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder
 
 _WORKS_BELOW = {
-    "": ("stream", "description", "owner", "tags", "mode", "quarantine", "table", "properties"),
+    "": ("stream", "description", "owner", "tags", "mode", "quarantine", "table", "properties", "unchecked_properties"),
     "schedule.": ("cron", "tables"),
     "trigger.": ("processing_time", "available_now", "once", "continuous_processing", "real_time"),
     "transformation.": ("python", "sql"),
     "inputs.*.watermark.": ("column", "delay", "max_ahead"),
-    "backfill.": ("column", "interval", "reads", "margin", "at_once", "balance"),
+    "backfill.": ("column", "interval", "reads", "margin", "follows", "at_once", "balance"),
     "inputs.*.stream.rate.": ("rows_per_second",),
     "inputs.*.stream.kafka.": (
         "connection",
@@ -45,6 +45,7 @@ _WORKS_BELOW = {
         "format",
         "header",
         "on_malformed",
+        "on_unknown_field",
         "max_files_per_batch",
         "latest_first",
         "afterwards",
@@ -65,6 +66,9 @@ _WORKS_BELOW = {
             "version",
             "registry",
             "message",
+            "on_unknown_field",
+            "decoding_timeout",
+            "decoding_tries",
             *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit")),
         )
         for kind in ("kafka", "kinesis")
@@ -75,12 +79,22 @@ _WORKS_BELOW = {
         "table",
         "on_overwrite",
         "on_delete",
-        "from_timestamp",
+        "starting.snapshot_id",
+        "starting.tag",
         "max_rows_per_batch",
         "max_files_per_batch",
     ),
     "inputs.*.static.iceberg.": ("table", "snapshot_id", "tag", "as_of"),
-    "outputs.*.iceberg.": ("table", "mode", "keys", "operation_column", "ordering_column", "publish_every", "delivery"),
+    "outputs.*.iceberg.": (
+        "table",
+        "mode",
+        "keys",
+        "operation_column",
+        "ordering_column",
+        "ordering_columns",
+        "publish_every",
+        "delivery",
+    ),
     "outputs.*.iceberg.operations.": ("insert", "update", "delete"),
     "outputs.*.kafka.": (
         "connection",
@@ -96,7 +110,7 @@ _WORKS_BELOW = {
     "outputs.*.console.": ("rows", "mode"),
     "outputs.*.memory.": ("mode",),
     "outputs.*.python.": ("function", "mode"),
-    "state.": ("provider", "changelog", "shuffle_partitions"),
+    "state.": ("provider", "changelog", "shuffle_partitions", "version"),
     "supervision.restart.": ("attempts", "first_delay", "longest_delay", "stable_after"),
     "supervision.": ("stall_after", "on_stall"),
     "supervision.max_lag.": ("rows", "duration", "action"),

@@ -51,6 +51,8 @@ OWN_REASONS = {
     "UnknownRunError": Reason.LEASE_LOST,
     "StaleTokenError": Reason.LEASE_LOST,
     "LaunchError": Reason.LAUNCH_FAILED,
+    "FilesDifferError": Reason.FILES_DIFFER,
+    "SourceRefusedError": Reason.ACCESS_REFUSED,
     "JvmLostError": Reason.DRIVER_LOST,
     "JvmKilledError": Reason.DRIVER_KILLED,
     "MemoryKillError": Reason.OUT_OF_MEMORY,

@@ -207,7 +207,17 @@ def test_executors_are_granted_where_there_are_any(
     granted = {name: value for name, value in found.items() if name.startswith(words)}
     assert ("spark.executor.extraClassPath" in granted) is not master.startswith("local")
     granted.pop("spark.executor.extraClassPath", None)
+    assert granted.pop("spark.executor.extraJavaOptions", "in the driver") == (
+        "in the driver" if master.startswith("local") else "-Duser.timezone=UTC"
+    )
     assert granted == conf
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_no_process_of_an_application_takes_its_host_s_time_zone(is_bounded: bool) -> None:
+    conf = launch_conf(home=Path("/h"), jars=Path("/j"), engine=EngineDeclaration(), is_bounded=is_bounded)
+    assert "-Duser.timezone=UTC" in conf["spark.driver.extraJavaOptions"].split()
+    assert conf["spark.executorEnv.TZ"] == "UTC"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from sluice.maintenance.pin_plan import (
     PinPlan,
     ReaderObservation,
     WriterObservation,
+    as_of_label,
+    is_tag_of,
     plan_own_pins,
     plan_pins,
 )
@@ -206,3 +208,29 @@ def test_a_stream_pins_where_it_is_itself(who: ReaderObservation, tags: dict[str
 
 def test_there_is_nothing_to_pin_in_a_table_without_a_snapshot() -> None:
     assert plan_own_pins(main_line=(), tags={}, readers=(reader(BEGINNING),), writers=()) == ()
+
+
+def test_a_static_input_keeps_the_snapshot_that_it_names_and_none_after_it() -> None:
+    named = (
+        Pin(kind=PinKind.NAMED, stream="gold", endpoint="past", snapshot_id=2),
+        Pin(kind=PinKind.AS_OF, stream="gold", endpoint="then", snapshot_id=3, label=as_of_label(NOON)),
+    )
+
+    planned = plan_pins(seen=table(), readers=(), named=named)
+
+    assert [pin.tag for pin in planned.to_set] == [
+        "sluice_pin__gold__past__named",
+        f"sluice_pin__gold__then__as_of{as_of_label(NOON)}",
+    ]
+    assert planned.keep_since is None
+    assert is_tag_of(planned.to_set[1].tag, NOON)
+    assert not is_tag_of(planned.to_set[1].tag, NOON + MINUTE)
+
+
+def test_the_tag_of_an_input_that_cannot_be_read_now_stays_and_holds_no_later_snapshot() -> None:
+    tag = "sluice_pin__gold__past__named"
+
+    kept, dropped = plan(table(tags={tag: 2}), unreadable=("gold",)), plan(table(tags={tag: 2}))
+
+    assert (kept.to_remove, kept.keep_since) == ((), None)
+    assert dropped.to_remove == (tag,)

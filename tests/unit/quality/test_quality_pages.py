@@ -81,7 +81,9 @@ def test_the_pages_need_nothing_from_elsewhere(tmp_path: Path) -> None:
     page, index = written(tmp_path, CHECK), QualityPages(root=tmp_path).index.read_text()
 
     for text in (page, index):
-        assert "http" not in text
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "Content-Security-Policy\" content=\"default-src 'none';" in text
         assert "<script" not in text
         assert "src=" not in text
 

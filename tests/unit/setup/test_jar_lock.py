@@ -68,6 +68,9 @@ def test_folder_is_complete_when_every_jar_has_its_size(tmp_path: Path) -> None:
     jar.write_bytes(CONTENT[:-1])
     assert not is_complete(tmp_path, lock=lock)
 
+    jar.write_bytes(CONTENT[:-1] + b"?")  # a jar of the same size, exchanged since it was fetched
+    assert not is_complete(tmp_path, lock=lock)
+
     jar.write_bytes(CONTENT)
     (tmp_path / "spark" / "left-over.jar").touch()
     assert not is_complete(tmp_path, lock=lock)

@@ -40,4 +40,5 @@ def test_the_first_offsets_of_a_checkpoint_by_their_source() -> None:
         }
     )
 
-    assert first_offsets(checkpoint) == {1: 4395228297730365165, 2: BEGINNING}
+    found = first_offsets(checkpoint)
+    assert {number: offset.snapshot_id for number, offset in found.items()} == {1: 4395228297730365165, 2: BEGINNING}

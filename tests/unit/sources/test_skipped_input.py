@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sluice.sources.iceberg_positions import TableStep
-from sluice.sources.skipped_input import lost_offsets, skipped_rows
+from sluice.sources.iceberg_positions import StreamOffset, TableStep
+from sluice.sources.skipped_input import declared_offsets, lost_offsets, skipped_rows
 
 FIRSTS = {"flights": {0: 10, 1: 0}}
 
@@ -26,6 +25,12 @@ FIRSTS = {"flights": {0: 10, 1: 0}}
 )
 def test_lost_offsets(start: Any, end: Any, lost: dict[str, int]) -> None:
     assert lost_offsets(start, end, firsts=FIRSTS) == lost
+
+
+def test_offsets_before_the_first_record_are_lost_to_a_first_batch_that_declares_them() -> None:
+    start = declared_offsets({"flights": {0: 4, 1: -2}})
+    assert lost_offsets(start, {"flights": {"0": 20, "1": 9}}, firsts={"flights": {0: 10, 1: 3}}) == {"flights/0": 6}
+    assert declared_offsets("earliest") is None
 
 
 HISTORY = (
@@ -57,6 +62,15 @@ def test_skipped_rows(start: Any, end: Any, skipped: dict[str, int]) -> None:
     assert skipped_rows(start, end, history=HISTORY) == skipped
 
 
-def test_what_lies_before_the_declared_beginning_is_not_left_out() -> None:
-    begins_at = datetime.fromtimestamp(3, UTC)
-    assert skipped_rows(None, at(5), history=HISTORY, begins_at=begins_at) == {"snapshot 4": 40}
+@pytest.mark.parametrize(
+    ("first", "skipped"),
+    [
+        (StreamOffset(snapshot_id=3, position=0, scan_all_files=False), {"snapshot 4": 40}),
+        (StreamOffset(snapshot_id=4, position=0, scan_all_files=False), {"snapshot 4": 40}),
+        (StreamOffset(snapshot_id=4, position=1, scan_all_files=False), {}),
+        (StreamOffset(snapshot_id=3, position=0, scan_all_files=True), {"snapshot 4": 40}),
+    ],
+    ids=["with a snapshot", "with a skipped one", "behind it", "with all files of a snapshot"],
+)
+def test_what_lies_before_the_first_batch_is_not_left_out(first: StreamOffset, skipped: dict[str, int]) -> None:
+    assert skipped_rows(None, at(5), history=HISTORY, first=first) == skipped

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.ledger.records.lag import LagObservation
 from sluice.sources.iceberg_positions import TableStep
-from sluice.sources.unread_input import PartitionBounds, unread_records, unread_rows
+from sluice.sources.unread_input import PartitionBounds, is_at_end, unread_records, unread_rows
 
 TOPICS = {"flights": {0: PartitionBounds(first=0, end=100), 1: PartitionBounds(first=40, end=90)}}
 HISTORY = (
@@ -66,9 +66,9 @@ def test_a_reader_that_begins_at_a_time_has_not_missed_what_came_before_it() -> 
         TableStep(snapshot_id=number, appended_rows=10, appended_files=1, committed_at_ms=number * 1000)
         for number in (3, 2, 1)
     )
-    assert unread_rows(None, history=steps, after=datetime.fromtimestamp(4, tz=UTC)).rows == 0
-    assert unread_rows(None, history=steps, after=datetime.fromtimestamp(2, tz=UTC)).rows == 20
-    assert unread_rows(at(1, 1), history=steps, after=datetime.fromtimestamp(4, tz=UTC)).rows == 20, "it has begun"
+    assert unread_rows(None, history=steps, starting=datetime.fromtimestamp(4, tz=UTC)).rows == 0
+    assert unread_rows(None, history=steps, starting=datetime.fromtimestamp(2, tz=UTC)).rows == 20
+    assert unread_rows(at(1, 1), history=steps, starting=datetime.fromtimestamp(4, tz=UTC)).rows == 20, "it has begun"
 
 
 def test_a_reader_whose_snapshot_is_gone_has_an_unknown_lag() -> None:
@@ -78,3 +78,19 @@ def test_a_reader_whose_snapshot_is_gone_has_an_unknown_lag() -> None:
 
 def test_an_empty_table_has_nothing_to_read() -> None:
     assert unread_rows(None, history=()) == LagObservation(rows=0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        ({"flights": {"0": 100, "1": 90}}, True),
+        ({"flights": {"0": 100, "1": 89}}, False),
+        ({"flights": {"0": 101, "1": 90}}, False),
+        ({"flights": {"0": 100}}, False),
+        ({"flights": {"0": 100, "1": 90}, "weather": {"0": 3}}, False),
+        (None, False),
+    ],
+    ids=["at the end", "before it", "behind the end of a topic made anew", "no partition", "a topic is gone", "unset"],
+)
+def test_a_reader_at_the_end_has_lost_nothing(offset: Any, expected: bool) -> None:
+    assert is_at_end(offset, topics=TOPICS) is expected

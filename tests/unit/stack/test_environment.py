@@ -7,6 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from sluice.errors import StackError
 from sluice.settings import FilesConnection, KafkaConnection, load_settings
@@ -39,9 +40,23 @@ def test_every_setting_of_a_deployment_is_there(plan: StackPlan, monkeypatch: py
     assert settings.catalog.warehouse == "s3://lakehouse"
     assert settings.object_store.endpoint == f"http://127.0.0.1:{plan.ports['s3']}"
     assert settings.connections == {
-        "flights_kafka": KafkaConnection(kind="kafka", bootstrap_servers=f"127.0.0.1:{plan.ports['kafka']}"),
+        "flights_kafka": KafkaConnection(
+            kind="kafka",
+            bootstrap_servers=f"127.0.0.1:{plan.ports['kafka']}",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            username="sluice",
+            password=SecretStr(plan.credentials.kafka_password),
+        ),
         "landing": FilesConnection(kind="files", root="s3a://landing"),
     }
+
+
+def test_shuffles_and_uploads_are_kept_in_the_stack_s_own_folder(plan: StackPlan) -> None:
+    folders = {plan.environment["SPARK_LOCAL_DIRS"], plan.environment["LOCAL_DIRS"]}
+
+    assert folders == {str(plan.folder.scratch)}
+    assert stat.S_IMODE(plan.folder.scratch.stat().st_mode) == 0o700
 
 
 def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan) -> None:

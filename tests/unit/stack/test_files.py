@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from sluice.errors import StackError
+from sluice.processes.deadline import wait_until
 from sluice.stack.display import LiveDisplay, PlainDisplay
 from sluice.stack.exclusive_change import exclusive
 from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
@@ -26,6 +27,7 @@ from sluice.stack.process_records import (
     write_record,
     write_selection,
 )
+from sluice.stack.service_processes import exit_code, start_process
 from sluice.stack.stack_plan import Command
 
 RECORD = ProcessRecord(
@@ -41,6 +43,69 @@ def test_the_folder_is_sluice_data_or_below_the_project(tmp_path: Path, monkeypa
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "link"))
     assert stack_folder().data == tmp_path / "real"
+
+
+def modes_of(folder: StackFolder) -> dict[str, int]:
+    """The permissions of a stack's folder and of all that lies in it, by name."""
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder.data, *folder.data.iterdir())}
+
+
+def test_each_start_closes_what_was_left_open(folder: StackFolder) -> None:
+    for name in ("environment", "credentials.json"):
+        (folder.data / name).touch()
+    for path in (*folder.data.iterdir(), folder.data):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    folder.create()
+
+    closed = {"data": 0o700, "run": 0o700, "logs": 0o700, "tmp": 0o700}
+    assert modes_of(folder) == closed | {"environment": 0o600, "credentials.json": 0o600}
+
+
+@pytest.mark.parametrize("names", [(), ("bootstrap.json",), ("lock", "notes.txt")])
+def test_an_open_folder_that_is_empty_or_a_stack_s_is_taken(tmp_path: Path, names: tuple[str, ...]) -> None:
+    data = tmp_path / "open"
+    data.mkdir()
+    data.chmod(0o755)
+    for name in names:
+        (data / name).touch()
+
+    StackFolder(data).create()
+
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+def test_an_open_folder_with_other_files_is_not_closed(tmp_path: Path) -> None:
+    data = tmp_path / "shared"
+    data.mkdir()
+    data.chmod(0o1777)
+    (data / "notes.txt").touch()
+
+    with pytest.raises(StackError, match=r"shared is open to other users \(mode 777\) and holds files that are not"):
+        StackFolder(data).create()
+
+    assert stat.S_IMODE(data.stat().st_mode) == 0o1777
+    assert [path.name for path in data.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "theirs"
+    data.mkdir(mode=0o700)
+    os.chown(data, 65533, 65533)
+
+    with pytest.raises(StackError, match=r"theirs belongs to another user \(uid 65533\)"):
+        StackFolder(data).create()
+
+
+def test_what_a_process_of_the_stack_creates_is_private(folder: StackFolder, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    argv = ["/bin/sh", "-c", f"mkdir {made} && touch {made}/file"]
+
+    pid = start_process(argv, environment=dict(os.environ), working_folder=tmp_path, log=folder.log("x"))
+
+    assert wait_until(lambda: exit_code(pid), lambda code: code is not None, seconds=10) == 0
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (made, made / "file")] == [0o700, 0o600]
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -361,6 +361,14 @@ CHANGED = (
         delay=LOOK_AGAIN_AFTER,
     ),
     case(
+        "changed back and forth",
+        seen(a_run(digest="old"), process=ALIVE, fingerprint=SAME_SOURCE),
+        Action.ADOPT,
+        Reason.FILES_DIFFER,
+        delay=LOOK_AGAIN_AFTER,
+        history=replace(NONE, is_back_and_forth=True),
+    ),
+    case(
         "changed while it starts",
         seen(a_run(digest="old", heard=None, age=SECOND), process=ALIVE),
         Action.ADOPT,

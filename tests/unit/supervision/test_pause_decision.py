@@ -50,7 +50,7 @@ def test_a_start_that_may_be_newer_than_the_pause_is_kept() -> None:
     """Found by the model: a person pauses the DAG and starts the stream before anybody has looked at the DAG."""
     looked_at = WAS_UNPAUSED.observed_at
     for started_at, effect in (
-        (looked_at + timedelta(seconds=1), PauseEffect.NOTHING),
+        (looked_at + timedelta(seconds=1), PauseEffect.IGNORE),
         (looked_at, PauseEffect.SUSPEND),
         (None, PauseEffect.SUSPEND),
     ):

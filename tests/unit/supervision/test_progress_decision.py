@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -113,7 +113,11 @@ class Case:
 
 State = ProgressState
 TABLE = (
-    Case(name="nobody looked", state=State.UNKNOWN),
+    Case(name="nobody looked at a young run", state=State.UNKNOWN, age=SAMPLED_WITHIN),
+    Case(name="nobody ever looked", state=State.UNOBSERVED, age=SAMPLED_WITHIN + MINUTE),
+    Case(
+        name="a source refuses", state=State.UNOBSERVED, samples=(replace(look(0, None), is_refused=True), look(1, 5))
+    ),
     Case(
         name="looked long ago",
         state=State.UNOBSERVED,
@@ -234,9 +238,7 @@ TABLE = (
         samples=waiting(15),
         declared={"stall_after": "1 hour"},
     ),
-    Case(
-        name="a new batch begins the wait anew", state=State.PROGRESSING, samples=(look(0, 20, batch=6), *waiting(60))
-    ),
+    Case(name="a new batch restarts the wait", state=State.PROGRESSING, samples=(look(0, 20, batch=6), *waiting(60))),
     Case(
         name="a batch came after the newest look",
         state=State.PROGRESSING,

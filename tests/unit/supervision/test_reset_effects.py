@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.fixtures.streams import continuous_stream
 
+from sluice.sources.table_starts import StartAmount
+from sluice.supervision.observed_starts import ObservedStart
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 
 ONLY_NEW = "only what comes after that start; what came since the last batch is never read"
@@ -32,7 +34,24 @@ FILES = {"connection": "landing", "format": "text", "path": "in"}
         ),
         (
             {"iceberg": {"table": "bronze.flights"}},
-            "the rows that were appended to bronze.flights, as far as its snapshots still exist",
+            "every row of bronze.flights, then what is appended",
+        ),
+        ({"iceberg": {"table": "bronze.flights", "starting": "latest"}}, ONLY_NEW),
+        (
+            {"iceberg": {"table": "bronze.flights", "starting": "2026-01-01T00:00:00Z"}},
+            "what was appended to bronze.flights since 2026-01-01T00:00:00+00:00",
+        ),
+        (
+            {"iceberg": {"table": "bronze.flights", "from_timestamp": "2026-01-01T00:00:00Z"}},
+            "what was appended to bronze.flights since 2026-01-01T00:00:00+00:00",
+        ),
+        (
+            {"iceberg": {"table": "bronze.flights", "starting": {"snapshot_id": 7}}},
+            "what was appended to bronze.flights after snapshot 7",
+        ),
+        (
+            {"iceberg": {"table": "bronze.flights", "starting": {"tag": "loaded"}}},
+            "what was appended to bronze.flights after the snapshot with the tag loaded",
         ),
         ({"delta": {"connection": "landing", "path": "rows"}}, "every row of rows"),
         ({"rate": {}}, ONLY_NEW),
@@ -41,6 +60,31 @@ FILES = {"connection": "landing", "format": "text", "path": "in"}
 def test_what_the_next_start_reads(source: dict[str, Any], described: str) -> None:
     declared = continuous_stream(inputs={"rows": {"stream": source}}).declaration
     assert list(describe_inputs(declared)) == [f"The next start reads from input rows: {described}."]
+
+
+@pytest.mark.parametrize(
+    ("observed", "ends"),
+    [
+        (
+            ObservedStart(amount=StartAmount(rows=3_002_650, data_bytes=5 * 1024**2)),
+            "3,002,650 rows in 5.0 MiB of files.",
+        ),
+        (ObservedStart(amount=StartAmount(rows=7, data_bytes=None)), "; now these are 7 rows."),
+        (
+            ObservedStart(amount=StartAmount(rows=7, data_bytes=900, in_one_batch=True)),
+            "7 rows in 900 bytes of files, all of them in the first batch, whatever the input's limits.",
+        ),
+        (ObservedStart(problem="the catalog does not answer"), "is unknown: the catalog does not answer."),
+        (
+            ObservedStart(refusal="it lies ahead"),
+            "The next start is refused because of input rows: it lies ahead.",
+        ),
+    ],
+)
+def test_how_much_the_next_start_reads(observed: ObservedStart, ends: str) -> None:
+    inputs = {"rows": {"stream": {"iceberg": {"table": "bronze.flights"}}}}
+    (sentence,) = describe_inputs(continuous_stream(inputs=inputs).declaration, {"rows": observed})
+    assert sentence.endswith(ends)
 
 
 def test_a_static_input_is_not_mentioned() -> None:

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sluice.declarations.supervision_declaration import RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_history import RestartHistory, count_failures
+from sluice.supervision.restart_policy import MOST_RUNS_READ, RestartVerdict, judge_restart, runs_to_read
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -116,6 +118,25 @@ def test_failures_are_counted_by_the_class_of_the_newest() -> None:
     counted = history([lost, poison, ended_run(3, state=RunState.LOST)])
     assert (counted.failures, counted.failures_of_class) == (3, 2)
     assert counted.newest_failure == Failure.of(FailureReason.DRIVER_LOST)
+
+
+def test_failures_of_two_classes_that_take_turns_spend_the_budget_of_one_of_them() -> None:
+    """One timeout among 25 failures of Kafka: 51 runs never hold more than 50 of one class."""
+    supervision = SupervisionDeclaration()
+    failures = [FailureReason.TIMED_OUT if n % 25 == 0 else FailureReason.KAFKA_UNREACHABLE for n in range(1, 2_000)]
+    most = runs_to_read(supervision.restart, None)
+    for number in range(1, len(failures)):
+        newest = [ended_run(ago, failure=failures[number - 1 - ago]) for ago in range(min(number, most))]
+        if judge_restart(supervision, history(newest)) is not RestartVerdict.RESTART:
+            break
+    assert number == 53, "50 restarts after failures of Kafka, 2 after a timeout; the next failure gives up"
+
+
+def test_a_row_of_failures_that_fills_what_is_read_is_given_up_whatever_is_declared() -> None:
+    endless = SupervisionDeclaration(restart=RestartDeclaration(attempts=1000))
+    last = RestartHistory(failures=MOST_RUNS_READ - 1, newest_failure=Failure.of(FailureReason.KAFKA_UNREACHABLE))
+    assert judge_restart(endless, last) is RestartVerdict.RESTART
+    assert judge_restart(endless, replace(last, failures=MOST_RUNS_READ)) is RestartVerdict.BUDGET_SPENT
 
 
 def test_a_run_that_stayed_up_hides_no_failure_from_the_breaker() -> None:

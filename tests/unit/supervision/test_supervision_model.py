@@ -243,3 +243,18 @@ Supervision.TestCase.settings = settings(
     print_blob=True,
 )
 TestSupervision = Supervision.TestCase
+
+
+def test_an_unpausing_that_the_ledger_missed_is_red_when_airflow_has_paused_the_dag_again() -> None:
+    """A counterexample of the drill, shortened: the stream stayed stopped, and healthy, although a person had unpaused
+    its DAG while the ledger was away."""
+    state = Supervision()
+    state.let_pass(300)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=True, then_seconds=300)
+    state.the_ledger_is_away(is_up=False, then_seconds=10)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=False, then_seconds=2)
+    state.a_red_task_pauses_the_dag(then_seconds=10)
+    state.the_ledger_is_away(is_up=True, then_seconds=1200)
+    state.let_pass(1200)
+    state.it_runs_or_is_red()
+    assert state.world.is_alerted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
+from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.yaml_document import KeyPath
@@ -15,6 +16,9 @@ from sluice.errors import DeclarationError, NotYetError
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 """The types of a column by which an interval is replaced or read."""
+
+_LENGTHS = ("hour", "day", "month")
+"""The lengths of an interval, shortest first."""
 
 
 def backfill_problems(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -> Iterator[DeclarationError]:
@@ -59,9 +63,10 @@ def _refused_table(
     if output.operation_column is not None:
         reason = "a backfill of a change feed: the rows of an interval depend on changes before it"
         yield _not_yet(stream, (*path, "operation_column"), reason, "Leave `backfill` out.")
-    if output.ordering_column is not None:
+    if output.ordering:
         reason = "a backfill of ordered merges: which row of a key counts depends on the batches that brought them"
-        yield _not_yet(stream, (*path, "ordering_column"), reason, "Leave `backfill` out.")
+        key = "ordering_columns" if output.ordering_columns else "ordering_column"
+        yield _not_yet(stream, (*path, key), reason, "Leave `backfill` out.")
     if output.operation_column is None and output.mode == "merge" and backfill.column not in output.keys:
         yield _problem(
             stream,
@@ -79,6 +84,7 @@ def _refused_inputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iter
             reason = f"a backfill reads Iceberg tables, not {source.kind}"
             instead = "Keep the records in a table of their own and backfill the stream that reads it."
             yield _not_yet(stream, ("inputs", name, "stream", source.kind), reason, instead)
+    yield from _inputs_not_followed(stream, backfill)
     for name in backfill.reads:
         if name not in inputs:
             yield _problem(
@@ -89,6 +95,50 @@ def _refused_inputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iter
             )
         elif not inputs[name].is_stream:
             yield _problem(stream, ("backfill", "reads", name), f"{name} is static, and a static input is read whole.")
+
+
+def _inputs_not_followed(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
+    for place, name in enumerate(backfill.follows):
+        if name not in backfill.reads:
+            sentence = (
+                f"the intervals that follow those of {name} are found by its column, which `reads` does not name."
+            )
+            yield _problem(
+                stream, ("backfill", "follows", place), sentence, next_step=f"Write `reads: {{{name}: …}}` too."
+            )
+
+
+def unfollowable_sources(streams: Iterable[LoadedStream]) -> Iterator[DeclarationError]:
+    """The inputs whose backfills cannot be followed: the intervals of the stream that writes the table are others."""
+    everyone = tuple(streams)
+    for stream in everyone:
+        backfill = stream.declaration.backfill
+        for place, name in enumerate(backfill.follows if backfill is not None else ()):
+            declared = stream.declaration.inputs.get(name)
+            source = declared.declared_source.source if declared is not None else None
+            if backfill is None or not isinstance(source, IcebergSource) or name not in backfill.reads:
+                continue
+            for writer in everyone:
+                if writer is not stream and source.table in writer.declaration.tables_written:
+                    yield from _unlike_intervals(stream, backfill, writer, name=name, place=place)
+
+
+def _unlike_intervals(
+    stream: LoadedStream, backfill: BackfillDeclaration, writer: LoadedStream, *, name: str, place: int
+) -> Iterator[DeclarationError]:
+    path: KeyPath = ("backfill", "follows", place)
+    followed = writer.declaration.backfill
+    if followed is None:
+        sentence = f"{writer.name}, which writes the table of {name}, declares no backfill that could be followed."
+        yield _problem(stream, path, sentence, next_step=f"Declare `backfill` in {writer.file.name}.")
+        return
+    if followed.column != backfill.reads[name]:
+        read = backfill.reads[name]
+        sentence = f"{writer.name} replaces intervals of {followed.column}, and `reads` names {read} for {name}."
+        yield _problem(stream, path, sentence, next_step="Name the same column in both.")
+    if _LENGTHS.index(backfill.interval) > _LENGTHS.index(followed.interval):
+        sentence = f"this stream is backfilled by the {backfill.interval}, {writer.name} by the {followed.interval}."
+        yield _problem(stream, path, sentence, next_step=f"Write `interval: {followed.interval}` or a shorter one.")
 
 
 def _column_problems(
@@ -111,7 +161,7 @@ def _time_column(
     column = table.declaration.column(name)
     if column is None:
         known = [declared.name for declared in table.declaration.columns]
-        sentence = f"{table.name} has no column {name}; it has {', '.join(known)}."
+        sentence = f"{table.name} has no column {name}; it has {listed(known)}."
         yield _problem(stream, path, sentence, next_step=did_you_mean(name, known))
         return
     kind = kind_of(column.column_type)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from sluice.declarations.checks.backfill_checks import backfill_problems
+from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
+from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
 from sluice.declarations.checks.combinations import forbidden_combinations
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.ignored_limits import ignored_limits
 from sluice.declarations.checks.lag_of_sources import unobservable_limits
 from sluice.declarations.checks.not_yet import refused_parts
 from sluice.declarations.checks.transformation_files import TransformationFiles
-from sluice.declarations.column_types import kind_of
-from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.column_types import holds_map, kind_of
+from sluice.declarations.error_messages import MOST_PROBLEMS, did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import (
     STREAM_SUFFIX,
@@ -22,12 +24,14 @@ from sluice.declarations.loaded_declarations import (
     LoadedTable,
     declared_name,
 )
+from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
-PLATFORM_NAMESPACES = frozenset({"backfill_staging", "quarantine", "staging"})
-"""Tables here belong to streams and come with them; a declaration of their own would fight the platform's."""
+PLATFORM_NAMESPACES = frozenset({"backfill_staging", "choose_tables", "quarantine", "staging"})
+"""Tables here belong to streams and come with them; a declaration of their own would fight the platform's. The name
+`choose_tables` is that of a task beside the groups of tasks, one for each namespace, in the DAGs of the platform."""
 
 _EVENT_TIME_TYPES = ("timestamp", "timestamptz")
 _REWRITING_MODES = frozenset({"merge", "complete", "overwrite_partitions"})
@@ -53,17 +57,22 @@ def find_problems(
         *_duplicates(tables, key="table"),
         *_platform_tables(tables),
         *_readers_of_rewritten_tables(streams),
-        *unknown_columns(tables),
-        *(problem for stream in streams for problem in refused_parts(stream.document)),
-        *(problem for table in tables for problem in refused_parts(table.document)),
-        *(problem for stream in streams for problem in forbidden_combinations(stream)),
-        *(problem for stream in streams for problem in unobservable_limits(stream)),
-        *(problem for stream in streams for problem in ignored_limits(stream)),
-        *(problem for stream in streams for problem in _unknown_tables(stream, known)),
-        *(problem for stream in streams for problem in _outputs_that_meet(stream)),
-        *(problem for stream in streams for problem in _unknown_columns(stream, by_name)),
-        *(problem for stream in streams for problem in backfill_problems(stream, by_name)),
-        *(problem for stream in streams for problem in files.problems(stream)),
+        *unfollowable_sources(streams),
+        *circles(streams),
+        *replaced_rows(streams),
+        *(problem for stream in streams for problem in (*self_triggers(stream), *files_read_again(stream))),
+        *(problem for table in tables for problem in islice(unknown_columns(table), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(refused_parts(stream.document), MOST_PROBLEMS)),
+        *(problem for table in tables for problem in islice(refused_parts(table.document), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(forbidden_combinations(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(unobservable_limits(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(ignored_limits(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(_unknown_tables(stream, known), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(_outputs_that_meet(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(_unknown_columns(stream, by_name), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),
     ]
 
 
@@ -83,7 +92,8 @@ def _names_differ_from_files(
 def _duplicates(loaded: Iterable[LoadedStream | LoadedTable], *, key: str) -> Iterator[DeclarationError]:
     by_name: Mapping[str, list[LoadedStream | LoadedTable]] = defaultdict(list)
     for one in loaded:
-        by_name[one.name].append(one)
+        if one.name == declared_name(one.file):  # a file that names another one's stream is wrong by itself
+            by_name[one.name].append(one)
     for name, group in by_name.items():
         for one in group if len(group) > 1 else ():
             others = ", ".join(str(other.location((key,))) for other in group if other is not one)
@@ -151,6 +161,23 @@ def _outputs_that_meet(stream: LoadedStream) -> Iterator[DeclarationError]:
             )
 
 
+def _folders_that_meet(stream: LoadedStream) -> Iterator[DeclarationError]:
+    """A batch has one folder below the path of an output, which is complete when the first output has written it."""
+    first_by_place: dict[tuple[str, str], str] = {}
+    for name, declared in stream.declaration.outputs.items():
+        output = declared.files if declared.files is not None else declared.delta
+        if output is None:
+            continue
+        first = first_by_place.setdefault((output.connection, output.path.strip("/")), name)
+        if first != name:
+            yield _problem(
+                stream,
+                ("outputs", name, declared.kind, "path"),
+                f"the output {first} already writes into the folder {output.path} of {output.connection}.",
+                next_step="Give each output a folder of its own, or unite the rows in the transformation.",
+            )
+
+
 def _readers_of_rewritten_tables(streams: Iterable[LoadedStream]) -> Iterator[DeclarationError]:
     """A merge rewrites rows, and Iceberg's stream reader either stops at it or leaves out what it inserted."""
     rewriting = {
@@ -179,8 +206,12 @@ def _unknown_columns(stream: LoadedStream, tables: Mapping[str, LoadedTable]) ->
         if table is None:
             continue  # it is unknown or broken, which is another problem's business
         for path, column in _named_columns(output):
-            if table.declaration.column(column) is None:
+            found = table.declaration.column(column)
+            if found is None:
                 yield _no_such_column(stream, ("outputs", name, "iceberg", *path), column, table)
+            elif holds_map(found.column_type):
+                at: KeyPath = ("outputs", name, "iceberg", *path)
+                yield _problem(stream, at, f"{column} is a {found.type}, and maps are not compared with each other.")
         if output.operation_column is not None and table.declaration.column(output.operation_column) is not None:
             yield _problem(
                 stream,
@@ -199,6 +230,7 @@ def _named_columns(output: IcebergOutput) -> Iterator[tuple[KeyPath, str]]:
     yield from ((("keys", index), key) for index, key in enumerate(output.keys))
     if output.ordering_column is not None:
         yield ("ordering_column",), output.ordering_column
+    yield from ((("ordering_columns", index), column) for index, column in enumerate(output.ordering_columns))
 
 
 def _watermark_problems(
@@ -219,7 +251,7 @@ def _no_such_column(stream: LoadedStream, path: KeyPath, column: str, table: Loa
     return _problem(
         stream,
         path,
-        f"{table.name} has no column {column}; it has {', '.join(known)}.",
+        f"{table.name} has no column {column}; it has {listed(known)}.",
         next_step=did_you_mean(column, known),
     )
 

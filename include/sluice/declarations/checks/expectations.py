@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedTable
+from sluice.declarations.scalar_types import listed
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
@@ -15,20 +16,19 @@ _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_se
 """The arguments that name columns. Source: https://greatexpectations.io/expectations/"""
 
 
-def unknown_columns(tables: Iterable[LoadedTable]) -> Iterator[DeclarationError]:
+def unknown_columns(table: LoadedTable) -> Iterator[DeclarationError]:
     """Expectations about columns that their table does not have.
 
     `expect_column_to_exist` and the like are left out: for them a missing column is an answer and no mistake.
     """
-    for table in tables:
-        known = [column.name for column in table.declaration.columns]
-        for path, column in _named_columns(table):
-            if column not in known:
-                yield DeclarationError(
-                    f"`{key_text(path)}`: {table.name} has no column {column}; it has {', '.join(known)}.",
-                    location=table.location(path),
-                    next_step=did_you_mean(column, known),
-                )
+    known = dict.fromkeys(column.name for column in table.declaration.columns)
+    for path, column in _named_columns(table):
+        if column not in known:
+            yield DeclarationError(
+                f"`{key_text(path)}`: {table.name} has no column {column}; it has {listed(known)}.",
+                location=table.location(path),
+                next_step=did_you_mean(column, known),
+            )
 
 
 def _named_columns(table: LoadedTable) -> Iterator[tuple[KeyPath, str]]:

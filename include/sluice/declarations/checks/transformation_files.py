@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.sql_text import query_problem
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, Location
+from sluice.messages.plain_text import one_line, unshowable_character
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class TransformationFiles:
         """What is wrong with a stream's transformation, and with the functions of its outputs."""
         transformation = stream.declaration.transformation
         if transformation.sql is not None:
-            yield from _absence(stream, ("transformation", "sql"), transformation.sql)
+            yield from _query_problems(stream, transformation.sql)
         else:
             inputs = frozenset(stream.declaration.inputs)
             yield from self._function_problems(
@@ -63,13 +66,13 @@ class TransformationFiles:
     ) -> Iterator[DeclarationError]:
         file_name, _, name = reference.partition(":")
         file, key, location = stream.folder / file_name, key_text(path), stream.location(path)
-        if not file.is_file():
+        if not file.exists():
             yield from _absence(stream, path, file_name)
             return
         module = self._module(file)
         if (mistake := module.syntax_error) is not None:
             where = Location(file=file, line=mistake.lineno)
-            yield DeclarationError(f"`{key}`: {where} is not Python: {mistake.msg}.", location=location)
+            yield DeclarationError(f"`{key}`: {where} is not Python: {one_line(str(mistake.msg))}.", location=location)
         elif name not in module.functions:
             yield DeclarationError(
                 f"`{key}`: {file.name} has no function {name}; it has {', '.join(module.functions) or 'none'}.",
@@ -88,9 +91,33 @@ class TransformationFiles:
         return self._modules[file]
 
 
+def _query_problems(stream: LoadedStream, file_name: str) -> Iterator[DeclarationError]:
+    """What keeps the file of a query from being one query; the query itself is not analysed."""
+    path: KeyPath = ("transformation", "sql")
+    file = stream.folder / file_name
+    if not file.exists():
+        yield from _absence(stream, path, file_name)
+        return
+    try:
+        text = read_bounded(file, most_bytes=LARGEST_CODE_BYTES).decode("utf-8-sig")
+        problem = query_problem(text)
+        if problem is None and (character := unshowable_character(text)) is not None:
+            problem = f"holds {character}, a character that no query has"
+    except UnreadableFileError as error:
+        problem = f"cannot be used: {error}"
+    except UnicodeDecodeError:
+        problem = "is not UTF-8 text"
+    if problem is not None:
+        yield DeclarationError(
+            f"`{key_text(path)}`: {file_name} {problem}.",
+            location=stream.location(path),
+            next_step="Write one query, without a second statement.",
+        )
+
+
 def _absence(stream: LoadedStream, path: KeyPath, file_name: str) -> Iterator[DeclarationError]:
     file = stream.folder / file_name
-    if not file.is_file():
+    if not file.exists():
         yield DeclarationError(
             f"`{key_text(path)}`: there is no file {file_name} beside the declaration.",
             location=stream.location(path),
@@ -102,13 +129,11 @@ def _read_module(file: Path) -> _Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a user's file; Python warns where it imports the file
-            tree = ast.parse(file.read_bytes(), filename=str(file))
+            tree = ast.parse(read_bounded(file, most_bytes=LARGEST_CODE_BYTES), filename=str(file))
     except SyntaxError as error:
         return _Module(functions={}, syntax_error=error)
     except (ValueError, RecursionError, MemoryError) as error:  # a null byte; nesting too deep for Python's parser
         return _Module(functions={}, syntax_error=SyntaxError(str(error) or type(error).__name__))
-    except OSError as error:
-        return _Module(functions={}, syntax_error=SyntaxError(f"it cannot be read: {error.strerror}"))
     return _Module(functions={node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)})
 
 

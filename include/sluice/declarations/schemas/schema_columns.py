@@ -7,9 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from sluice.declarations.bounded_files import read_bounded
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.input_declaration import InputDeclaration
-from sluice.declarations.schemas.schema_files import read_columns, read_schema
+from sluice.declarations.schemas.schema_files import LARGEST_SCHEMA_BYTES, read_columns, read_schema
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
 from sluice.declarations.yaml_document import Document, KeyPath
@@ -34,8 +35,8 @@ def with_columns_of_files(
         path = ("inputs", name, *path)
         try:
             columns = _columns(folder / file, declared)
-            digest((folder / file).read_bytes())
-        except (OSError, ValueError) as error:
+            digest(read_bounded(folder / file, most_bytes=LARGEST_SCHEMA_BYTES))
+        except ValueError as error:
             sentence = f"`{key_text(path)}`: {file} cannot be used: {_reason(error)}."
             errors.append(DeclarationError(sentence, location=document.location(path)))
         else:
@@ -77,9 +78,7 @@ def _with_columns(declared: InputDeclaration, columns: tuple[Column, ...]) -> In
     return declared.model_copy(update={way: source.model_copy(update=update)})
 
 
-def _reason(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return f"it cannot be read: {error.strerror}"
+def _reason(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return f"the column's {first['loc'][-1]} {first['input']!r} is refused: {first['msg']}"

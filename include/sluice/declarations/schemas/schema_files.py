@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.declarations.bounded_files import read_bounded
 from sluice.declarations.value_declaration import Column
 
 LARGEST_SCHEMA_BYTES = 1024**2
@@ -51,8 +52,8 @@ def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...
 
     Raises
     ------
-    OSError: when it cannot be read.
-    ValueError: when it is not a schema of a known form, or holds a type that no column can have; says where.
+    ValueError: when it cannot be read, is no schema of a known form, or holds a type that no column can have; says
+        where.
     """
     text = read_schema(file)
     if file.suffix == ".proto":
@@ -71,14 +72,9 @@ def read_schema(file: Path) -> str:
 
     Raises
     ------
-    OSError: when it cannot be read.
-    ValueError: when it is too large for a schema, or no UTF-8.
+    ValueError: when it cannot be read, is too large for a schema, or no UTF-8.
     """
-    with file.open("rb") as opened:
-        text = opened.read(LARGEST_SCHEMA_BYTES + 1)
-    if len(text) > LARGEST_SCHEMA_BYTES:
-        raise ValueError(f"it is larger than {LARGEST_SCHEMA_BYTES} bytes")
-    return text.decode()
+    return read_bounded(file, most_bytes=LARGEST_SCHEMA_BYTES).decode()
 
 
 def columns_of_json(text: str) -> tuple[Column, ...]:
@@ -92,7 +88,10 @@ def columns_of_json(text: str) -> tuple[Column, ...]:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
-    return _columns(schema)
+    try:
+        return _columns(schema)
+    except RecursionError as error:
+        raise ValueError("its types are nested too deep") from error
 
 
 def _columns(schema: Any) -> tuple[Column, ...]:
@@ -107,7 +106,7 @@ def _columns(schema: Any) -> tuple[Column, ...]:
             for field in fields
         )
     if kind == "object" and isinstance(schema.get("properties"), Mapping):
-        required = schema.get("required", [])
+        required = _names_in(schema.get("required"))
         return tuple(
             _column(
                 {"name": name, "doc": of.get("description", "") if isinstance(of, Mapping) else ""},
@@ -209,6 +208,10 @@ def _listed(schema: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     if not isinstance(found, list) or not found or not all(isinstance(one, Mapping) for one in found):
         raise ValueError(f"`{key}` is not a list of fields")
     return found
+
+
+def _names_in(names: Any) -> frozenset[str]:
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
 def _name(field: Mapping[str, Any]) -> str:

@@ -54,7 +54,11 @@ class EventAction(StrEnum):
     GIVE_UP = "give_up"
     SUSPEND = "suspend"
     RESUME = "resume"
+    IGNORE_PAUSE = "ignore_pause"
     OPEN_GENERATION = "open_generation"
+    SEE_FIELD = "see_field"
+    ALERT = "alert"
+    RECOVER = "recover"
 
     REWRITE_DATA_FILES = "rewrite_data_files"
     REWRITE_MANIFESTS = "rewrite_manifests"

@@ -13,6 +13,7 @@ class LagObservation:
     files: the files that lie in its folders and that no planned batch has read; unset without such a source.
     undone: rows and files that are known to be unread, also when another source did not answer; unset: nothing is.
     is_failure: whether a source that can be observed did not answer, or is not there.
+    is_refused: whether a source itself answered that it is not there, or may not be read.
     """
 
     rows: int | None
@@ -20,6 +21,7 @@ class LagObservation:
     files: int | None = None
     undone: int | None = field(default=None, compare=False)
     is_failure: bool = field(default=False, compare=False)
+    is_refused: bool = field(default=False, compare=False)
 
     @property
     def text(self) -> str:

@@ -18,6 +18,7 @@ class ProgressSample:
         it is unknown, and `problem` says why.
     undone: rows and files that were known to be unread; unset: nothing was known.
     is_failure: whether a source that can be observed did not answer, or is not there.
+    is_refused: whether a source itself answered that it is not there, or may not be read.
     """
 
     stream: str
@@ -29,6 +30,7 @@ class ProgressSample:
     problem: str = ""
     undone: int | None = None
     is_failure: bool = False
+    is_refused: bool = False
 
     @property
     def known_undone(self) -> int | None:

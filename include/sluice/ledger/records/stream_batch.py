@@ -41,6 +41,8 @@ class BatchObservation:
         were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
         declaration allows it.
     is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
+    undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
+        to the sums of the stream and does not keep them with the batch.
     """
 
     key: PublicationKey
@@ -59,6 +61,7 @@ class BatchObservation:
     durations_ms: Mapping[str, int] = field(default_factory=dict)
     skipped_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_rejected: bool = False
+    undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     recorded_at: datetime | None = None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from sluice.stack.credentials import KAFKA_USER
 from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
@@ -40,6 +41,15 @@ SINGLE_BROKER_SETTINGS: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "0",
 }
 """Kafka's defaults are for three brokers and thousands of groups."""
+
+AUTHENTICATION: Mapping[str, str] = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+}
+"""Every connection proves a password. Not SCRAM: Kafka stores its users itself, so the first of them would have to be
+created through a connection that needs none, and in the stacks of earlier versions after their format. PLAIN sends the
+password, which only a network could reveal, and this one does not leave the machine."""
 
 _ANSWER_SECONDS = 3.0
 
@@ -66,10 +76,14 @@ def _properties(plan: StackPlan) -> str:
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": controller,
-        "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{broker}",
+        "listeners": f"CLIENT://{broker},CONTROLLER://{controller}",
+        "advertised.listeners": f"CLIENT://{broker}",
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        "listener.name.client.plain.sasl.jaas.config": _login(plan),
+        "listener.name.controller.plain.sasl.jaas.config": _login(plan),
+        **AUTHENTICATION,
         "log.dirs": str(_folder(plan) / "data"),
         **SINGLE_BROKER_SETTINGS,
         **TOPIC_SETTINGS,
@@ -77,8 +91,25 @@ def _properties(plan: StackPlan) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
+def _login(plan: StackPlan) -> str:
+    """The one user, as which the broker logs in to itself too. The password is safe inside quotes."""
+    password = plan.credentials.kafka_password
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return f'{module} required username="{KAFKA_USER}" password="{password}" user_{KAFKA_USER}="{password}";'
+
+
+def _client_settings(plan: StackPlan) -> dict[str, str]:
+    return {
+        "bootstrap.servers": plan.address("kafka"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": KAFKA_USER,
+        "sasl.password": plan.credentials.kafka_password,
+    }
+
+
 def _prepare(plan: StackPlan) -> None:
-    _folder(plan).mkdir(exist_ok=True)
+    _folder(plan).mkdir(mode=0o700, exist_ok=True)
     write_private(_folder(plan) / "server.properties", _properties(plan))
 
 
@@ -114,10 +145,9 @@ def _probe(plan: StackPlan, since: datetime) -> Health:
         socket.create_connection((LOOPBACK, plan.ports["kafka"]), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         return Health(False, str(error))
-    client = AdminClient(
-        {"bootstrap.servers": plan.address("kafka"), "log_level": 0}, error_cb=lambda _: None, logger=None
-    )
     try:
+        # It refuses settings without a password, as `status` has them before the first `up` of this version.
+        client = AdminClient({**_client_settings(plan), "log_level": 0}, error_cb=lambda _: None, logger=None)
         brokers = client.list_topics(timeout=_ANSWER_SECONDS).brokers
     except KafkaException as error:
         return Health(False, str(error))

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
+from sluice.stack.seaweedfs_security import write_security
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import GRPC_OFFSET, LOOPBACK, PortRequest
 from sluice.stack.tools import program
@@ -28,11 +29,17 @@ _BUCKETS_SECONDS = 30.0
 
 
 def _prepare(plan: StackPlan) -> None:
-    _folder(plan).mkdir(exist_ok=True)
+    for folder in (_folder(plan), _security_folder(plan)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    write_security(_security_folder(plan), host=LOOPBACK)
 
 
 def _folder(plan: StackPlan) -> Path:
     return plan.folder.data / "seaweedfs"
+
+
+def _security_folder(plan: StackPlan) -> Path:
+    return plan.folder.data / "seaweedfs-security"
 
 
 def _command(plan: StackPlan) -> Command:
@@ -51,12 +58,20 @@ def _command(plan: StackPlan) -> Command:
         "webdav": "false",
         "admin.ui": "false",
         "master.telemetry": "false",
+        # No web page may read an answer of S3, whose default is every page. The name cannot be that of a page.
+        "s3.allowedOrigins": "none",
         "volume.preStopSeconds": 0,
         # A volume is a file that only grows. Small ones free a laptop's disk again after tables are compacted.
         "master.volumeSizeLimitMB": 256,
     }
     return Command(
-        argv=(str(program("weed")), "mini", *(f"-{name}={value}" for name, value in flags.items())),
+        argv=(
+            str(program("weed")),
+            f"-config_dir={_security_folder(plan)}",
+            "-logtostderr=true",  # its own log files would lie in /tmp, and hold the id of the S3 key
+            "mini",
+            *(f"-{name}={value}" for name, value in flags.items()),
+        ),
         working_folder=_folder(plan),
         environment={
             "AWS_ACCESS_KEY_ID": plan.credentials.access_key_id,

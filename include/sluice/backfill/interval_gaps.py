@@ -1,0 +1,125 @@
+"""Compares what the sources of a stream give for each interval with what its table holds, and finds the intervals that
+differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from sluice.backfill.intervals import Interval, IntervalLength, floor_time, rounded_outwards
+from sluice.errors import UnhealthyError
+
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+"""Where a search begins without a start: before any event time that is not a mistake."""
+
+_MOST_NAMED = 5
+"""How many intervals a message names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """The number of some rows, and two sums of their hashes; unset sums for rows that cannot be hashed."""
+
+    rows: int
+    sums: tuple[Decimal, Decimal] | None
+
+    def is_same_as(self, other: Fingerprint) -> bool:
+        """Whether both are of the very same rows, in whatever order."""
+        return self.sums is not None and self == other
+
+
+class GapKind(StrEnum):
+    """How an interval of the table differs from what the sources give.
+
+    MISSING: the table has no row of it. DIFFERENT: it has other rows. SURPLUS: the sources give none.
+    """
+
+    MISSING = "missing"
+    DIFFERENT = "different"
+    SURPLUS = "surplus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """An interval in which a table does not hold what the sources give. expected_rows: those the sources give."""
+
+    interval: Interval
+    kind: GapKind
+    expected_rows: int
+    held_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapReport:
+    """The result of a search. compared: how many intervals have rows in the table or in the result of the sources."""
+
+    stream: str
+    table: str
+    searched: Interval
+    compared: int
+    gaps: tuple[Gap, ...]
+
+
+def find_gaps(expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]) -> Iterator[Gap]:
+    """The intervals that differ, oldest first. Rows that cannot be hashed are compared by their number."""
+    nothing = Fingerprint(rows=0, sums=None)
+    for interval in sorted({*expected, *held}, key=lambda one: one.start):
+        new, old = expected.get(interval, nothing), held.get(interval, nothing)
+        if new == old:
+            continue
+        kind = GapKind.MISSING if not old.rows else GapKind.SURPLUS if not new.rows else GapKind.DIFFERENT
+        yield Gap(interval=interval, kind=kind, expected_rows=new.rows, held_rows=old.rows)
+
+
+def require_no_gaps(report: GapReport) -> None:
+    """Check that a search has found nothing.
+
+    Raises
+    ------
+    UnhealthyError: with the intervals that differ.
+    """
+    if report.gaps:
+        named = "; ".join(
+            f"{gap.interval.spoken} is {gap.kind}: {gap.expected_rows:,} rows expected, {gap.held_rows:,} held"
+            for gap in report.gaps[:_MOST_NAMED]
+        )
+        rest = f"; and {len(report.gaps) - _MOST_NAMED} more" if len(report.gaps) > _MOST_NAMED else ""
+        raise UnhealthyError(
+            f"{len(report.gaps)} of {report.compared} intervals of {report.table} differ from the sources of "
+            f"{report.stream}: {named}{rest}.",
+            next_step=f"`sluice backfill {report.stream} --gaps` replaces them.",
+        )
+
+
+def joined(gaps: Sequence[Gap]) -> tuple[Interval, ...]:
+    """The intervals of gaps, oldest first, with those that touch as one."""
+    found: list[Interval] = []
+    for gap in gaps:
+        if found and found[-1].end == gap.interval.start:
+            found[-1] = Interval(start=found[-1].start, end=gap.interval.end)
+        else:
+            found.append(gap.interval)
+    return tuple(found)
+
+
+def searched_interval(
+    start: datetime | None, end: datetime | None, *, closed_until: datetime, length: IntervalLength
+) -> Interval:
+    """What a search looks at, in whole parts: an interval without length when all of it is still open.
+
+    Parameters
+    ----------
+    start, end: as they were asked for; unset for the earliest row and for `closed_until`.
+    closed_until: see `last_closed`.
+    """
+    until = end or closed_until
+    return rounded_outwards(Interval(start=min(start or EARLIEST, until), end=until), length)
+
+
+def last_closed(*, watermark: datetime | None, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
+    """The end of the newest interval that a stream does not write into any more: by its watermark, or by the clock when
+    it has none."""
+    return floor_time((watermark if watermark is not None else now) - margin, length)

@@ -1,0 +1,151 @@
+"""The queries of `all_streams`: for each of many streams its newest rows, found by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    TableValuedAlias,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+)
+
+from sluice.ledger.models import Batch, Run, SourceSample
+from sluice.ledger.records.run import RunState
+
+RATE_WINDOW = timedelta(minutes=1)
+"""The time over which rates are computed: some batches of most streams, and still recent."""
+
+FAILURES_WITHIN = timedelta(days=1)
+"""The time in which failed runs are counted."""
+
+MOST_RUNS_COUNTED = 100
+"""Of the newest runs of a stream; one that fails more often within a day is shown with this many."""
+
+
+_LONG_AGO: ColumnElement[datetime] = literal_column("'-infinity'::timestamptz")
+
+
+def asked_for(names: Sequence[str]) -> TableValuedAlias:
+    """The names of the streams that are asked for, as a table."""
+    return func.unnest(literal(list(names), ARRAY(Text))).table_valued("stream").render_derived(name="asked")
+
+
+def select_newest(
+    asked: FromClause, table: Any, columns: Sequence[Any], order: Sequence[Any], *, limit: int
+) -> Select[Any]:
+    """The newest rows of each stream in a table, at most `limit` of each."""
+    newest = select(*columns).where(table.stream == asked.c.stream).order_by(*order).limit(limit).lateral("newest")
+    return select(*newest.c).select_from(asked.join(newest, true()))
+
+
+def select_arrivals(asked: TableValuedAlias) -> Select[Any]:
+    """When the oldest unread row of each stream had arrived at the latest.
+
+    The rule is that of `progress_decision.oldest_unread`: it arrived after the newest sample whose input has all been
+    read by now, so at the latest with the sample that follows that one.
+    """
+    newest = (
+        select(*SourceSample.__table__.columns)
+        .where(SourceSample.stream == asked.c.stream)
+        .where(func.coalesce(SourceSample.undone, SourceSample.unread_rows).is_not(None))
+        .order_by(SourceSample.observed_at.desc())
+        .limit(1)
+        .lateral("newest_known")
+    )
+    sample = SourceSample.__table__.alias("sample")
+    same = and_(
+        sample.c.stream == asked.c.stream,
+        sample.c.generation == newest.c.generation,
+        sample.c.unread_rows.is_not(None),
+    )
+    is_read = sample.c.read_rows + sample.c.unread_rows <= newest.c.read_rows
+    covered = (
+        select(sample.c.observed_at)
+        .where(same, is_read, sample.c.observed_at < newest.c.observed_at)
+        .order_by(sample.c.observed_at.desc())
+        .limit(1)
+        .lateral("covered")
+    )
+    following = (
+        select(sample.c.observed_at)
+        .where(
+            same,
+            sample.c.observed_at > func.coalesce(covered.c.observed_at, literal_column("'-infinity'::timestamptz")),
+        )
+        .order_by(sample.c.observed_at)
+        .limit(1)
+        .lateral("following")
+    )
+    joined = asked.join(newest, true()).outerjoin(covered, true()).outerjoin(following, true())
+    undone = func.coalesce(newest.c.undone, newest.c.unread_rows)
+    return select(
+        asked.c.stream, undone.label("undone"), newest.c.unread_rows, following.c.observed_at.label("arrived_at")
+    ).select_from(joined)
+
+
+def select_rates(asked: TableValuedAlias) -> Select[Any]:
+    """The rows that the batches of the last `RATE_WINDOW` read and published."""
+    values = func.jsonb_each_text(Batch.published_rows).table_valued("key", "value")
+    published = select(func.sum(cast(values.c.value, BigInteger))).select_from(values).scalar_subquery()
+    sums = (
+        select(
+            func.sum(Batch.input_rows).label("read"),
+            func.sum(published).label("published"),
+        )
+        .where(Batch.stream == asked.c.stream, Batch.recorded_at >= func.now() - RATE_WINDOW)
+        .lateral("sums")
+    )
+    return select(asked.c.stream, sums.c.read, sums.c.published).select_from(asked.join(sums, true()))
+
+
+def select_failed_runs(asked: TableValuedAlias) -> Select[Any]:
+    """How many of the newest runs of each stream failed or were lost within `FAILURES_WITHIN`."""
+    newest = (
+        select(Run.state, Run.ended_at)
+        .where(Run.stream == asked.c.stream)
+        .order_by(Run.number.desc())
+        .limit(MOST_RUNS_COUNTED)
+        .lateral("newest")
+    )
+    has_failed = newest.c.state.in_([str(RunState.FAILED), str(RunState.LOST)])
+    is_recent = newest.c.ended_at >= func.now() - FAILURES_WITHIN
+    return (
+        select(asked.c.stream, func.count().label("failed"))
+        .select_from(asked.join(newest, true()))
+        .where(has_failed, is_recent)
+        .group_by(asked.c.stream)
+    )
+
+
+def select_lag_history(asked: TableValuedAlias, *, within: timedelta, points: int) -> Select[Any]:
+    """The newest sample at or before each of several evenly spaced times, numbered from 0."""
+    step = within / points
+    numbers = func.generate_series(0, points - 1).table_valued("point").render_derived(name="points")
+    end = func.now() - step * (points - 1 - numbers.c.point)
+    sample = (
+        select(func.coalesce(SourceSample.unread_rows, SourceSample.undone).label("unread"))
+        .where(
+            SourceSample.stream == asked.c.stream,
+            SourceSample.observed_at <= end,
+            SourceSample.observed_at > end - step,
+        )
+        .order_by(SourceSample.observed_at.desc())
+        .limit(1)
+        .lateral("sample")
+    )
+    joined = asked.join(numbers, true()).join(sample, true())
+    return select(asked.c.stream, numbers.c.point, sample.c.unread).select_from(joined)

@@ -1,0 +1,93 @@
+"""The fields that senders send and no column takes, summed over the batches of a stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.event_evidence import stored_text
+from sluice.ledger.events import add_event
+from sluice.ledger.models import LedgerTable
+from sluice.ledger.records.event import Actor, Event, EventAction
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.records.undeclared_field import UndeclaredField
+
+MOST_FIELDS = 200
+"""Of one input: a sender whose keys are data, such as ids, sends new fields without end. The others are summed up."""
+
+OTHERS = "(others)"
+"""Stands for the fields beyond the limit, as a driver names those of a block of values."""
+
+_DRIVER = Actor.component("driver")
+
+
+class SeenField(LedgerTable):
+    """A field that was sent and that no column takes, with sums over all batches of the stream."""
+
+    __tablename__ = "undeclared_fields"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    input: Mapped[str] = mapped_column(primary_key=True)
+    field: Mapped[str] = mapped_column(primary_key=True)
+    times: Mapped[int]
+    first_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    first_batch: Mapped[str]
+    last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_batch: Mapped[str]
+
+
+def add_undeclared_fields(connection: Connection, batch: BatchObservation) -> None:
+    """Add the counts of a batch to the sums, in the transaction that records it. A field that was never seen before
+    has an event.
+    """
+    for name, counts in batch.undeclared_fields.items():
+        _add(connection, batch.key, name, {stored_text(field): times for field, times in counts.items()})
+
+
+def _add(connection: Connection, key: PublicationKey, name: str, counts: Mapping[str, int]) -> None:
+    of_input = (SeenField.stream == key.stream, SeenField.input == name)
+    known = set(connection.scalars(select(SeenField.field).where(*of_input)))
+    new = [field for field in counts if field not in known][: max(0, MOST_FIELDS - len(known))]
+    sums: Counter[str] = Counter()
+    for field, times in counts.items():
+        sums[field if field in known or field in new else OTHERS] += times
+    batch = f"{key.generation}:{key.batch}"
+    for field, times in sorted(sums.items()):
+        added = insert(SeenField).values(
+            stream=key.stream, input=name, field=field, times=times, first_batch=batch, last_batch=batch
+        )
+        change = {"times": SeenField.times + times, "last_batch": batch, "last_seen_at": func.now()}
+        connection.execute(added.on_conflict_do_update(index_elements=["stream", "input", "field"], set_=change))
+    for field in new:
+        add_event(connection, _first_sight(key, name, field))
+
+
+def _first_sight(key: PublicationKey, name: str, field: str) -> Event:
+    return Event(
+        name=key.stream,
+        actor=_DRIVER,
+        action=EventAction.SEE_FIELD,
+        reason="undeclared_field",
+        explanation=f"The input {name} has the field `{field}`, which is not declared, since batch {key}.",
+        evidence={"input": name, "field": field},
+        occasion=f"undeclared field {name} {field}",
+    )
+
+
+def undeclared_fields(ledger: Ledger, stream: str) -> tuple[UndeclaredField, ...]:
+    """The undeclared fields of a stream's inputs, by input and name.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    query = select(*SeenField.__table__.columns).where(SeenField.stream == stream)
+    with ledger.transaction() as connection:
+        rows = connection.execute(query.order_by(SeenField.input, SeenField.field)).all()
+    return tuple(UndeclaredField(**row._mapping) for row in rows)

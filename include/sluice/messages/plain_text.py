@@ -1,0 +1,41 @@
+"""Texts that every table, log, page and terminal can show.
+
+PostgreSQL stores no NUL and no half of a surrogate pair; a terminal obeys control characters; a page shows what follows
+a change of direction in another order than it is stored.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"
+_DIRECTION = "\u202a-\u202e\u2066-\u2069"
+_HALF_PAIRS = "\ud800-\udfff"
+_UNSHOWABLE = re.compile(f"[{_CONTROL}{_DIRECTION}{_HALF_PAIRS}]")
+_NOT_IN_A_LINE = re.compile(f"[\t\n{_CONTROL}{_DIRECTION}{_HALF_PAIRS}]")
+
+
+def unshowable_character(text: str) -> str | None:
+    """The first character that cannot be shown, as `U+0000`; none when all can. Tabs and line feeds can."""
+    found = _UNSHOWABLE.search(text)
+    return f"U+{ord(found[0]):04X}" if found is not None else None
+
+
+def one_line(text: str) -> str:
+    r"""The text in one line, with an escape such as `\x1b` for each character that cannot be shown there."""
+    return _NOT_IN_A_LINE.sub(_escape, text)
+
+
+def plain_text(text: str, *, longest: int) -> str:
+    r"""The text with an escape such as `\x00` for each character that cannot be shown, cut to a length.
+
+    Parameters
+    ----------
+    longest: the most characters of the result; a cut text ends with `…`.
+    """
+    plain = _UNSHOWABLE.sub(_escape, text[: longest + 1])
+    return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

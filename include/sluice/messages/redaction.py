@@ -1,0 +1,71 @@
+"""Takes secrets out of texts before they are shown or stored: one list of patterns for errors, logs, events and pages.
+
+It finds a secret by what stands before it (`password=`) or by its own form (a token, a private key). It cannot know a
+password by itself: so no message repeats a value of which it is known that it may be secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+HIDDEN = "***"
+"""What stands in place of a secret."""
+
+_NAMES = (
+    r"secret|passw(?:or)?d|passphrase|pwd|token|credential|access[_.\-]?key|account[_.\-]?key|api[_.\-]?key|"
+    r"private[_.\-]?key|fernet[_.\-]?key|signing[_.\-]?key|signature|authorization|jaas|sasl[_.\-]?config"
+)
+SECRET_NAME = re.compile(rf"(?i){_NAMES}")
+"""A name of a setting, a column of a form, or a key of a mapping whose value is secret."""
+
+_QUOTED = r"""\\?"(?:[^"\\]|\\.){0,4000}\\?"|'(?:[^'\\]|\\.){0,4000}'"""
+_VALUE = rf"""(?:{_QUOTED}|[^\s,;&"'}}\])]{{1,4000}})"""
+_SIGN = r"""\\?["']?\s{0,4}(?:=>|[=:])\s{0,4}"""
+_NO_LEASE = r"""(?!(?<=token)\s{0,4}[=:]\s{0,4}[0-9]{1,19}\b)"""
+"""The token of a lease is a number and no secret."""
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # a private key, whole
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    # Authorization: Bearer …, Basic …
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}"), rf"\1 {HIDDEN}"),
+    # scheme://user:password@host, also when the password itself holds an unescaped `@` or `/`
+    (
+        re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{0,30}://[^\s/@:'\"]{0,200}):(?!password@)([^\s'\"]{0,1000})@"),
+        rf"\1:{HIDDEN}@",
+    ),
+    # password=…, "password": "…", and names that go on: secret.key=…, passwordFile: …
+    (re.compile(rf"(?i)((?:{_NAMES})[\w.\-]{{0,60}}{_NO_LEASE}{_SIGN}){_VALUE}"), rf"\1{HIDDEN}"),
+    # tokens by their own form: JSON Web Tokens, AWS, GitHub, Slack, Google
+    (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
+    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"), HIDDEN),
+    (re.compile(r"\bxox[abprs]-[A-Za-z0-9\-]{10,}"), HIDDEN),
+    (re.compile(r"\bAIza[A-Za-z0-9_\-]{35}"), HIDDEN),
+)
+
+_MAY_HOLD_ONE = re.compile(rf"(?i){_NAMES}|://|bearer|basic|eyJ|AKIA|ASIA|gh[pousr]_|github_pat|xox|AIza|PRIVATE KEY")
+"""What every text with a secret holds somewhere; most texts hold nothing of it."""
+
+
+def redacted(text: str) -> str:
+    """The text with `***` in place of every secret that is recognised. A second time it changes nothing."""
+    if _MAY_HOLD_ONE.search(text) is None:
+        return text
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a secret is recognised in the text."""
+    return redacted(text) != text
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats a record as its parent does, then takes secrets out: of the message and of the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or the lines with a traceback."""
+        return redacted(super().format(record))

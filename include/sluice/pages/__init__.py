@@ -1,0 +1,1 @@
+"""What the pages in Airflow show: queries to frozen values, values to HTML and SVG. Nothing here knows Airflow."""

@@ -1,0 +1,151 @@
+"""What a person can do to a stream on its page: the plans of the command line, and the requests behind them.
+
+A page only asks: it changes the ledger, and supervision carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.run import RunObservation
+from sluice.pages.observing_launcher import ObservingLauncher
+from sluice.pages.stream_lines import StreamLine
+from sluice.settings import Settings
+from sluice.supervision.control_plans import (
+    ControlPlan,
+    PlannedStep,
+    plan_reset_breaker,
+    plan_restart,
+    plan_start,
+    plan_stop,
+)
+from sluice.supervision.stream_commands import reset_breaker
+from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_requests import request_restart, request_start, request_stop
+from sluice.supervision.stream_reset import ResetPlan, plan_reset, reset_stream
+from sluice.supervision.supervisor import Supervisor
+
+
+class PageVerb(StrEnum):
+    """What can be done on a page; the same verbs as `sluice stream …`."""
+
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+    RESET_BREAKER = "reset-breaker"
+    RESET = "reset"
+
+
+MEANINGS: Mapping[PageVerb, str] = {
+    PageVerb.START: "Ask that it runs, and reset its failure count.",
+    PageVerb.STOP: "Ask that it stops; it finishes its batch and stays stopped.",
+    PageVerb.RESTART: "End its driver between two batches, and start it with its declaration as it is now.",
+    PageVerb.RESET_BREAKER: "Reset its failure count, so that it is started again at once.",
+    PageVerb.RESET: "Leave the checkpoint of the stopped stream: its inputs are read again from their beginning.",
+}
+"""What each verb does, in one sentence."""
+
+_CARRIED_OUT = PlannedStep(
+    sentence="This page only asks. The task of the stream carries it out within seconds; while its DAG is paused, the "
+    "DAG stream_reconciler does within about a minute."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageActions:
+    """The actions of one person.
+
+    actor: the person, as the ledger names them.
+    """
+
+    ledger: Ledger
+    settings: Settings
+    actor: str
+
+    def plan(self, verb: PageVerb, stream: LoadedStream) -> ControlPlan:
+        """What would be done now. Nothing is changed.
+
+        Raises
+        ------
+        RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused; the message says why.
+        LedgerError: when the ledger cannot be reached.
+        """
+        if verb is PageVerb.RESET:
+            self._require_one_person_suffices()
+            return plan_reset(self.ledger, stream, self.settings)
+        plan = _PLANS[verb](self.supervisor(), stream)
+        return ControlPlan(verb=plan.verb, stream=plan.stream, steps=(*plan.steps, _CARRIED_OUT))
+
+    def carry_out(self, verb: PageVerb, stream: LoadedStream, *, leaves: int | None) -> None:
+        """Save the request with its event.
+
+        Parameters
+        ----------
+        leaves: of a reset, the generation that the confirmed plan leaves.
+
+        Raises
+        ------
+        RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused.
+        LedgerError: when the ledger cannot be reached.
+        """
+        if verb is not PageVerb.RESET:
+            _REQUESTS[verb](self, stream)
+        elif leaves is None:
+            raise UsageError("A reset names the generation that it leaves.", next_step="Open its plan again.")
+        else:
+            self._require_one_person_suffices()
+            reset_stream(self.ledger, stream, self.settings, leaving=leaves, asked_by=self.actor)
+
+    def _require_one_person_suffices(self) -> None:
+        if self.settings.approval_by_another:
+            raise UsageError(
+                "This deployment needs the approval of another person for a reset (SLUICE_APPROVAL_BY_ANOTHER), "
+                "and a page asks only one.",
+                next_step="Trigger the DAG stream_control with the verb reset; another person approves it there.",
+            )
+
+    def supervisor(self) -> Supervisor:
+        """A supervisor that can observe and plan."""
+        return Supervisor(
+            ledger=self.ledger, launcher=ObservingLauncher(), request_for=_no_request, launched_by=self.actor
+        )
+
+
+def verbs_for(line: StreamLine) -> tuple[PageVerb, ...]:
+    """What can be done to a stream in its state, the likeliest first."""
+    if line.has_live_run:
+        live = (PageVerb.RESTART, PageVerb.STOP)
+        return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)
+    if line.state is StreamState.STOPPED:
+        return (PageVerb.START, PageVerb.RESET)
+    return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
+
+
+def leaves_of(plan: ControlPlan) -> int | None:
+    """The generation that the plan of a reset leaves; unset for other plans."""
+    return plan.leaves if isinstance(plan, ResetPlan) else None
+
+
+def _no_request(stream: LoadedStream, run: RunObservation) -> LaunchRequest:
+    raise UsageError(f"A page shows no command line of {stream.name}, run {run.run_id}.")
+
+
+_PLANS: Mapping[PageVerb, Callable[[Supervisor, LoadedStream], ControlPlan]] = {
+    PageVerb.START: lambda supervisor, stream: plan_start(supervisor, stream, shows_command=False),
+    PageVerb.STOP: lambda supervisor, stream: plan_stop(supervisor, stream.name, mode=stream.declaration.mode),
+    PageVerb.RESTART: lambda supervisor, stream: plan_restart(supervisor, stream, shows_command=False),
+    PageVerb.RESET_BREAKER: plan_reset_breaker,
+}
+
+_REQUESTS: Mapping[PageVerb, Callable[[PageActions, LoadedStream], object]] = {
+    PageVerb.START: lambda own, stream: request_start(own.ledger, stream.name, requested_by=own.actor),
+    PageVerb.STOP: lambda own, stream: request_stop(own.ledger, stream.name, requested_by=own.actor),
+    PageVerb.RESTART: lambda own, stream: request_restart(own.ledger, stream.name, requested_by=own.actor),
+    PageVerb.RESET_BREAKER: lambda own, stream: reset_breaker(own.supervisor(), stream, requested_by=own.actor),
+}

@@ -1,0 +1,79 @@
+"""Figures and times as a person reads them on a page. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+NOTHING = "\N{EN DASH}"
+"""Stands where there is no figure."""
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def count_text(count: float | None) -> str:
+    """A count: `81,204`; from a million on `2.1 M`."""
+    if count is None:
+        return NOTHING
+    if abs(count) >= 1_000_000_000:
+        return f"{count / 1_000_000_000:.1f} G"
+    if abs(count) >= 1_000_000:
+        return f"{count / 1_000_000:.1f} M"
+    return f"{count:,.0f}"
+
+
+def size_text(size_bytes: float | None) -> str:
+    """A size: `812 B`, `12.3 MiB`."""
+    if size_bytes is None:
+        return NOTHING
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:,.1f} TiB"
+
+
+def rate_text(per_second: float) -> str:
+    """A rate in rows a second: `0`, `0.4`, `412`, `18.2k`."""
+    if per_second == 0:
+        return "0"
+    if per_second < 10:
+        return f"{per_second:.1f}"
+    if per_second < 10_000:
+        return f"{per_second:,.0f}"
+    return f"{per_second / 1000:,.1f}k"
+
+
+def duration_text(duration: timedelta | None) -> str:
+    """A duration in its two largest units: `4 min 10 s`, `2 h`, `0.4 s`."""
+    if duration is None:
+        return NOTHING
+    seconds = max(0.0, duration.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        if left >= size or parts:
+            count, left = divmod(left, size)
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part)
+
+
+def age_words(age: timedelta | None) -> str:
+    """How long ago: `just now`, `38 min ago`, `5 h ago`."""
+    if age is None:
+        return NOTHING
+    seconds = age.total_seconds()
+    if seconds < 2:
+        return "just now"
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
+    return f"{seconds // size:.0f} {unit} ago"
+
+
+def moment_text(moment: datetime | None) -> str:
+    """The exact time: `2026-11-22 14:01:58 UTC`."""
+    return NOTHING if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

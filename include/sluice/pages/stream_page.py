@@ -1,0 +1,108 @@
+"""The page of one stream: everything that is known of it, read with a bounded number of bounded queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.ledger.batch_history import stream_history
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.connection import Ledger
+from sluice.ledger.events import recent_events
+from sluice.ledger.generations import find_generation
+from sluice.ledger.records.checkpoint_check import CheckpointObservation
+from sluice.ledger.records.event import EventObservation, EventSubject
+from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.run import RunObservation
+from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.runs import recent_runs
+from sluice.messages.redaction import redacted
+from sluice.pages.lineage_graph import LineageGraph, edges_of, graph_around
+from sluice.pages.log_tail import LogTail, read_log_tail
+from sluice.pages.stream_charts import StreamChart, charts_of
+
+WINDOWS_HOURS = (1, 6, 24)
+"""The times that the charts can show; the samples of a lag are kept for a day."""
+
+CHART_POINTS = 90
+SHOWN_RUNS, SHOWN_BATCHES, SHOWN_EVENTS = 10, 20, 40
+_MOST_FILE_BYTES = 64_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPage:
+    """What the page of a stream shows beside its line.
+
+    declaration: the text of its file; empty when no valid file declares it.
+    log: unset for a person who may not read it.
+    """
+
+    hours: int
+    charts: tuple[StreamChart, ...]
+    runs: tuple[RunObservation, ...]
+    batches: tuple[BatchObservation, ...]
+    events: tuple[EventObservation, ...]
+    generation: GenerationObservation | None
+    checkpoint_check: CheckpointObservation | None
+    declaration: str
+    file: str
+    graph: LineageGraph | None
+    log: LogTail | None
+
+
+def load_stream_page(
+    ledger: Ledger,
+    declarations: Declarations,
+    stream: str,
+    *,
+    hours: int,
+    may_read: Callable[[Iterable[str]], frozenset[str]],
+    may_read_log: bool,
+) -> StreamPage:
+    """Read what the page of a stream shows.
+
+    Parameters
+    ----------
+    hours: one of `WINDOWS_HOURS`.
+    may_read: of some streams those that the reader may see; others are not in the lineage.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    declared = declarations.streams.get(stream)
+    history = stream_history(ledger, stream, within=timedelta(hours=hours), points=CHART_POINTS)
+    runs = recent_runs(ledger, stream, limit=SHOWN_RUNS)
+    return StreamPage(
+        hours=hours,
+        charts=charts_of(history, max_lag=None if declared is None else declared.declaration.supervision.max_lag),
+        runs=runs,
+        batches=recent_batches(ledger, stream, limit=SHOWN_BATCHES),
+        events=recent_events(ledger, EventSubject.STREAM, stream, limit=SHOWN_EVENTS),
+        generation=find_generation(ledger, stream),
+        checkpoint_check=newest_checkpoint_check(ledger, stream),
+        declaration="" if declared is None else _text_of(declared.file),
+        file="" if declared is None else f"{declared.folder.name}/{declared.file.name}",
+        graph=None if declared is None else _graph(declarations, declared, may_read),
+        log=read_log_tail(runs[0] if runs else None) if may_read_log else None,
+    )
+
+
+def _graph(
+    declarations: Declarations, declared: LoadedStream, may_read: Callable[[Iterable[str]], frozenset[str]]
+) -> LineageGraph:
+    readable = may_read(declarations.streams)
+    streams = [stream for name, stream in declarations.streams.items() if name in readable]
+    return graph_around(declared.name, edges_of(streams))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return redacted(opened.read(_MOST_FILE_BYTES).decode(errors="replace"))
+    except OSError as error:
+        return f"# the file cannot be read: {error.strerror}"

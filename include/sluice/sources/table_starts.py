@@ -1,0 +1,238 @@
+"""Decides where a new checkpoint begins in an Iceberg table, so that the declared start is met exactly or refused.
+
+Purpose: Iceberg's source begins by itself with the oldest snapshot that the history lists, and reads the files that
+this snapshot *added*. After an expiry everything older is missing, and nothing says so.
+
+How it works: the history of a table is its snapshots from the newest one back. Appends and rewrites of files
+(`replace`) keep every row that was there. So the whole table is
+
+- the **history**, when its oldest snapshot added every file that it has, and nothing but appends and rewrites followed:
+  the stream reads append by append, in their order and by its limits;
+- otherwise a **scan** of one snapshot, all files that it has, and then what was appended after it: the oldest append
+  after which only appends and rewrites followed.
+
+Iceberg's source reads a scan right only if the snapshot is an append, has no delete files, and none of its manifests
+still lists a removed file. A table without such a snapshot needs one (`NeedsAppend`).
+
+Source: org.apache.iceberg.spark.source.SyncSparkMicroBatchPlanner and org.apache.iceberg.MicroBatches (1.12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import takewhile
+
+from sluice.sources.iceberg_positions import StreamOffset, TableStep
+
+
+class StartWay(StrEnum):
+    """How a stream begins.
+
+    HISTORY: append by append, from the first one. SCAN: with all files of one snapshot, then what was appended after
+    it. AFTER: with what was appended after a time or a snapshot.
+    """
+
+    HISTORY = "history"
+    SCAN = "scan"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFiles:
+    """The files of a snapshot, as its manifest list counts them.
+
+    files, rows: of its live data files. adds_all: whether the snapshot itself added every one of them.
+    delete_files: the live ones. is_clean: whether no manifest lists a removed file, which a scan would read again.
+    """
+
+    files: int
+    rows: int
+    adds_all: bool = False
+    delete_files: int = 0
+    is_clean: bool = True
+
+    @property
+    def is_scannable(self) -> bool:
+        """Whether Iceberg's source reads a scan of these files right."""
+        return self.is_clean and self.delete_files == 0
+
+
+FilesOf = Callable[[int], SnapshotFiles]
+"""The files of a snapshot, by its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStart:
+    """Where a stream begins in a table.
+
+    first: the offset that the first batch starts with. scan_end: where the scan ends, which is the first batch.
+    """
+
+    way: StartWay
+    first: StreamOffset
+    scan_end: StreamOffset | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedsAppend:
+    """The start needs a snapshot that appends and is the newest one; an empty one will do.
+
+    cleans: whether manifests of the newest snapshot have to be rewritten before, because they list removed files.
+    """
+
+    cleans: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """Why the declared start cannot be met. reason: a sentence. next_step: what can be done."""
+
+    reason: str
+    next_step: str
+
+
+StartPlan = TableStart | NeedsAppend | Unreachable
+
+
+def plan_whole_table(table: str, history: Sequence[TableStep], files_of: FilesOf) -> StartPlan:
+    """Plan to read every row that a table holds, and then what is appended.
+
+    Parameters
+    ----------
+    table: its name. history: its snapshots, newest first, at least one.
+    """
+    kept = tuple(takewhile(lambda step: step.keeps_rows, history))
+    appends = [step for step in kept if step.is_append]
+    if len(kept) == len(history) and history[-1].is_append:
+        oldest = files_of(history[-1].snapshot_id)
+        if oldest.adds_all and oldest.delete_files == 0:
+            return TableStart(way=StartWay.HISTORY, first=_before(history[-1]))
+    # What one append inherited the later ones have too, unless files were rewritten since: two looks are enough.
+    for step in dict.fromkeys([*appends[-1:], *appends[:1]]):
+        if (found := files_of(step.snapshot_id)).is_scannable:
+            return _scan(step, found)
+    newest = files_of(history[0].snapshot_id)
+    if newest.delete_files:
+        return Unreachable(
+            reason=f"{table} has {newest.delete_files} delete files, which a read of its files alone would not apply",
+            next_step=f"Rewrite them first: `CALL system.rewrite_data_files(table => '{table}', options => "
+            "map('delete-file-threshold', '1'))`. Or declare `starting: latest`.",
+        )
+    return NeedsAppend(cleans=not newest.is_clean)
+
+
+def plan_after_newest(history: Sequence[TableStep]) -> StartPlan:
+    """Plan to read only what will be appended. history: as of `plan_whole_table`."""
+    return _plan_after(history, 0)
+
+
+def plan_after_snapshot(table: str, history: Sequence[TableStep], snapshot_id: int, *, declared: str) -> StartPlan:
+    """Plan to read what was appended after a snapshot.
+
+    Parameters
+    ----------
+    table, history: as of `plan_whole_table`.
+    declared: the start in the words of the declaration.
+    """
+    place = next((number for number, step in enumerate(history) if step.snapshot_id == snapshot_id), None)
+    if place is None:
+        return Unreachable(
+            reason=f"the history of {table} does not reach back to {declared}; its oldest snapshot is "
+            f"{history[-1].snapshot_id}, of {history[-1].committed_at.isoformat()}",
+            next_step="Declare a snapshot or a tag of that history, or `starting: table`.",
+        )
+    return _plan_after(history, place)
+
+
+def plan_begun(table: str, history: Sequence[TableStep], first: StreamOffset) -> StartPlan:
+    """Plan to begin where an earlier run has begun that planned no batch, because nothing had been appended.
+
+    Parameters
+    ----------
+    table, history: as of `plan_whole_table`. first: the offset of that beginning.
+    """
+    if any(step.snapshot_id == first.snapshot_id for step in history):
+        return TableStart(way=StartWay.AFTER, first=first)
+    return Unreachable(
+        reason=f"it began after snapshot {first.snapshot_id} of {table}, which was expired before anything was read",
+        next_step="Declare `starting: table`, or begin again after the newest snapshot: `sluice stream reset`.",
+    )
+
+
+def plan_since(
+    table: str, history: Sequence[TableStep], files_of: FilesOf, instant: datetime, *, now: datetime
+) -> StartPlan:
+    """Plan to read what was appended at a time or later. Parameters as of `plan_whole_table`."""
+    if instant > now:
+        return Unreachable(
+            reason=f"{instant.isoformat()} lies ahead", next_step="Declare a time that has come, or `starting: latest`."
+        )
+    since = tuple(takewhile(lambda step: not step.is_before(instant), history))
+    if not since:
+        return _plan_after(history, 0)
+    if len(since) < len(history) or files_of(history[-1].snapshot_id).adds_all:
+        return TableStart(way=StartWay.AFTER, first=_before(since[-1]))
+    oldest = history[-1]
+    return Unreachable(
+        reason=f"the history of {table} does not reach back to {instant.isoformat()}; its oldest snapshot is "
+        f"{oldest.snapshot_id}, of {oldest.committed_at.isoformat()}, and what was appended before was expired from it",
+        next_step="Declare a later time, or `starting: table` for every row that the table holds.",
+    )
+
+
+def _plan_after(history: Sequence[TableStep], place: int) -> StartPlan:
+    """The start behind the snapshot at a place of the history."""
+    if place > 0:
+        return TableStart(way=StartWay.AFTER, first=_before(history[place - 1]))
+    newest = history[0]
+    if not newest.keeps_rows:  # the source would look at it again, and stop at its operation
+        return NeedsAppend(cleans=False)
+    behind = StreamOffset(snapshot_id=newest.snapshot_id, position=newest.appended_files, scan_all_files=False)
+    return TableStart(way=StartWay.AFTER, first=behind)
+
+
+def _before(step: TableStep) -> StreamOffset:
+    return StreamOffset(snapshot_id=step.snapshot_id, position=0, scan_all_files=False)
+
+
+def _scan(step: TableStep, found: SnapshotFiles) -> TableStart:
+    return TableStart(
+        way=StartWay.SCAN,
+        first=StreamOffset(snapshot_id=step.snapshot_id, position=0, scan_all_files=True),
+        scan_end=StreamOffset(snapshot_id=step.snapshot_id, position=found.files, scan_all_files=True),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAmount:
+    """What a start reads of what is there already. rows, data_bytes: none when the table's summaries do not say.
+
+    in_one_batch: whether the first batch has all of it, whatever the limits of the input are.
+    """
+
+    rows: int | None
+    data_bytes: int | None
+    in_one_batch: bool = False
+
+
+def amount_of(start: TableStart | NeedsAppend, history: Sequence[TableStep], *, is_whole: bool) -> StartAmount:
+    """What a start reads of the table as it is now.
+
+    Parameters
+    ----------
+    history: as of `plan_whole_table`. is_whole: whether the whole table is to be read.
+    """
+    if is_whole:
+        is_scan = not isinstance(start, TableStart) or start.way is StartWay.SCAN
+        newest = history[0]
+        return StartAmount(rows=newest.total_rows, data_bytes=newest.total_bytes, in_one_batch=is_scan)
+    if not isinstance(start, TableStart) or start.first.position > 0:
+        return StartAmount(rows=0, data_bytes=0)
+    place = next(number for number, step in enumerate(history) if step.snapshot_id == start.first.snapshot_id)
+    read = history[: place + 1]
+    return StartAmount(
+        rows=sum(step.appended_rows for step in read), data_bytes=sum(step.appended_bytes for step in read)
+    )

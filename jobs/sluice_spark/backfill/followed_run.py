@@ -1,0 +1,45 @@
+"""Runs the backfill of an interval, and after it those of the streams that follow, in one Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.backfill.backfill_plan import plan_backfill
+from sluice.backfill.followers import followers_of
+from sluice.backfill.observe_backfill import observe_backfill
+from sluice.backfill.settled_plan import require_unrefused
+from sluice.tables.catalog import open_catalog
+from sluice_spark.backfill.backfill_run import BackfillResult, BackfillRun
+
+
+def backfill_and_follow(run: BackfillRun) -> BackfillResult:
+    """Backfill an interval, and then the intervals of the streams that follow it, each in a commit of its own.
+
+    When one of them cannot be replaced now, nothing is. When one fails, those before it stay replaced, and another run
+    finds their rows unchanged and goes on.
+
+    Raises
+    ------
+    SluiceError: as `BackfillRun.work` raises it.
+    """
+    following = [
+        replace(run, stream=follower.stream, interval=follower.interval)
+        for follower in followers_of(run.declarations, run.stream, run.interval)
+    ]
+    for follower in following:
+        _require_possible(follower)
+    result = run.work()
+    return replace(result, followers=tuple(follower.work() for follower in following))
+
+
+def _require_possible(run: BackfillRun) -> None:
+    """Refuse what no batch of the stream can change.
+
+    Raises
+    ------
+    UnpublishableError: with every reason.
+    """
+    seen, _ = observe_backfill(open_catalog(run.settings), run.ledger, run.declarations, run.stream, run.interval)
+    plan = plan_backfill(seen)
+    if not plan.is_refused_for_now:
+        require_unrefused(plan)

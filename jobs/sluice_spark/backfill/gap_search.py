@@ -1,0 +1,125 @@
+"""Searches a table for the intervals that do not hold what the sources of its stream give; it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sluice.backfill.backfill_plan import BackfillObservation, BackfillPlan, RefusalReason, plan_backfill
+from sluice.backfill.interval_gaps import EARLIEST, Fingerprint, GapReport, find_gaps, last_closed, searched_interval
+from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
+from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import UnpublishableError
+from sluice.ledger.connection import Ledger, database_time
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice_spark.backfill.interval_rows import compute_interval, require_exact
+from sluice_spark.backfill.table_rows import HeldRows, sums_of_rows
+from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.session.identifiers import quoted
+
+_MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapSearch:
+    """The search of one stream. start, end: unset for the beginning, and for the end of the newest closed interval."""
+
+    settings: Settings
+    ledger: Ledger
+    declarations: Declarations
+    stream: LoadedStream
+    start: datetime | None
+    end: datetime | None
+    open_session: Callable[[], SparkSession]
+    patience_seconds: float = PATIENCE_SECONDS
+
+    def work(self) -> GapReport:
+        """Compare the intervals of the stream with its table, all at one snapshot of the table.
+
+        Raises
+        ------
+        UsageError: when the stream declares no backfill.
+        UnpublishableError: when the sources cannot be read as far as the stream has read them, or the range is not
+            closed.
+        """
+        catalog = open_catalog(self.settings)
+        now = database_time(self.ledger)
+
+        def look() -> PlannedOn:
+            everything = Interval(start=self.start or EARLIEST, end=self.end or now.astimezone(UTC))
+            seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, everything)
+            seen = replace(seen, interval=self._searched(seen, now))
+            return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
+
+        with settled_plan(look, turn=nullcontext, patience_seconds=self.patience_seconds) as planned:
+            seen = planned.plan.seen
+        if seen.published is None:  # refused before
+            raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
+        if seen.interval.start == seen.interval.end:
+            return self._report(seen, {}, {})
+        spark = self.open_session()
+        require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
+        return self._compare(spark, seen)
+
+    def _searched(self, seen: BackfillObservation, now: datetime) -> Interval:
+        length = backfill_of(self.stream).interval
+        watermark = seen.published.watermark if seen.published is not None else None
+        closed = last_closed(watermark=watermark, margin=seen.margin, length=length, now=now.astimezone(UTC))
+        return searched_interval(self.start, self.end, closed_until=closed, length=length)
+
+    def _compare(self, spark: SparkSession, seen: BackfillObservation) -> GapReport:
+        backfill = backfill_of(self.stream)
+        held = HeldRows(
+            spark=spark,
+            catalog=self.settings.catalog.name,
+            target=seen.output.target,
+            head=seen.head,
+            column=backfill.column,
+        ).of_interval(seen.interval)
+        computed = compute_interval(spark, self.stream, self.settings, seen)
+        try:
+            expected = _by_interval(computed.rows, backfill.column, backfill.interval)
+        finally:
+            computed.release()
+        return self._report(seen, expected, _by_interval(held, backfill.column, backfill.interval))
+
+    def _report(
+        self, seen: BackfillObservation, expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]
+    ) -> GapReport:
+        return GapReport(
+            stream=self.stream.name,
+            table=seen.output.target,
+            searched=seen.interval,
+            compared=len({*expected, *held}),
+            gaps=tuple(find_gaps(expected, held)),
+        )
+
+
+def _without_publishing(plan: BackfillPlan) -> BackfillPlan:
+    """The plan without the reasons that stand against a commit alone."""
+    refusals = tuple(one for one in plan.refusals if one.reason is not RefusalReason.READER_STOPS)
+    return replace(plan, refusals=refusals)
+
+
+def _by_interval(rows: DataFrame, column: str, length: IntervalLength) -> dict[Interval, Fingerprint]:
+    """The fingerprint of the rows of each interval."""
+    start = fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp"))
+    found = rows.groupBy(fn.unix_micros(start).alias("start")).agg(*sums_of_rows(rows)).collect()
+    fingerprints: dict[Interval, Fingerprint] = {}
+    for one in found:
+        begin = datetime.fromtimestamp(one["start"] // _MICROSECONDS, UTC)
+        sums = (one["sum0"], one["sum1"]) if "sum0" in one else None
+        fingerprints[_interval_at(begin, length)] = Fingerprint(rows=int(one["rows"]), sums=sums)
+    return fingerprints
+
+
+def _interval_at(start: datetime, length: IntervalLength) -> Interval:
+    return rounded_outwards(Interval(start=start, end=start.replace(microsecond=1)), length)

@@ -1,0 +1,115 @@
+"""Writes the first batch of a new checkpoint, as Spark itself would plan it.
+
+Spark runs a batch that it finds planned to exactly its end. So a batch can be planned that no source would plan.
+
+Source: `MicroBatchExecution.populateStartOffsets` of Spark 4.1, and `SparkMicroBatchStream.InitialOffsetStore` of
+Iceberg 1.12.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import CheckpointError
+from sluice.sources.iceberg_positions import StreamOffset, stream_offset_of
+from sluice_spark.session.jvm import jvm_of
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+
+def read_first_offset(spark: SparkSession, location: str, source: int) -> StreamOffset | None:
+    """Where the first batch starts in an Iceberg source; none when that is not decided yet.
+
+    Parameters
+    ----------
+    source: its number.
+    """
+    jvm = jvm_of(spark)
+    file = jvm.org.apache.hadoop.fs.Path(location, f"sources/{source}/offsets/0")
+    files = file.getFileSystem(_hadoop_conf(spark))
+    if not files.exists(file):
+        return None
+    stream = files.open(file)
+    try:
+        return stream_offset_of(str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+    finally:
+        stream.close()
+
+
+def write_first_offsets(spark: SparkSession, location: str, firsts: Mapping[int, StreamOffset]) -> None:
+    """Write where the first batch starts in Iceberg's sources, before these decide it.
+
+    Parameters
+    ----------
+    firsts: by the number of the source.
+    """
+    jvm = jvm_of(spark)
+    folder = jvm.org.apache.hadoop.fs.Path(location)
+    files = folder.getFileSystem(_hadoop_conf(spark))
+    for source, offset in firsts.items():
+        stream = files.create(jvm.org.apache.hadoop.fs.Path(folder, f"sources/{source}/offsets/0"), True)
+        try:
+            stream.write(bytearray(offset.text(), "utf-8"))
+        finally:
+            stream.close()
+
+
+def plan_first_batch(
+    spark: SparkSession,
+    location: str,
+    ends: Sequence[StreamOffset | None],
+    *,
+    is_registered: bool,
+    planned_at: datetime,
+) -> None:
+    """Plan the first batch of a checkpoint, with the settings of the session.
+
+    Parameters
+    ----------
+    ends: where it ends in each source of the query; none where it reads nothing.
+    is_registered: whether the checkpoint has the id of a query already.
+
+    Raises
+    ------
+    CheckpointError: when a first batch is planned already.
+    """
+    jvm = jvm_of(spark)
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    folder = jvm.org.apache.hadoop.fs.Path(location)
+    if not is_registered:
+        metadata = streaming.runtime.StreamMetadata(str(uuid4()))
+        file = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
+        streaming.runtime.StreamMetadata.write(metadata, file, _hadoop_conf(spark))
+    offsets = [_option(spark, None if end is None else streaming.runtime.SerializedOffset(end.text())) for end in ends]
+    logged = streaming.checkpointing
+    batch = logged.OffsetSeqMetadata.apply(_metadata(spark, planned_at))
+    planned = logged.OffsetSeq(jvm.PythonUtils.toSeq(offsets), _option(spark, batch))
+    if not logged.OffsetSeqLog(spark._jsparkSession, f"{location.rstrip('/')}/offsets").add(0, planned):
+        raise CheckpointError(f"The first batch of the checkpoint {location} is planned already.")
+
+
+def _metadata(spark: SparkSession, planned_at: datetime) -> str:
+    """The metadata of a batch with the settings that the checkpoint keeps.
+
+    A starting query copies the number of shuffle partitions into a setting of its own, from which Spark takes it here.
+    """
+    metadata = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    found = metadata.apply(0, round(planned_at.timestamp() * 1000), spark._jsparkSession.conf())
+    batch = json.loads(str(found.json()))
+    batch["conf"] = {name: spark.conf.get(name) if value is None else value for name, value in batch["conf"].items()}
+    return json.dumps(batch)
+
+
+def _hadoop_conf(spark: SparkSession) -> JavaObject:
+    return spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def _option(spark: SparkSession, value: JavaObject | None) -> JavaObject:
+    return jvm_of(spark).scala.Option.apply(value)

@@ -1,0 +1,76 @@
+"""Who asks, and what they may see and do: Airflow's own login and its permissions for each DAG.
+
+The DAG of a stream has the stream's name. Who may read the DAG sees the stream; who may edit the DAG, and so pause it,
+may start, stop, restart and reset the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from fastapi import Depends
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import BaseAuthManager
+
+Method = Literal["GET", "PUT"]
+
+REQUIRES_LOGIN = Depends(requires_access_view(AccessView.PLUGINS))
+"""Every address of the application: 401 without a login, 403 without the permission to see plugins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """The person who asks."""
+
+    user: Any
+    name: str
+
+    @property
+    def actor(self) -> str:
+        """The person as the ledger names them."""
+        return f"airflow: pages, {self.name}"
+
+    def may_read(self, streams: Iterable[str]) -> frozenset[str]:
+        """Of some streams those that they may see."""
+        return self._permitted(streams, "GET")
+
+    def may_act_on(self, streams: Iterable[str]) -> frozenset[str]:
+        """Of some streams those that they may start and stop."""
+        return self._permitted(streams, "PUT")
+
+    def may_read_log(self, stream: str) -> bool:
+        """Whether they may read the logs of the tasks of a stream's DAG."""
+        return bool(
+            _auth_manager().is_authorized_dag(
+                method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=DagDetails(id=stream), user=self.user
+            )
+        )
+
+    def _permitted(self, streams: Iterable[str], method: Method) -> frozenset[str]:
+        """One question to Airflow about all of its DAGs; streams without a DAG are asked about one by one."""
+        names = frozenset(streams)
+        permitted = _auth_manager().get_authorized_dag_ids(user=self.user, method=method)
+        known = names & permitted
+        return known | {
+            name
+            for name in names - known
+            if _auth_manager().is_authorized_dag(method=method, details=DagDetails(id=name), user=self.user)
+        }
+
+
+def _auth_manager() -> BaseAuthManager[Any]:
+    return get_auth_manager()
+
+
+def _reader(user: GetUserDep) -> Reader:
+    return Reader(user=user, name=str(user.get_name()))
+
+
+ReaderDep = Annotated[Reader, Depends(_reader)]
+"""The person who asks, as a parameter of a route."""

@@ -1,0 +1,96 @@
+"""What protects the pages in a browser: headers on every answer, and proof that a request to act came from a page.
+
+A request that changes something must come from our own origin (`Sec-Fetch-Site`, and `Origin` where a browser does not
+send that), and carry the token of the plan that the person was shown. Airflow's cookie alone is no proof: it is
+`SameSite=Lax`, which leaves sibling domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from itsdangerous import BadData, URLSafeTimedSerializer
+from starlette.requests import Request
+from starlette.responses import Response
+
+PLAN_SECONDS = 600
+"""How long a plan that was shown can be confirmed; then it may be out of date and is shown again."""
+
+_SALT = "sluice.pages.plan"
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+"""On every answer, also of an error. Nothing is loaded from elsewhere, and no script or style of a page's text runs."""
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+async def add_headers(request: Request, call_next: Next) -> Response:
+    """Put the headers on an answer; what shows data is stored in no cache."""
+    answer = await call_next(request)
+    for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
+        answer.headers.setdefault(name, value)
+    return answer
+
+
+def is_of_own_origin(headers: Mapping[str, str]) -> bool:
+    """Whether a browser sent this request from a page of our own origin.
+
+    `Sec-Fetch-Site` is written by the browser and cannot be set by a page. A browser that does not send it sends
+    `Origin` with every POST; a program sends neither, and is refused: it has the command line and Airflow's API.
+
+    Source: https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site != "same-origin":
+        return False
+    if origin is not None:
+        hosts = {headers.get("host"), headers.get("x-forwarded-host")} - {None, ""}
+        return urlsplit(origin).netloc in hosts
+    return site == "same-origin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPlan:
+    """A plan that a person was shown: only this person can confirm it, and only for this stream.
+
+    leaves: of a reset, the generation that it leaves; unset for the other verbs.
+    """
+
+    user: str
+    stream: str
+    verb: str
+    leaves: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTokens:
+    """Tokens of plans that were shown. secret: of this Airflow, the same in all of its API servers."""
+
+    secret: str
+
+    def token_of(self, plan: ShownPlan) -> str:
+        """The token that a confirmation carries."""
+        return str(self._serializer().dumps([plan.user, plan.stream, plan.verb, plan.leaves]))
+
+    def plan_of(self, token: str, *, user: str, stream: str, verb: str) -> ShownPlan | None:
+        """The plan that is confirmed; none when this person was not shown it, or too long ago."""
+        try:
+            shown = ShownPlan(**dict(zip(_FIELDS, self._serializer().loads(token, max_age=PLAN_SECONDS), strict=True)))
+        except (BadData, ValueError, TypeError):
+            return None
+        return shown if (shown.user, shown.stream, shown.verb) == (user, stream, verb) else None
+
+    def _serializer(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self.secret, salt=_SALT)
+
+
+_FIELDS = ("user", "stream", "verb", "leaves")

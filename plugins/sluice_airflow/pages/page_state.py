@@ -1,0 +1,66 @@
+"""What the pages of one API server process share: the deployment, one small pool of connections, the declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from airflow.configuration import conf
+from fastapi import Depends, Request
+
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.ledger.connection import Ledger
+from sluice.pages.declared_now import DeclaredNow
+from sluice.pages.stream_lines import ObservedStreams, observe_streams
+from sluice.processes.driver_processes import observe_process
+from sluice_airflow.composition import Deployment
+from sluice_airflow.pages.page_access import Reader
+from sluice_airflow.pages.page_guard import PlanTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageState:
+    """The shared parts."""
+
+    deployment: Deployment
+    ledger: Ledger
+    declared: DeclaredNow
+    tokens: PlanTokens
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> PageState:
+        """The parts of a deployment; the ledger connects with the first query."""
+        return cls(
+            deployment=deployment,
+            ledger=deployment.open_ledger(),
+            declared=DeclaredNow(deployment.settings.pipelines),
+            tokens=PlanTokens(conf.get_mandatory_value("api", "secret_key")),
+        )
+
+    @property
+    def declarations(self) -> Declarations:
+        """The declarations as they are now."""
+        return self.declared.read()
+
+    def observe(
+        self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True
+    ) -> ObservedStreams:
+        """Observe the streams that a person may see.
+
+        Raises
+        ------
+        LedgerError: when the ledger cannot be reached.
+        """
+        observe = partial(observe_streams, self.ledger, self.declarations, observe_process=observe_process)
+        return observe(may_read=reader.may_read, among=among, with_history=with_history)
+
+
+def _state(request: Request) -> PageState:
+    state: PageState = request.app.state.pages
+    return state
+
+
+StateDep = Annotated[PageState, Depends(_state)]
+"""The shared parts, as a parameter of a route."""

@@ -1,0 +1,160 @@
+"""The addresses of the streams: the page of all, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from sluice.declarations.loaded_declarations import declared_name
+from sluice.pages.line_selection import LineCounts, LineSelection
+from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
+from sluice.pages.page_templates import render
+from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
+from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
+from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_state import PageState, StateDep
+from sluice_airflow.pages.page_views import PREFIX
+
+
+def stream_routes() -> APIRouter:
+    """The routes of the streams."""
+    router = APIRouter()
+    router.add_api_route("/", _to_streams, methods=["GET"])
+    router.add_api_route("/streams", _streams_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/streams/{stream}", _stream_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/api/streams", _streams_json, methods=["GET"])
+    router.add_api_route("/api/unhealthy", _unhealthy_json, methods=["GET"])
+    return router
+
+
+def base_of(request: Request) -> str:
+    """The path below which the application lies, as links need it."""
+    return quote(request.scope.get("root_path", ""))
+
+
+def airflow_of(request: Request) -> str:
+    """The path below which Airflow's own pages lie."""
+    return base_of(request).removesuffix(PREFIX) + "/"
+
+
+def _to_streams(request: Request) -> RedirectResponse:
+    return RedirectResponse(f"{base_of(request)}/streams")
+
+
+def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    seen = pages.observe(reader)
+    selection = LineSelection.of(request.query_params)
+    query = dict(request.query_params)
+    values = {
+        "base": base_of(request),
+        "lines": selection.select(seen.lines),
+        "counts": LineCounts.of(seen.lines),
+        "selection": selection,
+        "problems": _problems(pages, reader),
+        "may_act": reader.may_act_on(line.stream for line in seen.lines),
+        "history_hours": HISTORY_HOURS,
+        "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
+        "link_to_show": lambda show: _link(query, show=show),
+    }
+    return HTMLResponse(render("streams", values))
+
+
+def _stream_page(
+    stream: str,
+    request: Request,
+    reader: ReaderDep,
+    pages: StateDep,
+    hours: int = WINDOWS_HOURS[0],
+    done: PageVerb | None = None,
+) -> HTMLResponse:
+    if not reader.may_read([stream]):
+        raise HTTPException(403, f"You may not read the DAG {stream}.")
+    page = load_stream_page(
+        pages.ledger,
+        pages.declarations,
+        stream,
+        hours=hours if hours in WINDOWS_HOURS else WINDOWS_HOURS[0],
+        may_read=reader.may_read,
+        may_read_log=reader.may_read_log(stream),
+    )
+    neighbours = {box.node.name for box in page.graph.boxes} if page.graph is not None else set()
+    seen = pages.observe(reader, among={stream, *neighbours}, with_history=False)
+    line = next((one for one in seen.lines if one.stream == stream), None)
+    if line is None:
+        raise HTTPException(404, f"{stream} is not a stream: no valid file declares it, and no run of it is to run.")
+    values = {
+        "base": base_of(request),
+        "airflow": airflow_of(request),
+        "line": line,
+        "page": page,
+        "windows": WINDOWS_HOURS,
+        "done": done,
+        "verbs": verbs_for(line) if line.is_declared and reader.may_act_on([stream]) else (),
+        "meanings": MEANINGS,
+        "tones": {one.stream: one.tone for one in seen.lines},
+        "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
+    }
+    return HTMLResponse(render("stream", values))
+
+
+def _dag_run_link(launched_by: str) -> str:
+    """The page of the task that started a run, from the name that the ledger has of it; empty when it was another."""
+    words = launched_by.removeprefix("airflow: ").split(", ", 1)
+    if not launched_by.startswith("airflow: ") or len(words) != 2:
+        return ""
+    dag, dag_run = (quote(word, safe="") for word in words)
+    return f"dags/{dag}/runs/{dag_run}"
+
+
+def _streams_json(request: Request, reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:
+    seen = pages.observe(reader, with_history=False)
+    lines = LineSelection.of(request.query_params).select(seen.lines)
+    return {"observed_at": seen.observed_at, "streams": [_line_json(line) for line in lines]}
+
+
+def _unhealthy_json(reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:
+    seen = pages.observe(reader, with_history=False)
+    return {"total": len(seen.lines), "unhealthy": [_line_json(line) for line in seen.unhealthy]}
+
+
+def _line_json(line: StreamLine) -> Mapping[str, Any]:
+    return {
+        "stream": line.stream,
+        "state": line.state,
+        "healthy": line.is_healthy,
+        "explanation": line.explanation,
+        "since": line.since,
+        "owner": line.owner,
+        "tags": line.tags,
+        "lag_rows": line.lag_rows,
+        "behind_seconds": None if line.behind is None else line.behind.total_seconds(),
+        "read_per_second": line.read_per_second,
+        "published_per_second": line.published_per_second,
+        "batch": line.batch,
+        "published_at": line.published_at,
+        "watermark": line.watermark,
+        "failed_runs": line.failed_runs,
+        "run_id": line.run_id,
+    }
+
+
+def _problems(pages: PageState, reader: Reader) -> tuple[str, ...]:
+    """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""
+    by_name = {declared_name(file): found for file, found in pages.declarations.broken.items()}
+    readable = reader.may_read(by_name)
+    return tuple(str(found[0]).splitlines()[0] for name, found in sorted(by_name.items()) if name in readable)
+
+
+def _link(query: Mapping[str, str], **changed: str) -> str:
+    return urlencode({**query, **changed})
+
+
+def _direction(selection: LineSelection, key: str) -> str:
+    """Figures begin with the largest, words with the first; the same column again turns round."""
+    if selection.sort == key:
+        return "0" if selection.descending else "1"
+    return "0" if key in ("state", "stream", "owner") else "1"

@@ -1,0 +1,101 @@
+"""The addresses of the tables: all tables, one table, and the reports of its quality checks.
+
+Who may read the DAG `table_maintenance` sees the tables; who may read `data_quality` sees their checks and reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse
+
+from sluice.ledger.events import recent_events
+from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.quality_history import recent_quality
+from sluice.ledger.records.event import EventSubject
+from sluice.pages.page_templates import render
+from sluice.pages.table_lines import TableLine, observe_tables
+from sluice.quality.quality_pages import QualityPages
+from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_state import PageState, StateDep
+from sluice_airflow.pages.stream_routes import base_of
+
+MAINTENANCE_DAG, QUALITY_DAG = "table_maintenance", "data_quality"
+
+SHOWN_RUNS = 20
+
+_REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'self'"
+)
+"""For the reports of Great Expectations, which write values from the data unescaped: no script of a report runs, and it
+has an origin of its own. Its texts and tables are HTML and need none."""
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".png": "image/png", ".ico": "image/x-icon"}
+
+
+def table_routes() -> APIRouter:
+    """The routes of the tables."""
+    router = APIRouter()
+    router.add_api_route("/tables", _tables_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/tables/{table}", _table_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/tables/{table}/reports/{check}/{path:path}", _report_file, methods=["GET"])
+    return router
+
+
+def _tables_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    _require(reader, MAINTENANCE_DAG)
+    return HTMLResponse(render("tables", {"base": base_of(request), "lines": _lines(reader, pages)}))
+
+
+def _table_page(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    _require(reader, MAINTENANCE_DAG)
+    line = next((one for one in _lines(reader, pages) if one.table == table), None)
+    if line is None:
+        raise HTTPException(404, f"No valid file declares a table called {table}.")
+    may_see_quality = bool(reader.may_read([QUALITY_DAG]))
+    checks = recent_quality(pages.ledger, table, limit=SHOWN_RUNS) if may_see_quality else ()
+    docs = QualityPages(root=pages.deployment.settings.reports)
+    folders = {check.checked_at: docs.data_docs(table, check.checked_at) for check in checks}
+    values = {
+        "base": base_of(request),
+        "line": line,
+        "checks": checks,
+        "may_see_quality": may_see_quality,
+        "reports": {at: folder.name for at, folder in folders.items() if (folder / "index.html").is_file()},
+        "runs": recent_maintenance(pages.ledger, table, limit=SHOWN_RUNS),
+        "events": recent_events(pages.ledger, EventSubject.TABLE, table, limit=SHOWN_RUNS),
+    }
+    return HTMLResponse(render("table", values))
+
+
+def _report_file(table: str, check: str, path: str, reader: ReaderDep, pages: StateDep) -> FileResponse:
+    """A file of the report of a check that the ledger knows; a path that leaves the report's folder is not found."""
+    _require(reader, QUALITY_DAG)
+    docs = QualityPages(root=pages.deployment.settings.reports)
+    known = recent_quality(pages.ledger, table, limit=SHOWN_RUNS)
+    folder = next((one for seen in known if (one := docs.data_docs(table, seen.checked_at)).name == check), None)
+    file = None if folder is None else _within(folder, path)
+    if file is None or file.suffix not in _TYPES or not file.is_file():
+        raise HTTPException(404, "There is no such report, or it is no longer kept.")
+    return FileResponse(file, media_type=_TYPES[file.suffix], headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+def _within(folder: Path, path: str) -> Path | None:
+    root = folder.resolve()
+    file = (root / path).resolve()
+    return file if file.is_relative_to(root) else None
+
+
+def _lines(reader: Reader, pages: PageState) -> tuple[TableLine, ...]:
+    readable = reader.may_read(pages.declarations.streams)
+    lines = observe_tables(pages.ledger, pages.declarations, readable_streams=readable)
+    if reader.may_read([QUALITY_DAG]):
+        return lines
+    return tuple(replace(line, verdict=None, failed=0, expectations=0, checked_at=None) for line in lines)
+
+
+def _require(reader: Reader, dag: str) -> None:
+    if not reader.may_read([dag]):
+        raise HTTPException(403, f"You may not read the DAG {dag}.")

@@ -1,0 +1,37 @@
+"""What the tasks of the DAG `ledger_upkeep` do when they run: keep the ledger and the logs small."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.configuration import conf
+
+from sluice.launching.driver_logs import remove_driver_logs, remove_task_logs
+from sluice.ledger.retention import apply_retention, retention_of
+from sluice.ledger.runs import newest_runs
+from sluice_airflow.composition import load_deployment
+
+_log = logging.getLogger(__name__)
+
+
+def tidy_ledger(*, dags: Collection[str]) -> None:
+    """Forget, archive and delete what the ledger keeps for long enough, and the old logs on this host.
+
+    Parameters
+    ----------
+    dags: whose tasks end within minutes, so that their old logs are deleted.
+    """
+    deployment = load_deployment()
+    settings, now = deployment.settings, datetime.now(UTC)
+    with deployment.open_ledger() as ledger:
+        done = apply_retention(ledger, retention_of(settings))
+        newest = newest_runs(ledger)
+    _log.info("%d batches forgotten, %d runs archived, %d events deleted", done.batches, done.runs, done.events)
+    before = now - timedelta(days=settings.driver_logs_kept_days)
+    _log.info("%d log files of drivers deleted", remove_driver_logs(settings.logs, before=before, newest_runs=newest))
+    before = now - timedelta(days=settings.airflow_logs_kept_days)
+    logs = Path(conf.get("logging", "base_log_folder"))
+    _log.info("%d logs of tasks deleted", remove_task_logs(logs, before=before, dags=dags))

@@ -1,0 +1,126 @@
+"""What a page does to a stream, with a real ledger: it plans, it asks, and it starts and ends nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import LaunchError, UsageError
+from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import find_desired_state
+from sluice.ledger.events import recent_events
+from sluice.ledger.records.event import EventObservation, EventSubject
+from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.runs import admit_run, beat, newest_run
+from sluice.pages.observing_launcher import ObservingLauncher
+from sluice.pages.page_actions import PageActions, PageVerb
+from sluice.processes.process_identity import ProcessIdentity
+from sluice.settings import Settings
+
+ANN = "airflow: pages, ann"
+VERBS = (PageVerb.START, PageVerb.STOP, PageVerb.RESTART, PageVerb.RESET_BREAKER)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> LoadedStream:
+    """A declared stream."""
+    for table in ("bronze.flights", "silver.flights"):
+        write_table(tmp_path, table)
+    write_continuous_stream(tmp_path, "clicks")
+    return load_declarations(tmp_path).stream("clicks")
+
+
+@pytest.fixture
+def actions(ledger: Ledger) -> PageActions:
+    """The actions of a person; these verbs need no settings."""
+    settings: Any = None
+    return PageActions(ledger=ledger, settings=settings, actor=ANN)
+
+
+def a_live_run(ledger: Ledger) -> RunObservation:
+    """A run whose driver reports."""
+    run = admit_run(ledger, stream="clicks", mode="continuous", declaration_digest="d", launched_by="a test")
+    beat(ledger, run.run_id)
+    return run
+
+
+def events(ledger: Ledger) -> list[EventObservation]:
+    """What was recorded of the stream, oldest first."""
+    return list(reversed(recent_events(ledger, EventSubject.STREAM, "clicks", limit=20)))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_plan_has_steps_and_changes_nothing(
+    ledger: Ledger, actions: PageActions, clicks: LoadedStream, verb: PageVerb, is_live: bool
+) -> None:
+    run = a_live_run(ledger) if is_live else None
+
+    plan = actions.plan(verb, clicks)
+
+    assert len(plan.steps) >= 2
+    assert "This page only asks" in plan.steps[-1].sentence
+    assert all(step.command == () for step in plan.steps)
+    assert events(ledger) == []
+    assert find_desired_state(ledger, "clicks").changed_at is None
+    assert (newest_run(ledger, "clicks") is None) == (run is None)
+
+
+def test_a_restart_asks_the_live_run_to_end_and_the_stream_to_run(
+    ledger: Ledger, actions: PageActions, clicks: LoadedStream
+) -> None:
+    run = a_live_run(ledger)
+
+    actions.carry_out(PageVerb.RESTART, clicks, leaves=None)
+
+    asked = newest_run(ledger, "clicks")
+    assert asked is not None
+    assert (asked.run_id, asked.is_live) == (run.run_id, True), "the page waits for nothing"
+    assert asked.end_asked_because == f"restarted by {ANN}"
+    assert find_desired_state(ledger, "clicks").effective_state is DesiredState.RUNNING
+    assert [(event.action, event.actor.name, event.run_id) for event in events(ledger)] == [
+        ("restart", ANN, run.run_id)
+    ]
+
+
+def test_start_and_stop_are_the_newest_request_with_its_event(
+    ledger: Ledger, actions: PageActions, clicks: LoadedStream
+) -> None:
+    actions.carry_out(PageVerb.STOP, clicks, leaves=None)
+    assert find_desired_state(ledger, "clicks").desired_state is DesiredState.STOPPED
+    actions.carry_out(PageVerb.START, clicks, leaves=None)
+    assert find_desired_state(ledger, "clicks").desired_state is DesiredState.RUNNING
+    actions.carry_out(PageVerb.RESET_BREAKER, clicks, leaves=None)
+
+    assert [(event.action, event.actor.name) for event in events(ledger)] == [
+        ("stop", ANN),
+        ("start", ANN),
+        ("reset_breaker", ANN),
+    ]
+    assert newest_run(ledger, "clicks") is None, "a page starts no driver"
+
+
+def test_a_page_resets_nothing_where_another_person_must_approve(actions: PageActions, clicks: LoadedStream) -> None:
+    asked = replace(actions, settings=Settings.model_construct(approval_by_another=True))
+
+    for ask in (lambda: asked.plan(PageVerb.RESET, clicks), lambda: asked.carry_out(PageVerb.RESET, clicks, leaves=0)):
+        with pytest.raises(UsageError, match="the approval of another person") as refused:
+            ask()
+        assert "stream_control" in refused.value.next_step
+
+
+def test_the_launcher_of_a_page_starts_and_ends_nothing(tmp_path: Path) -> None:
+    launcher = ObservingLauncher()
+    process = ProcessIdentity(host="elsewhere", pid=1, started_at_seconds=1.0)
+
+    with pytest.raises(LaunchError, match="A page starts no driver"):
+        launcher.launch(LaunchRequest(run_id="r", stream="clicks", command=("true",), log_file=tmp_path / "log"))
+    with pytest.raises(LaunchError, match="A page ends no driver"):
+        launcher.stop(process, grace_seconds=1)

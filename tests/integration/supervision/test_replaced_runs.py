@@ -1,0 +1,47 @@
+"""Hosts whose files differ replace each other's runs a few times, and not without end."""
+
+from __future__ import annotations
+
+from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.streams import continuous_stream
+from tests.fixtures.supervised_runs import deliver_first_batch, process_of
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.runs import beat, newest_run, recent_runs
+from sluice.supervision.reconciler import reconcile
+from sluice.supervision.stream_health import health_of_continuous
+from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
+
+WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
+UNPAUSED = DagObservation(airflow="ours", is_paused=False)
+
+
+def test_workers_with_different_files_do_not_replace_each_other_without_end(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = supervise(supervisor, WANTED).run
+    assert run is not None
+    beat(ledger, run.run_id)
+    deliver_first_batch(ledger, run, WANTED)
+    other = continuous_stream(digest="other", restart={"first_delay": "1 millisecond"})
+    for turn in range(20):
+        wanted = other if turn % 2 == 0 else WANTED
+        done = reconcile(supervisor, wanted, dag=UNPAUSED).supervised
+        if done.decision.reason is SupervisionReason.FILES_DIFFER:
+            break
+        newest = newest_run(ledger, "flights")
+        assert newest is not None
+        launcher.end(process_of(newest), exit_code=0)
+        again = supervise(supervisor, wanted).run
+        assert again is not None
+        beat(ledger, again.run_id)
+    assert len(recent_runs(ledger, "flights", limit=99)) == 4
+    health = health_of_continuous(done.decision)
+    assert (health.is_healthy, "the hosts of Airflow probably hold different files" in health.explanation) == (
+        False,
+        True,
+    )
+    edited = continuous_stream(digest="edited", restart={"first_delay": "1 millisecond"})
+    assert plan_supervision(edited, ledger=ledger, launcher=launcher).decision.action is SupervisionAction.REPLACE

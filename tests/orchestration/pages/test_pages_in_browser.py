@@ -1,0 +1,137 @@
+"""The pages as people use them, in a real browser: an on-call at night, a viewer, a page of another site."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.browser import logged_in, screenshot
+from tests.fixtures.supervised_streams import await_running, kill_driver, started
+
+from sluice.ledger.records.run import RunObservation
+from sluice.ledger.runs import newest_run
+
+SECONDS = 1000
+PAGES = (
+    "streams",
+    "streams/paged",
+    "streams/paged/plan/stop",
+    "streams/no_such_stream",
+    "tables",
+    "tables/silver.paged",
+)
+PATIENCE = 90 * SECONDS
+
+
+@pytest.fixture(scope="module")
+def killed(airflow: RunningAirflow) -> RunObservation:
+    """The second run of the stream `paged`; both of its drivers were killed, and the next start is far away."""
+    first, _ = started(airflow, "paged")
+    kill_driver(first)
+    second = await_running(airflow, "paged", after=first)
+    kill_driver(second)
+
+    def has_ended() -> bool:
+        run = newest_run(airflow.ledger, "paged")
+        return run is not None and run.run_id == second.run_id and not run.is_live
+
+    airflow.wait(has_ended, within_seconds=90)
+    return second
+
+
+def problems_of(page: Page) -> list[str]:
+    """What axe-core finds."""
+    return [f"{found['id']}: {found['help']}" for found in Axe().run(page).response["violations"]]
+
+
+def test_the_on_call_finds_the_killed_stream_reads_why_starts_it_and_sees_it_recover(
+    airflow: RunningAirflow, browser: Browser, killed: RunObservation
+) -> None:
+    page = logged_in(airflow, browser, "admin")
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
+    page.goto("/plugin/streams")
+    frame = page.frame_locator("iframe")
+    row = frame.locator("table.streams tbody tr", has=page.get_by_role("link", name="paged", exact=True))
+    expect(row).to_contain_text("restarting", timeout=PATIENCE)
+    expect(row).to_contain_text("killed by SIGKILL")
+    screenshot(page, "streams-in-airflow")
+    frame.get_by_role("searchbox").fill("SIGKILL")
+    expect(frame.locator("table.streams tbody tr")).to_have_count(1, timeout=PATIENCE)
+
+    row.get_by_role("link", name="paged", exact=True).click()
+    expect(frame.get_by_role("heading", name="paged", exact=True)).to_be_visible(timeout=PATIENCE)
+    expect(frame.locator("#live")).to_contain_text("driver_killed")
+    page.wait_for_url("**/plugin/streams/sluice/streams/paged", timeout=PATIENCE)
+    screenshot(page, "stream-killed")
+    frame.get_by_role("link", name="Start…").click()
+    expect(frame.get_by_role("heading", name="Start paged?")).to_be_visible(timeout=PATIENCE)
+    expect(frame.get_by_role("list")).to_contain_text("Ask that paged runs; this resets its failure count.")
+    screenshot(page, "plan")
+    frame.get_by_role("button", name="Start paged").click()
+
+    expect(frame.locator("#live")).to_contain_text("Start is in the ledger", timeout=PATIENCE)
+    expect(frame.locator("#live .banner .state")).to_contain_text("running", timeout=PATIENCE)
+    assert await_running(airflow, "paged", after=killed).is_live
+    expect(frame.locator("#live")).to_contain_text("airflow: pages, admin")
+    screenshot(page, "stream-recovered")
+    frame.get_by_role("link", name="DAG", exact=True).click()
+    page.wait_for_url("**/dags/paged", timeout=PATIENCE, wait_until="commit")
+    assert errors == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Browser, dark: bool) -> None:
+    page = logged_in(airflow, browser, "admin", dark=dark)
+    look = "dark" if dark else "light"
+    for name in PAGES:
+        page.goto(f"/sluice/{name}")
+        screenshot(page, f"{look}-{name.replace('/', '-')}")
+        assert problems_of(page) == [], name
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto("/sluice/streams")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    screenshot(page, f"{look}-narrow")
+    page.context.close()
+
+
+def test_a_viewer_sees_no_button(airflow: RunningAirflow, browser: Browser) -> None:
+    page = logged_in(airflow, browser, "viewer")
+    page.goto("/sluice/streams/paged")
+    expect(page.get_by_role("heading", name="paged", exact=True)).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("link", name="Stop…")).to_have_count(0)
+    page.goto("/sluice/streams/paged/plan/stop")
+    expect(page.get_by_role("heading", name="This is not allowed")).to_be_visible()
+    page.context.close()
+
+
+def test_a_page_of_another_site_can_not_act(airflow: RunningAirflow, browser: Browser) -> None:
+    page = logged_in(airflow, browser, "admin")
+    page.goto("/sluice/streams/paged/plan/stop")
+    token = page.locator("input[name=token]").get_attribute("value")
+    before = newest_run(airflow.ledger, "paged")
+    action = airflow.client.base_url.join("/sluice/streams/paged/do/stop")
+    form = f'<form method=post action="{action}"><input name=token value="{token}"></form>'
+    page.context.route("https://evil.example/**", lambda route: route.fulfill(body=form, content_type="text/html"))
+    page.goto("https://evil.example/")
+    with page.expect_navigation(url="**/do/stop"):
+        page.evaluate("document.forms[0].submit()")
+
+    expect(page.locator("body")).not_to_contain_text("is in the ledger")
+    now = newest_run(airflow.ledger, "paged")
+    assert now is not None
+    assert before is not None
+    assert now.desired_state == before.desired_state
+    page.context.close()
+
+
+def test_the_home_page_says_how_many_streams_are_unhealthy(airflow: RunningAirflow, browser: Browser) -> None:
+    page = logged_in(airflow, browser, "viewer")
+    page.goto("/")
+    tile = page.locator("#sluice-tile")
+    expect(tile).to_contain_text("unhealthy", timeout=PATIENCE)
+    screenshot(page, "home")
+    page.context.close()

@@ -1,0 +1,77 @@
+"""What maintenance must keep: the content of every type of column, and the snapshots that static inputs name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tests.fixtures.workshop import Workshop
+
+from sluice.launching.job_command import MaintainTable
+from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice_spark.maintenance.table_content import changed_content
+
+
+def maintain(workshop: Workshop, table: str) -> MaintenanceObservation:
+    """Maintain a table as the job does."""
+    command = MaintainTable(table=table, launched_by="a test")
+    return maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
+
+
+def test_expiry_keeps_the_snapshots_that_static_inputs_name(workshop: Workshop) -> None:
+    """By id and by a time, whatever was expired between them and the newest one."""
+    expiry = {"compaction": None, "expiry": {"older_than": "1 millisecond", "retain_last": 1}}
+    table = workshop.declare_table("rows", {"id": "long", "word": "string"}, maintenance=expiry)
+    for number in range(4):
+        workshop.append(table, [{"id": number, "word": f"word {number}"}])
+    first, second, *_ = workshop.table(table).snapshots()
+    then = datetime.fromtimestamp(second.timestamp_ms / 1000, UTC).isoformat()
+    arriving = workshop.declare_table("arriving", {"id": "long"})
+    places = ("by_id", "by_time")
+    workshop.declare_stream(
+        f"s{workshop.namespace}",
+        python="""
+            def transform(records, by_id, by_time):
+                return {
+                    "by_id": records.crossJoin(by_id.select("word")),
+                    "by_time": records.crossJoin(by_time.select("word")),
+                }
+        """,
+        inputs={
+            "records": {"stream": {"iceberg": {"table": arriving}}},
+            "by_id": {"static": {"iceberg": {"table": table, "snapshot_id": first.snapshot_id}}},
+            "by_time": {"static": {"iceberg": {"table": table, "as_of": then}}},
+        },
+        outputs={
+            name: {"iceberg": {"table": workshop.declare_table(name, {"id": "long", "word": "string"})}}
+            for name in places
+        },
+    )
+
+    for _ in range(2):  # the second run has only the tags to go by
+        maintain(workshop, table)
+    workshop.append("arriving", [{"id": 1}])
+    workshop.run(f"s{workshop.namespace}")
+
+    assert len(workshop.table(table).snapshots()) == 3
+    assert [row["word"] for row in workshop.rows("by_id")] == ["word 0"]
+    assert [row["word"] for row in workshop.rows("by_time")] == ["word 0", "word 1"]
+
+
+def test_a_table_with_maps_is_compacted_and_compared(workshop: Workshop) -> None:
+    columns = {"notes": "map<string, long>", "nested": "list<struct<notes: map<string, long>, id: long>>"}
+    compaction = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
+    name = workshop.declare_table("rows", columns, maintenance=compaction)
+    for number in range(6):
+        notes = [("b", number), ("a", None)]
+        workshop.append(name, [{"notes": notes, "nested": [{"notes": notes, "id": number}, None]}, {"notes": None}])
+
+    run = maintain(workshop, name)
+
+    (done,) = (one for one in run.operations if one.step is MaintenanceStep.REWRITE_DATA_FILES)
+    assert (done.outcome, run.files_after) == (StepOutcome.DONE, 1)
+    assert (done.result["rewrites_verified"], done.result["rows_hashed"]) == (1, True)
+    before, after = (snapshot.snapshot_id for snapshot in workshop.table(name).snapshots()[-3:-1])
+    assert "contains Content(rows=" in changed_content(
+        workshop.spark, f"`lakehouse`.`{workshop.namespace}`.`rows`", ((before, after),), is_hashed=True
+    )

@@ -1,0 +1,103 @@
+"""Which intervals of a table differ from what its sources give, from fingerprints alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from sluice.backfill.interval_gaps import (
+    Fingerprint,
+    Gap,
+    GapKind,
+    GapReport,
+    find_gaps,
+    joined,
+    last_closed,
+    require_no_gaps,
+    searched_interval,
+)
+from sluice.backfill.intervals import Interval, divide, parse_interval
+from sluice.errors import UnhealthyError
+
+DAYS = divide(parse_interval("2013-01-01", "2013-01-07"), "day")
+
+
+def rows(number: int, total: int = 1) -> Fingerprint:
+    """Some rows, and their sums."""
+    return Fingerprint(rows=number, sums=(Decimal(total), Decimal(total)))
+
+
+def test_intervals_that_differ_are_found_in_order() -> None:
+    expected = {
+        DAYS[4]: rows(3),
+        DAYS[0]: rows(3),
+        DAYS[1]: rows(3),
+        DAYS[2]: rows(3, 1),
+        DAYS[5]: Fingerprint(rows=2, sums=None),
+    }
+    held = {
+        DAYS[0]: rows(3),
+        DAYS[2]: rows(3, 2),
+        DAYS[3]: rows(7),
+        DAYS[4]: rows(2),
+        DAYS[5]: Fingerprint(rows=2, sums=None),
+    }
+
+    gaps = list(find_gaps(expected, held))
+
+    assert gaps == [
+        Gap(interval=DAYS[1], kind=GapKind.MISSING, expected_rows=3, held_rows=0),
+        Gap(interval=DAYS[2], kind=GapKind.DIFFERENT, expected_rows=3, held_rows=3),
+        Gap(interval=DAYS[3], kind=GapKind.SURPLUS, expected_rows=0, held_rows=7),
+        Gap(interval=DAYS[4], kind=GapKind.DIFFERENT, expected_rows=3, held_rows=2),
+    ]
+    assert joined(gaps) == (Interval(start=DAYS[1].start, end=DAYS[4].end),)
+    assert joined([gaps[0], gaps[2]]) == (DAYS[1], DAYS[3])
+    assert joined([]) == ()
+
+
+def test_gaps_are_named_and_a_report_without_them_is_healthy() -> None:
+    report = GapReport(
+        stream="s", table="silver.s", searched=parse_interval("2013-01-01", "2013-01-07"), compared=6, gaps=()
+    )
+    require_no_gaps(report)
+    gap = Gap(interval=DAYS[0], kind=GapKind.MISSING, expected_rows=3, held_rows=0)
+
+    with pytest.raises(UnhealthyError, match=r"6 of 6 intervals .* 00:00 UTC is missing: 3 rows .*; and 1 more\."):
+        require_no_gaps(replace(report, gaps=(gap,) * 6))
+
+
+@pytest.mark.parametrize(
+    ("watermark", "margin", "expected"),
+    [
+        (datetime(2013, 1, 5, 3, tzinfo=UTC), timedelta(0), datetime(2013, 1, 5, tzinfo=UTC)),
+        (datetime(2013, 1, 5, 3, tzinfo=UTC), timedelta(hours=4), datetime(2013, 1, 4, tzinfo=UTC)),
+        (None, timedelta(0), datetime(2013, 1, 9, tzinfo=UTC)),
+    ],
+    ids=["by the watermark", "before its margin", "by the clock"],
+)
+def test_a_search_ends_with_the_newest_closed_interval(
+    watermark: datetime | None, margin: timedelta, expected: datetime
+) -> None:
+    now = datetime(2013, 1, 9, 12, tzinfo=UTC)
+
+    assert last_closed(watermark=watermark, margin=margin, length="day", now=now) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (None, None, "19000101T0000-20130105T0000"),
+        (datetime(2013, 1, 2, 7, tzinfo=UTC), None, "20130102T0000-20130105T0000"),
+        (None, datetime(2013, 1, 2, 7, tzinfo=UTC), "19000101T0000-20130103T0000"),
+        (datetime(2026, 11, 15, 3, tzinfo=UTC), None, "20130105T0000-20130105T0000"),
+    ],
+    ids=["everything closed", "from a time", "up to a time", "from a time that is still open"],
+)
+def test_a_search_looks_at_whole_closed_intervals(start: datetime | None, end: datetime | None, expected: str) -> None:
+    closed = datetime(2013, 1, 5, tzinfo=UTC)
+
+    assert str(searched_interval(start, end, closed_until=closed, length="day")) == expected

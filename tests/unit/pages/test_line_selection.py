@@ -1,0 +1,88 @@
+"""Search, filter and sorting of the streams page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.pages.line_selection import HEALTHS, SORT_KEYS, LineCounts, LineSelection
+from sluice.pages.shown_health import ShownTone
+from sluice.pages.stream_lines import StreamLine
+from sluice.supervision.stream_health import StreamState
+
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def a_line(stream: str, tone: ShownTone = ShownTone.GOOD, *, lag: int | None = None, owner: str = "shop") -> StreamLine:
+    """A line of a page."""
+    return StreamLine(
+        stream=stream,
+        state=StreamState.LATE if tone is ShownTone.ODD else StreamState.RUNNING,
+        tone=tone,
+        is_healthy=tone in (ShownTone.GOOD, ShownTone.CALM),
+        explanation="killed by SIGKILL" if tone is ShownTone.BAD else "",
+        mode="continuous",
+        now=NOON,
+        owner=owner,
+        tags=("silver",),
+        lag_rows=lag,
+        behind=None if lag is None else timedelta(seconds=lag),
+    )
+
+
+LINES = (
+    a_line("carts", lag=5),
+    a_line("orders", ShownTone.BAD, lag=None),
+    a_line("clicks", ShownTone.ODD, lag=900, owner="web"),
+    a_line("archive", ShownTone.CALM),
+)
+
+
+def shown(**query: str) -> list[str]:
+    """The names of the lines that an address shows."""
+    return [line.stream for line in LineSelection.of(query).select(LINES)]
+
+
+def test_the_worst_come_first_and_then_the_alphabet() -> None:
+    assert shown() == ["orders", "clicks", "archive", "carts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("web", ["clicks"]),
+        ("SIGKILL", ["orders"]),
+        ("silver shop", ["orders", "archive", "carts"]),
+        ("late", ["clicks"]),
+        ("nothing like it", []),
+    ],
+)
+def test_all_words_are_looked_for_in_names_owners_tags_and_reasons(words: str, expected: list[str]) -> None:
+    assert shown(q=words) == expected
+
+
+def test_a_filter_shows_one_kind() -> None:
+    assert {show: shown(show=show, sort="stream") for show in HEALTHS} == {
+        "all": ["archive", "carts", "clicks", "orders"],
+        "unhealthy": ["clicks", "orders"],
+        "running": ["carts"],
+        "quiet": ["archive"],
+    }
+
+
+def test_lines_are_sorted_by_any_column_in_both_directions() -> None:
+    assert shown(sort="lag", desc="1") == ["clicks", "carts", "archive", "orders"]
+    for key in SORT_KEYS:
+        assert sorted(shown(sort=key)) == sorted(shown(sort=key, desc="1")) == ["archive", "carts", "clicks", "orders"]
+
+
+def test_an_address_with_unknown_words_shows_the_default() -> None:
+    assert LineSelection.of({"sort": "__class__", "show": "<script>", "desc": "x"}) == LineSelection()
+    assert len(LineSelection.of({"q": "x" * 10_000}).words) == 200
+
+
+def test_counts_add_up() -> None:
+    counts = LineCounts.of(LINES)
+
+    assert (counts.bad, counts.odd, counts.running, counts.quiet, counts.total) == (1, 1, 1, 1, 4)

@@ -1,0 +1,58 @@
+"""What proves that a request to act came from a page of ours."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin
+
+HOST = {"host": "airflow.example:8080"}
+PLAN = ShownPlan(user="ann", stream="clicks", verb="reset", leaves=3)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_ours"),
+    [
+        ({}, False),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"origin": "http://airflow.example:8080"}, True),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": ""}, False),
+        ({"origin": "http://airflow.example:8080.evil.example"}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "https://evil.example"}, False),
+        ({"sec-fetch-site": "cross-site", "origin": "http://airflow.example:8080"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://airflow.example:8080"}, False),
+        ({"origin": "https://airflow.company.example", "x-forwarded-host": "airflow.company.example"}, True),
+    ],
+    ids=str,
+)
+def test_only_our_own_origin_may_act(headers: dict[str, str], is_ours: bool) -> None:
+    assert is_of_own_origin(HOST | headers) is is_ours
+
+
+def test_a_token_is_good_for_its_person_stream_and_verb() -> None:
+    tokens = PlanTokens("secret")
+    token = tokens.token_of(PLAN)
+
+    assert tokens.plan_of(token, user="ann", stream="clicks", verb="reset") == PLAN
+    assert tokens.plan_of(token, user="bob", stream="clicks", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", stream="orders", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", stream="clicks", verb="stop") is None
+    assert PlanTokens("another secret").plan_of(token, user="ann", stream="clicks", verb="reset") is None
+    assert tokens.plan_of(f"x{token}", user="ann", stream="clicks", verb="reset") is None
+    assert tokens.plan_of("", user="ann", stream="clicks", verb="reset") is None
+
+
+def test_a_token_is_good_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = PlanTokens("secret")
+    token = tokens.token_of(PLAN)
+    later = time.time() + PLAN_SECONDS + 2
+    monkeypatch.setattr(time, "time", lambda: later)
+
+    assert tokens.plan_of(token, user="ann", stream="clicks", verb="reset") is None

@@ -1,0 +1,64 @@
+"""What a page shows of a stream's health: its own look, and the reconciler's where a page cannot see."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.pages.shown_health import ShownTone, tone_of, with_trouble
+from sluice.supervision.stream_health import StreamHealth, StreamState
+
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def seen(state: StreamState, *, is_healthy: bool = True) -> StreamHealth:
+    """What the page sees itself."""
+    return StreamHealth(state=state, is_healthy=is_healthy, explanation="as the page sees it")
+
+
+def found(reason: str) -> StreamTrouble:
+    """What the reconciler found a moment ago."""
+    since = NOON - timedelta(minutes=9)
+    return StreamTrouble(stream="clicks", reason=reason, explanation="as it was found", since=since, observed_at=NOON)
+
+
+@pytest.mark.parametrize(
+    ("own", "trouble", "shown"),
+    [
+        (seen(StreamState.RUNNING), found("late"), StreamState.LATE),
+        (seen(StreamState.IDLE), found("stalled"), StreamState.STALLED),
+        (seen(StreamState.RUNNING), found("sources unobserved"), StreamState.SOURCES_UNOBSERVED),
+        (seen(StreamState.STARTING), found("queued"), StreamState.QUEUED),
+        (seen(StreamState.UNKNOWN, is_healthy=False), found("stalled"), StreamState.STALLED),
+        (seen(StreamState.SILENT, is_healthy=False), found("driver gone"), StreamState.DRIVER_GONE),
+        (seen(StreamState.RUNNING), found("given up"), StreamState.RUNNING),
+        (seen(StreamState.RUNNING), found("silent"), StreamState.RUNNING),
+        (seen(StreamState.STOPPED), found("late"), StreamState.STOPPED),
+        (seen(StreamState.GIVEN_UP, is_healthy=False), found("late"), StreamState.GIVEN_UP),
+        (seen(StreamState.UNKNOWN, is_healthy=False), found("a word of a newer program"), StreamState.UNKNOWN),
+    ],
+)
+def test_the_newer_look_counts_where_it_can_see(own: StreamHealth, trouble: StreamTrouble, shown: StreamState) -> None:
+    health = with_trouble(own, trouble)
+
+    assert health.state is shown
+    assert (health.explanation == "as it was found") == (health != own)
+    assert health.is_healthy == (health == own and own.is_healthy)
+
+
+def test_a_stop_that_the_reconciler_doubts_is_unhealthy() -> None:
+    health = with_trouble(seen(StreamState.STOPPED), found("stopped"))
+
+    assert (health.state, health.is_healthy, health.explanation) == (StreamState.STOPPED, False, "as it was found")
+
+
+def test_without_a_trouble_the_look_of_the_page_stays() -> None:
+    assert with_trouble(seen(StreamState.RUNNING), None) == seen(StreamState.RUNNING)
+
+
+@pytest.mark.parametrize("state", StreamState)
+def test_every_state_has_a_tone_and_an_unhealthy_one_is_never_calm(state: StreamState) -> None:
+    assert tone_of(seen(state, is_healthy=False)) in (ShownTone.BAD, ShownTone.ODD)
+    assert tone_of(seen(state)) in (ShownTone.GOOD, ShownTone.CALM)
