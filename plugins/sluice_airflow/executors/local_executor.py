@@ -1,9 +1,9 @@
 """Airflow's LocalExecutor, and what it leaves out: a task whose worker died before the task had begun.
 
 A worker takes a task off the executor's queue, and Airflow calls the task queued until its own process has reported. A
-worker that is killed in between takes the task with it, which stays queued and holds a slot of the executor until the
-scheduler is restarted. Airflow asks executors to give up what was queued for longer than `[scheduler]
-task_queued_timeout`, and then queues it once more; LocalExecutor answers that it cannot.
+worker that is killed in between takes the task with it, which stays queued until the scheduler is restarted. Airflow
+asks executors to give up what was queued for longer than `[scheduler] task_queued_timeout`, and then queues it once
+more; LocalExecutor answers that it cannot.
 
 See decision 0030.
 """
@@ -51,11 +51,13 @@ class RevokingLocalExecutor(LocalExecutor):
         if self._may_wait(ti) or not self._may_be_lost(ti):
             raise NotImplementedError
         self.log.warning("The worker of %s died before the task began: it is queued once more", ti)
-        self.running.discard(ti.key)
 
     def _may_wait(self, ti: TaskInstance) -> bool:
-        """Whether a task may not have reached a worker: handed over it counts as running, and waits in the queue."""
-        return ti.key not in self.running or not self.activity_queue.empty()
+        """Whether a task may not have reached a worker: it waits in the executor, or in the queue of the workers.
+
+        `running` does not show it: Airflow 3.3's LocalExecutor adds no task to it.
+        """
+        return ti.key in self.queued_tasks or not self.activity_queue.empty()
 
     def _may_be_lost(self, ti: TaskInstance) -> bool:
         """Whether a worker has died since a task was queued."""
