@@ -1,11 +1,11 @@
 """Every trouble of a stream is red within two minutes, in Airflow and on the command line, with the right words.
 
-    .venv/bin/python -m tests.faults.visible_troubles [--json]
+    .venv/bin/python -m tests.faults.visible_troubles [--json] [--only NAME …]
 
 One Airflow on a PostgreSQL and a Kafka of its own; its drivers are fake, everything around them is real. The troubles
 are made one after the other and awaited together. Then the ledger is read-only for a minute, and a second Airflow with
-an empty metadata database runs on the same ledger: nothing stops. Prints a row for each; ends with 1 when one was not
-seen in time, or something stopped.
+an empty metadata database runs on the same ledger: nothing stops. Prints a row for each with the words that were seen;
+ends with 1 when one was not seen in time, or something stopped. `--only` chooses among them by name.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,15 +34,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 )
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from tests.fakes.driver import Behaviour, tell_drivers
-from tests.fixtures.airflow import Components, RunningAirflow, running_airflow
-from tests.fixtures.ledger import administer, running_postgres
+from tests.faults.undisturbed_stream import HEALTHY, RECONCILER, ledger_is_read_only, second_airflow
+from tests.fixtures.airflow import RunningAirflow, running_airflow
+from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import write_table
 from tests.fixtures.secured_kafka import inner_servers, secured_kafka
 from tests.fixtures.supervised_streams import TASK, started
 
-from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection, project_root
 from sluice.stack.tools import find_tools
@@ -51,7 +51,9 @@ LIMIT_SECONDS = 120.0
 PASS_SECONDS = 15.0
 """What the reconciler's task may take on top, on a machine that has other things to do."""
 
-RECONCILER = "stream_reconciler"
+_END_OF_MESSAGE = re.compile("['\"], 'level'")
+"""What follows the message in an entry of a log, as Airflow returns it."""
+
 CONNECTION = "flights_kafka"
 
 
@@ -62,6 +64,7 @@ class Trouble:
     state: of the stream, as the reconciler and the command line name it. words: some of its sentence.
     in_own_dag: whether its own DAG is red instead of the reconciler's.
     airflow_seconds, status_seconds: how long it took; unset: not in time.
+    airflow_words, status_words: the sentences that were seen.
     """
 
     stream: str
@@ -72,6 +75,8 @@ class Trouble:
     began_at: float = 0.0
     airflow_seconds: float | None = None
     status_seconds: float | None = None
+    airflow_words: str = ""
+    status_words: str = ""
 
     @property
     def is_seen(self) -> bool:
@@ -185,8 +190,10 @@ TROUBLES = (
     Trouble(stream="forbidden", state="sources unobserved", words="may not see it", make=loses_its_permission),
     Trouble(stream="wedged", state="stalled", words="has recorded no batch since", make=is_wedged),
 )
-HEALTHY = "healthy"
-"""A stream that nothing befalls."""
+READ_ONLY, SECOND_AIRFLOW = "read_only", "second_airflow"
+"""What must stop nothing: the ledger is read-only for a minute; another Airflow runs on the same ledger."""
+
+ALL = (*(trouble.stream for trouble in TROUBLES), READ_ONLY, SECOND_AIRFLOW)
 
 
 def watch(stage: Stage, troubles: Sequence[Trouble]) -> None:
@@ -196,112 +203,59 @@ def watch(stage: Stage, troubles: Sequence[Trouble]) -> None:
         stage.read_logs()
         exit_code, rows = stage.status()
         for trouble in troubles:
-            if trouble.airflow_seconds is None and (at := _seen_in_airflow(stage, trouble)) is not None:
+            if trouble.airflow_seconds is None and (seen := _seen_in_airflow(stage, trouble)) is not None:
+                at, trouble.airflow_words = seen
                 trouble.airflow_seconds = at - trouble.began_at
             row = rows.get(trouble.stream, {"state": "", "explanation": ""})
             is_right = exit_code == 1 and row["state"] == trouble.state and trouble.words in row["explanation"]
             if trouble.status_seconds is None and is_right:
                 trouble.status_seconds = time.monotonic() - trouble.began_at
+                trouble.status_words = row["explanation"]
         time.sleep(1)  # the status commands take most of the time
 
 
-def _seen_in_airflow(stage: Stage, trouble: Trouble) -> float | None:
-    """When the words were seen in a red task of Airflow; none before."""
+def _seen_in_airflow(stage: Stage, trouble: Trouble) -> tuple[float, str] | None:
+    """When the words were seen in a red task of Airflow, and the line that has them; none before."""
     if trouble.in_own_dag:
         run = stage.airflow.runs(trouble.stream)[-1]
-        is_red = run["state"] == "failed" and trouble.words in stage.airflow.log(
-            trouble.stream, TASK, run["dag_run_id"], attempt=1
-        )
-        return time.monotonic() if is_red else None
+        if run["state"] != "failed":
+            return None
+        log = stage.airflow.log(trouble.stream, TASK, run["dag_run_id"], attempt=1)
+        return _line_of(log, trouble.words, at=time.monotonic())
     sentence = f"stream={trouble.stream} state={trouble.state} "
-    found = [at for at, log in stage.logs.values() if sentence in log and trouble.words in log]
-    return min((at for at in found if at >= trouble.began_at), default=None)
+    since = [(at, log) for at, log in stage.logs.values() if at >= trouble.began_at and sentence in log]
+    found = [line for at, log in since if (line := _line_of(log, sentence, trouble.words, at=at)) is not None]
+    return min(found, default=None)
 
 
-def ledger_is_read_only(stage: Stage, *, seconds: float) -> str:
-    """Let the ledger refuse writes for a while, as while it fails over. Returns what stopped; empty: nothing."""
-    run = newest_run(stage.airflow.ledger, HEALTHY)
-    url = stage.airflow.ledger.engine.url
-    administrator = url.set(database="postgres")
-    for statement in (
-        f"ALTER DATABASE {url.database} SET default_transaction_read_only = on",
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{url.database}'",  # noqa: S608  # ours
-    ):
-        administer(administrator, statement)
-    time.sleep(seconds)  # the outage itself is what is tested
-    for statement in (
-        f"ALTER DATABASE {url.database} RESET default_transaction_read_only",
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{url.database}'",  # noqa: S608  # ours
-    ):
-        administer(administrator, statement)
-    return _what_stopped(stage, run, seconds=30)
+def _line_of(log: str, *words: str, at: float) -> tuple[float, str] | None:
+    """The first line of a log that has all these words, with the time at which the log was read."""
+    lines = (line for line in log.splitlines() if all(word in line for word in words))
+    return next(((at, _END_OF_MESSAGE.split(line[line.index(words[0]) :])[0]) for line in lines), None)
 
 
-def second_airflow(stage: Stage, postgres_url: URL, folder: Path) -> str:
-    """Let a second Airflow with an empty metadata database run on the same ledger. Returns what it changed."""
-    run = newest_run(stage.airflow.ledger, HEALTHY)
-    desired = find_desired_state(stage.airflow.ledger, HEALTHY)
-    name = f"second_{secrets.token_hex(4)}"
-    administer(postgres_url, f"CREATE DATABASE {name}")
-    environment = {**stage.airflow.environment, "AIRFLOW_HOME": str(folder)}
-    for setting in ("SQL_ALCHEMY_CONN", "SQL_ALCHEMY_CONN_ASYNC"):
-        url = make_url(environment[f"AIRFLOW__DATABASE__{setting}"]).set(database=name)
-        environment[f"AIRFLOW__DATABASE__{setting}"] = url.render_as_string(hide_password=False)
-    port = "18793"
-    environment |= {
-        "AIRFLOW__API__PORT": port,
-        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
-    }
-    subprocess.run(  # ours
-        [sys.executable, "-m", "airflow", "db", "migrate"], env=environment, check=True, capture_output=True
-    )
-    second = Components(folder, environment)
-    refused = "belongs to another Airflow"
-    try:
-        for component in ("api-server", "scheduler", "dag-processor"):
-            second.start(component)
-        logs = folder / "logs" / f"dag_id={RECONCILER}"
-        stage.airflow.wait(
-            lambda: any(refused in log.read_text() for log in logs.glob("*/*/*.log")),
-            within_seconds=300,
-            what=lambda: f"no log in {logs} has {refused!r}",
-        )
-    finally:
-        second.end()
-    if find_desired_state(stage.airflow.ledger, HEALTHY) != desired:
-        return "the desired state has changed"
-    return _what_stopped(stage, run, seconds=5)
-
-
-def _what_stopped(stage: Stage, run: object, *, seconds: float) -> str:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(0.5)  # nothing may happen in this time
-        try:
-            newest = newest_run(stage.airflow.ledger, HEALTHY)
-        except Exception as error:  # noqa: BLE001  # the connections were ended under it
-            Console(stderr=True).print(f"the ledger was away for a moment: {error}")
-            continue
-        if newest is None or not newest.is_live or newest.run_id != getattr(run, "run_id", ""):
-            return f"{HEALTHY} has stopped: {newest}"
-    return ""
-
-
-def perform(stage: Stage, postgres_url: URL, folder: Path) -> tuple[Sequence[Trouble], dict[str, str]]:
-    """Make all troubles and watch them, then what must change nothing."""
-    for stream in (HEALTHY, *(trouble.stream for trouble in TROUBLES)):
+def perform(stage: Stage, postgres_url: URL, folder: Path, *, only: Collection[str]) -> dict[str, str]:
+    """Make the chosen troubles and watch them, then what must change nothing. Returns what that changed."""
+    troubles = chosen(only)
+    for stream in (HEALTHY, *(trouble.stream for trouble in troubles)):
         started(stage.airflow, stream)
-    for trouble in TROUBLES:
+    for trouble in troubles:
         trouble.began_at = time.monotonic()
         trouble.make(stage, trouble.stream)
-    watch(stage, TROUBLES)
-    changed = {"ledger read-only for 60 s": ledger_is_read_only(stage, seconds=60)}
-    second = folder / "second"
-    second.mkdir()
-    changed["second Airflow"] = second_airflow(stage, postgres_url, second)
-    return TROUBLES, changed
+    watch(stage, troubles)
+    changed = {}
+    if READ_ONLY in only:
+        changed[READ_ONLY] = ledger_is_read_only(stage.airflow, seconds=60)
+    if SECOND_AIRFLOW in only:
+        second = folder / "second"
+        second.mkdir()
+        changed[SECOND_AIRFLOW] = second_airflow(stage.airflow, postgres_url, second)
+    return changed
+
+
+def chosen(only: Collection[str]) -> tuple[Trouble, ...]:
+    """The troubles of these names."""
+    return tuple(trouble for trouble in TROUBLES if trouble.stream in only)
 
 
 def _connection_settings(kafka: KafkaConnection) -> dict[str, str]:
@@ -327,14 +281,19 @@ def show(troubles: Sequence[Trouble], changed: dict[str, str]) -> None:
         table.add_row(one.stream, one.state, *seconds, "right" if one.is_seen else "WRONG")
     for what, stopped in changed.items():
         table.add_row(what, "nothing stops", "", "", stopped or "right")
-    Console(width=140).print(table)
+    console = Console(width=140)
+    console.print(table)
+    for one in troubles:
+        console.print(f"{one.stream}\n  Airflow: {one.airflow_words}\n  status:  {one.status_words}", markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the drill and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--only", nargs="+", choices=ALL, default=ALL, metavar="NAME", help=", ".join(ALL))
     options = parser.parse_args(arguments)
+    troubles = chosen(options.only)
     tools = find_tools(project_root())
     with tempfile.TemporaryDirectory(prefix="sluice-drill-") as name:
         folder = Path(name)
@@ -359,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 folder / "orchestration", server.url, pipelines=pipelines, settings=_connection_settings(kafka)
             ) as airflow:
                 stage = Stage(airflow=airflow, admin=admin, producer=producer)
-                troubles, changed = perform(stage, server.url, folder)
+                changed = perform(stage, server.url, folder, only=options.only)
     if options.json:
         rows = [{**asdict(one), "make": one.make.__name__} for one in troubles]
         print(json.dumps({"troubles": rows, "changed": changed}, indent=1))  # noqa: T201  # the answer of the program

@@ -6,7 +6,10 @@ that asks gets the ledger, every other one is refused, and only a person gives i
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from sqlalchemy import ARRAY, Text, any_, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import SettingsError
@@ -103,6 +106,33 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
     return None if row is None else DagPause(**row._mapping)
+
+
+def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagPause]:
+    """What `find_dag_pause` finds of each of these streams, by its name.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    query = select(*DagPauseSeen.__table__.columns).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
+    with ledger.transaction() as connection:
+        return {row.stream: DagPause(**row._mapping) for row in connection.execute(query)}
+
+
+def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
+    """Record whether the DAGs of several streams are paused, each as of the time at which it was observed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    if not seen:
+        return
+    recorded = insert(DagPauseSeen).values([asdict(one) for one in seen])
+    change = {name: recorded.excluded[name] for name in ("airflow", "is_paused", "observed_at")}
+    with ledger.transaction() as connection:
+        connection.execute(recorded.on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_=change))
 
 
 def record_dag_pause(ledger: Ledger, stream: str, *, airflow: str, is_paused: bool) -> None:

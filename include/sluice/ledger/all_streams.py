@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
+from sluice.ledger.batches import SHORT_BATCH_COLUMNS, batch_of
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_states
 from sluice.ledger.models import Batch, Generation, Lease, Run, SourceSample, Trouble
@@ -21,7 +22,7 @@ from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lease import LeaseObservation
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.records.stream_trouble import StreamTrouble
 from sluice.ledger.runs import run_of
 from sluice.ledger.stream_selects import (
@@ -33,12 +34,6 @@ from sluice.ledger.stream_selects import (
     select_newest,
     select_rates,
 )
-
-_KEY_FIELDS = ("stream", "generation", "batch")
-_NOT_READ = frozenset({"start_offsets", "end_offsets", "snapshot_ids", "durations_ms", "passed_over"})
-"""Columns of batches as long as a topic has partitions."""
-
-_BATCH_COLUMNS = tuple(column for column in Batch.__table__.columns if column.name not in _NOT_READ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +91,7 @@ def find_streams(ledger: Ledger, names: Sequence[str], *, runs_for_failures: int
         found = _Found(connection, tuple(names))
         runs = found.runs(runs_for_failures)
         desired = found.by_name(select_desired_states(names))
-        batches = found.newest(Batch, _BATCH_COLUMNS, Batch.generation.desc(), Batch.batch.desc())
+        batches = found.newest(Batch, SHORT_BATCH_COLUMNS, Batch.generation.desc(), Batch.batch.desc())
         leases = found.by_name(select(*Lease.__table__.columns).where(found.is_asked(Lease.stream)))
         generations = found.newest(
             Generation, (Generation.stream, Generation.generation, Generation.fingerprint), Generation.generation.desc()
@@ -127,21 +122,6 @@ def find_streams(ledger: Ledger, names: Sequence[str], *, runs_for_failures: int
             for name in names
         },
     )
-
-
-def find_newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
-    """The newest run of every stream that ever ran, by the stream's name.
-
-    `sluice.ledger.runs.newest_runs` reads all runs; here each is looked up. A stream that ran has a lease for ever.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
-    ran = select(Lease.stream).subquery("asked")
-    query = select_newest(ran, Run, tuple(Run.__table__.columns), (Run.number.desc(),), limit=1)
-    with ledger.transaction() as connection:
-        return tuple(run_of(row) for row in connection.execute(query.order_by("stream")))
 
 
 def lag_history(
@@ -218,7 +198,7 @@ def _known(
     return KnownStream(
         desired=desired,
         runs=runs,
-        newest_batch=None if batch is None else _batch_of(batch),
+        newest_batch=None if batch is None else batch_of(batch),
         lease=None if lease is None else LeaseObservation(**lease._mapping),
         generation=None if generation is None else generation.generation,
         fingerprint={} if generation is None else generation.fingerprint or {},
@@ -241,9 +221,3 @@ def _behind(arrival: Row[Any], now: datetime) -> timedelta | None:
         return None
     behind: timedelta = now - arrival.arrived_at
     return max(behind, timedelta(0))
-
-
-def _batch_of(row: Row[Any]) -> BatchObservation:
-    values = dict(row._mapping)
-    key = PublicationKey(**{name: values.pop(name) for name in _KEY_FIELDS})
-    return BatchObservation(key=key, **values)

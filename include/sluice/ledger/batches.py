@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, and_, func, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger, values_of
 from sluice.ledger.models import Batch, BatchTotals
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.stream_selects import asked_for
 from sluice.ledger.undeclared_fields import add_undeclared_fields
 
 _SUMS = ("batches", "input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _KEY_FIELDS = ("stream", "generation", "batch")
-_COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
+BATCH_COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
 """Under the names of the attributes, which one column of the table does not have."""
+
+_LONG = frozenset({"start_offsets", "end_offsets", "snapshot_ids", "durations_ms", "skipped_input"})
+
+SHORT_BATCH_COLUMNS = tuple(column for column in BATCH_COLUMNS if column.name not in _LONG)
+"""Without those that are as long as a topic has partitions."""
 
 
 def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
@@ -51,8 +58,8 @@ def find_batch(ledger: Ledger, key: PublicationKey) -> BatchObservation | None:
     """
     same = (Batch.stream == key.stream, Batch.generation == key.generation, Batch.batch == key.batch)
     with ledger.transaction() as connection:
-        row = connection.execute(select(*_COLUMNS).where(*same)).one_or_none()
-    return None if row is None else _observation_of(row)
+        row = connection.execute(select(*BATCH_COLUMNS).where(*same)).one_or_none()
+    return None if row is None else batch_of(row)
 
 
 def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) -> BatchObservation | None:
@@ -85,34 +92,61 @@ def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObserv
     """The newest batches of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*_COLUMNS)
+            select(*BATCH_COLUMNS)
             .where(Batch.stream == stream)
             .order_by(Batch.generation.desc(), Batch.batch.desc())
             .limit(limit)
         ).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(batch_of(row) for row in rows)
 
 
 def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchObservation, ...]:
     """The batches of a stream that were recorded at `since` or later, newest first."""
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*_COLUMNS)
+            select(*BATCH_COLUMNS)
             .where(Batch.stream == stream, Batch.recorded_at >= since)
             .order_by(Batch.generation.desc(), Batch.batch.desc())
         ).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(batch_of(row) for row in rows)
 
 
-def totals(ledger: Ledger, stream: str) -> StreamTotals:
-    """The sums over all batches of a stream and all generations, including batches that were removed.
+def rows_read_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> Mapping[str, int]:
+    """How many rows the batches of each of these streams read that were recorded at `since` or later.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
+    asked = asked_for(streams)
+    is_recent = and_(Batch.stream == asked.c.stream, Batch.recorded_at >= since)
+    read = select(func.coalesce(func.sum(Batch.input_rows), 0).label("rows")).where(is_recent).lateral("read")
     with ledger.transaction() as connection:
-        rows = connection.execute(select(*BatchTotals.__table__.columns).where(BatchTotals.stream == stream)).all()
+        rows = connection.execute(select(asked.c.stream, read.c.rows).select_from(asked.join(read, true()))).all()
+    return {row.stream: int(row.rows) for row in rows}
+
+
+def totals(ledger: Ledger, stream: str) -> StreamTotals:
+    """The sums over all batches of a stream; see `all_totals`."""
+    return all_totals(ledger, [stream])[stream]
+
+
+def all_totals(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, StreamTotals]:
+    """The sums over all batches of each of these streams and all generations, including batches that were removed.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    found: dict[str, list[Row[Any]]] = {stream: [] for stream in streams}
+    with ledger.transaction() as connection:
+        is_asked = BatchTotals.stream.in_(list(streams))
+        for row in connection.execute(select(*BatchTotals.__table__.columns).where(is_asked)):
+            found[row.stream].append(row)
+    return {stream: _sum_of(stream, rows) for stream, rows in found.items()}
+
+
+def _sum_of(stream: str, rows: Sequence[Row[Any]]) -> StreamTotals:
     sums: Counter[str] = Counter(dict.fromkeys(_SUMS, 0))
     published_rows: Counter[str] = Counter()
     for row in rows:
@@ -124,12 +158,13 @@ def totals(ledger: Ledger, stream: str) -> StreamTotals:
 def _rejections(ledger: Ledger, stream: str, generation: int) -> tuple[BatchObservation, ...]:
     with ledger.transaction() as connection:
         rows = connection.execute(
-            select(*_COLUMNS).where(Batch.stream == stream, Batch.generation == generation, Batch.is_rejected)
+            select(*BATCH_COLUMNS).where(Batch.stream == stream, Batch.generation == generation, Batch.is_rejected)
         ).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(batch_of(row) for row in rows)
 
 
-def _observation_of(row: Row[Any]) -> BatchObservation:
+def batch_of(row: Row[Any]) -> BatchObservation:
+    """The batch that a row of `BATCH_COLUMNS`, or of some of them, holds."""
     values = dict(row._mapping)
     key = PublicationKey(**{field: values.pop(field) for field in _KEY_FIELDS})
     return BatchObservation(key=key, **values)

@@ -6,7 +6,7 @@ task). A suspended stream is to stop, whatever was requested; when it is resumed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -173,6 +173,18 @@ def find_desired_state(ledger: Ledger, stream: str) -> DesiredStateObservation:
     """
     with ledger.transaction() as connection:
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
+
+
+def find_desired_states(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DesiredStateObservation]:
+    """What was last requested of each of these streams, by its name.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        found = {row.stream: row for row in connection.execute(select_desired_states(streams))}
+    return {stream: desired_state_of(stream, found.get(stream)) for stream in streams}
 
 
 def select_desired_state(stream: str) -> Select[Any]:

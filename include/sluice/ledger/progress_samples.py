@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, and_, cast, delete, extract, func, insert, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    cast,
+    delete,
+    extract,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+)
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Batch, BatchTotals, SourceSample
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.stream_selects import asked_for
 
 KEPT_FOR = timedelta(days=1)
 """How long samples are kept: longer than any sensible limit of a lag, and 1,440 small rows for each stream."""
@@ -21,67 +38,74 @@ EACH_FOR = timedelta(hours=1)
 
 
 def record_progress_sample(
-    ledger: Ledger, stream: str, lag: LagObservation, *, generation: int, newest_batch: BatchObservation | None
+    ledger: Ledger,
+    stream: str,
+    lag: LagObservation,
+    *,
+    generation: int,
+    newest_batch: BatchObservation | None,
+    samples: Sequence[ProgressSample],
 ) -> ProgressSample:
     """Record how far a stream is behind its sources, at the database's time, and remove samples older than a day.
+
+    It is one statement: each pass of the reconciler sends it for every stream.
 
     Parameters
     ----------
     lag: the rows that no batch has read.
     generation: that of the run that reads.
     newest_batch: its newest recorded batch, up to whose end offsets the sources were read; none before its first.
+    samples: those that are kept, newest first.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    with ledger.transaction() as connection:
-        connection.execute(
-            delete(SourceSample).where(SourceSample.stream == stream, SourceSample.observed_at < func.now() - KEPT_FOR)
+    is_old = and_(SourceSample.stream == stream, SourceSample.observed_at < func.now() - KEPT_FOR)
+    recorded = (
+        insert(SourceSample)
+        .values(
+            stream=stream,
+            generation=generation,
+            batch=None if newest_batch is None else newest_batch.key.batch,
+            read_rows=_rows_read(stream, generation, newest_batch, samples),
+            unread_rows=lag.rows,
+            undone=lag.undone,
+            problem=lag.problem,
+            is_failure=lag.is_failure,
+            is_refused=lag.is_refused,
         )
-        row = connection.execute(
-            insert(SourceSample)
-            .values(
-                stream=stream,
-                generation=generation,
-                batch=None if newest_batch is None else newest_batch.key.batch,
-                read_rows=_rows_read(connection, stream, generation, newest_batch),
-                unread_rows=lag.rows,
-                undone=lag.undone,
-                problem=lag.problem,
-                is_failure=lag.is_failure,
-                is_refused=lag.is_refused,
-            )
-            .returning(*SourceSample.__table__.columns)
-        ).one()
-    return _sample_of(row)
+        .returning(*SourceSample.__table__.columns)
+        .add_cte(delete(SourceSample).where(is_old).cte("removed"))
+    )
+    with ledger.transaction() as connection:
+        return _sample_of(connection.execute(recorded).one())
 
 
-def _rows_read(connection: Connection, stream: str, generation: int, newest_batch: BatchObservation | None) -> int:
-    """What the batches of a generation have read together: the newest sample's sum, and the batches since.
+def _rows_read(
+    stream: str, generation: int, newest_batch: BatchObservation | None, samples: Sequence[ProgressSample]
+) -> int | ColumnElement[int]:
+    """What the batches of a generation have read together: an earlier sample's sum, and the batches since.
 
     The first sample of a day takes the total of the generation instead, of which a million batches may be recorded; it
     is ahead by what was recorded since the newest batch was read, a moment ago.
     """
     if newest_batch is None:
         return 0
-    sample = connection.execute(
-        select(SourceSample.batch, SourceSample.read_rows)
-        .where(SourceSample.stream == stream, SourceSample.generation == generation, SourceSample.batch.is_not(None))
-        .order_by(SourceSample.observed_at.desc())
-        .limit(1)
-    ).one_or_none()
-    if sample is None:
+    known = next((one for one in samples if one.generation == generation and one.batch is not None), None)
+    if known is None or known.batch is None:
         total = select(BatchTotals.input_rows).where(BatchTotals.stream == stream, BatchTotals.generation == generation)
-        return int(connection.execute(total).scalar_one_or_none() or 0)
+        return func.coalesce(total.scalar_subquery(), 0)
+    if known.batch == newest_batch.key.batch:
+        return known.read_rows
     is_later = and_(
         Batch.stream == stream,
         Batch.generation == generation,
-        Batch.batch > sample.batch,
+        Batch.batch > known.batch,
         Batch.batch <= newest_batch.key.batch,
     )
     later = select(cast(func.coalesce(func.sum(Batch.input_rows), 0), BigInteger)).where(is_later)
-    return int(sample.read_rows) + int(connection.execute(later).scalar_one())
+    return later.scalar_subquery() + known.read_rows
 
 
 def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
@@ -92,18 +116,22 @@ def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        rows = connection.execute(
-            select(*SourceSample.__table__.columns)
-            .where(
-                SourceSample.stream == stream,
-                or_(
-                    SourceSample.observed_at > func.now() - EACH_FOR,
-                    extract("minute", SourceSample.observed_at) % 10 == 0,
-                ),
-            )
-            .order_by(SourceSample.observed_at.desc())
-        ).all()
+        rows = connection.execute(select_recent_samples(asked_for([stream]))).all()
     return tuple(_sample_of(row) for row in rows)
+
+
+def select_recent_samples(asked: FromClause) -> Select[Any]:
+    """The query for the samples of `recent_progress_samples`, for each of several streams."""
+    is_kept = or_(
+        SourceSample.observed_at > func.now() - EACH_FOR, extract("minute", SourceSample.observed_at) % 10 == 0
+    )
+    kept = (
+        select(*SourceSample.__table__.columns)
+        .where(SourceSample.stream == asked.c.stream, is_kept)
+        .order_by(SourceSample.observed_at.desc())
+        .lateral("kept")
+    )
+    return select(*kept.c).select_from(asked.join(kept, true()))
 
 
 def _sample_of(row: Row[Any]) -> ProgressSample:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.failure_reasons import next_step
-from sluice.ledger.all_streams import KnownStream, find_newest_runs, find_streams, lag_history
+from sluice.ledger.all_streams import KnownStream, find_streams, lag_history
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation
+from sluice.ledger.runs import newest_runs
 from sluice.pages.shown_health import ShownTone, judge_shown, tone_of
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.restart_policy import runs_to_read
@@ -109,7 +110,7 @@ def observe_streams(
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    newest = [run for run in find_newest_runs(ledger) if among is None or run.stream in among]
+    newest = [run for run in newest_runs(ledger) if among is None or run.stream in among]
     misfits = {misfit.stream: misfit for misfit in find_misfits(declarations, newest)}
     declared = {name: one for name, one in declarations.streams.items() if among is None or name in among}
     readable = may_read({*declared, *misfits})

@@ -13,17 +13,17 @@ from datetime import datetime
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.ledger.batches import newest_batch, recent_batches
-from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.progress_samples import record_progress_sample
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
+from sluice.ledger.runs import ask_to_end
+from sluice.ledger.stream_records import StreamRecords, read_streams
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import ProgressJudgement, judge_progress
-from sluice.supervision.stream_observation import StreamObservation
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +31,6 @@ BECAUSE_STALLED = "it is stalled"
 """Why a run was asked to end, as the ledger stores it; the next judgement finds by it that a restart was tried."""
 
 _BECAUSE_LATE = "it is late"
-_BATCHES = 20
-"""How many of the newest batches determine a stream's usual step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +41,14 @@ class WatchedProgress:
     is_new_trouble: bool
 
 
-def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> WatchedProgress | None:
+def watch_progress(
+    ledger: Ledger, heads: SourceHeads, wanted: LoadedStream, known: StreamRecords
+) -> WatchedProgress | None:
     """Observe the sources of a stream with a live run, judge its progress, and ask the run to end where that is due.
+
+    Parameters
+    ----------
+    known: its records, read a moment ago.
 
     Returns
     -------
@@ -54,21 +58,28 @@ def watch_progress(ledger: Ledger, heads: SourceHeads, wanted: LoadedStream) -> 
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    run = newest_run(ledger, wanted.name)
+    run = known.newest_run
     if run is None or not _is_watched(run):
         return None
+    # Read now: against an older one, what was read since would count as unread, and waiting as begun with the next one.
     newest = newest_batch(ledger, wanted.name, generation=run.generation)
     lag = heads.observe_lag(wanted.declaration, newest)
-    record_progress_sample(ledger, wanted.name, lag, generation=run.generation, newest_batch=newest)
-    known = _known_of(ledger, wanted, run)
-    judged = known.judge()
-    was_healthy = known.judge(samples_back=1).is_healthy
+    sample = record_progress_sample(
+        ledger, wanted.name, lag, generation=run.generation, newest_batch=newest, samples=known.samples
+    )
+    before, after = _evidence(wanted, run, known), _evidence(wanted, run, known, sample)
+    judged = after.judge(now=sample.observed_at)
     log = _log.info if judged.is_healthy else _log.warning
     log("stream=%s progress=%s %s", wanted.name, judged.state, judged.explanation)
     if judged.restarts:
         because = BECAUSE_STALLED if judged.state == "stalled" else _BECAUSE_LATE
         ask_to_end(ledger, run.run_id, because=because, event=_event(wanted.name, judged))
+    was_healthy = before.judge(now=_newest_look(before.samples) or sample.observed_at).is_healthy
     return WatchedProgress(judgement=judged, is_new_trouble=was_healthy and not judged.is_healthy)
+
+
+def _newest_look(samples: Sequence[ProgressSample]) -> datetime | None:
+    return samples[0].observed_at if samples else None
 
 
 def _event(stream: str, judged: ProgressJudgement) -> Event:
@@ -82,57 +93,47 @@ def _event(stream: str, judged: ProgressJudgement) -> Event:
     )
 
 
-def judge_run(ledger: Ledger, wanted: LoadedStream, run: RunObservation) -> ProgressJudgement:
-    """Judge by the samples in the ledger. Nothing is observed or changed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
-    return _known_of(ledger, wanted, run).judge()
+def judge_known(wanted: LoadedStream, known: StreamRecords) -> ProgressJudgement | None:
+    """Judge a stream by its records; none without a live run that is to go on. Nothing is observed or changed."""
+    run = known.newest_run
+    if run is None or not _is_watched(run):
+        return None
+    return _evidence(wanted, run, known).judge(now=known.observed_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What the ledger knows of the progress of a run, read once."""
+class _Evidence:
+    """What the progress of a run is judged by."""
 
     wanted: StreamDeclaration
     run: RunObservation
     previous_ended_because: str | None
     batches: Sequence[BatchObservation]
     samples: Sequence[ProgressSample]
-    now: datetime
 
-    def judge(self, *, samples_back: int = 0) -> ProgressJudgement:
-        """Judge as of the sample so many before the newest one."""
-        samples = self.samples[samples_back:]
+    def judge(self, *, now: datetime) -> ProgressJudgement:
+        """Judge the run as of a time."""
         return judge_progress(
             self.wanted,
             self.run,
             batches=self.batches,
-            samples=samples,
+            samples=self.samples,
             ended_for_stall=self.previous_ended_because == BECAUSE_STALLED,
             ended_for_lag=self.previous_ended_because == _BECAUSE_LATE,
-            now=samples[0].observed_at if samples_back and samples else self.now,
+            now=now,
         )
 
 
-def _known_of(ledger: Ledger, wanted: LoadedStream, run: RunObservation) -> _Known:
-    previous = [one for one in recent_runs(ledger, wanted.name, limit=2) if one.run_id != run.run_id]
-    return _Known(
+def _evidence(wanted: LoadedStream, run: RunObservation, known: StreamRecords, *newer: ProgressSample) -> _Evidence:
+    """The evidence of the records. newer: samples that were taken since."""
+    previous = next((one for one in known.runs if one.run_id != run.run_id), None)
+    return _Evidence(
         wanted=wanted.declaration,
         run=run,
-        previous_ended_because=previous[0].end_asked_because if previous else None,
-        batches=recent_batches(ledger, wanted.name, limit=_BATCHES),
-        samples=recent_progress_samples(ledger, wanted.name),
-        now=database_time(ledger),
+        previous_ended_because=None if previous is None else previous.end_asked_because,
+        batches=known.batches,
+        samples=(*newer, *known.samples),
     )
-
-
-def judge_seen(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> ProgressJudgement | None:
-    """Judge an observed stream by the samples in the ledger; none without a live run that is to go on."""
-    run = seen.newest_run
-    return judge_run(ledger, wanted, run) if run is not None and _is_watched(run) else None
 
 
 def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -> tuple[str, ...]:
@@ -142,16 +143,19 @@ def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    late = []
-    for name, stream in sorted(declarations.streams.items()):
-        allowed = stream.declaration.supervision.max_lag
-        writes = table in stream.declaration.tables_written
-        if not writes or allowed is None or allowed.action != "defer_maintenance":
-            continue
-        run = newest_run(ledger, name)
-        if run is not None and _is_watched(run) and judge_run(ledger, stream, run).defers_maintenance:
-            late.append(name)
-    return tuple(late)
+    deferring = {
+        name: stream
+        for name, stream in sorted(declarations.streams.items())
+        if table in stream.declaration.tables_written and _defers(stream.declaration)
+    }
+    known = read_streams(ledger, list(deferring)) if deferring else {}
+    judged = {name: judge_known(stream, known[name]) for name, stream in deferring.items()}
+    return tuple(name for name, one in judged.items() if one is not None and one.defers_maintenance)
+
+
+def _defers(wanted: StreamDeclaration) -> bool:
+    allowed = wanted.supervision.max_lag
+    return allowed is not None and allowed.action == "defer_maintenance"
 
 
 def _is_watched(run: RunObservation) -> bool:

@@ -2,6 +2,8 @@
 
     pauses of all streams ──► drivers, lag and health, a few streams at once ──► runs that fit no declaration
 
+What the ledger knows is read for all streams at once, so a healthy stream costs a pass one statement: its sample.
+
 One stream never keeps another one waiting: whatever its step raises is reported for that stream, a step that takes too
 long is left behind and reported, and each pass begins with another stream, so that no pass leaves out the same ones.
 """
@@ -9,22 +11,28 @@ long is left behind and reported, and each pass begins with another stream, so t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import Self
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.ledger.connection import connection_use
-from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.airflow_owner import find_dag_pauses, record_dag_pauses
+from sluice.ledger.connection import Ledger, connection_use, database_time
+from sluice.ledger.desired_states import find_desired_state, find_desired_states
+from sluice.ledger.records.dag_pause import DagObservation, DagPause
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import newest_runs
+from sluice.ledger.stream_records import StreamRecords, read_stream, read_streams
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alert import Alert
 from sluice.supervision.alert_decision import is_alert_due
-from sluice.supervision.progress_watch import judge_seen
-from sluice.supervision.reconciler import look_after, note_pause
+from sluice.supervision.progress_watch import judge_known
+from sluice.supervision.reconciler import follow_pause, look_after
 from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, with_its_dag
 from sluice.supervision.supervisor import Supervisor
 from sluice.supervision.undeclared_streams import MisfitRun, find_misfits, look_after_misfit
@@ -36,6 +44,9 @@ AT_ONCE = 4
 
 PASS_SECONDS = 50.0
 """How long a pass may take, so that the next minute's pass is not late."""
+
+FRESH_SECONDS = 20.0
+"""How old the records of a stream may be when its turn comes; those of a pass whose sources answer never are."""
 
 CONNECTIONS_SHARE = 0.8
 """Of the connections that the ledger's server allows; beyond it a person is alerted."""
@@ -70,14 +81,10 @@ def reconcile_all(
     deadline = Deadline.after(pass_seconds)
     misfits = find_misfits(declarations, newest_runs(supervisor.ledger))
     streams = _rotated(_continuous(declarations), number)
-    dags: dict[str, DagObservation | None] = {}
     problems: dict[str, Alert] = {}
-    for stream in streams:
-        try:
-            dags[stream.name] = _note_pause(supervisor, stream, observe_dag)
-        except Exception as error:  # noqa: BLE001  # whatever one stream raises keeps no other one waiting
-            problems[stream.name] = _problem(stream.name, error)
-    steps = {stream.name: partial(_reconcile, supervisor, stream, dags.get(stream.name)) for stream in streams}
+    dags = _note_pauses(supervisor, streams, observe_dag, problems)
+    known = _Records.read(supervisor.ledger, [stream.name for stream in streams])
+    steps = {stream.name: partial(_reconcile, supervisor, stream, known, dags.get(stream.name)) for stream in streams}
     steps |= {misfit.stream: partial(_look_after, supervisor, misfit) for misfit in misfits}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
     _clear_others(supervisor, steps)
@@ -99,22 +106,69 @@ def _rotated(streams: Sequence[LoadedStream], number: int) -> list[LoadedStream]
     return [*streams[first:], *streams[:first]]
 
 
-def _note_pause(supervisor: Supervisor, stream: LoadedStream, observe_dag: ObserveDag) -> DagObservation | None:
-    dag = observe_dag(stream.name)
-    if dag is not None and (change := note_pause(supervisor, stream, dag)):
-        _log.info("stream=%s %s", stream.name, change)
-    return dag
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of all streams, and when they were read."""
+
+    by_name: Mapping[str, StreamRecords]
+    read_at_seconds: float
+
+    @classmethod
+    def read(cls, ledger: Ledger, names: Sequence[str]) -> Self:
+        """Read them now."""
+        read_at_seconds = time.monotonic()
+        return cls(read_streams(ledger, names) if names else {}, read_at_seconds)
+
+    def of(self, ledger: Ledger, stream: str) -> StreamRecords:
+        """The records of a stream, read again when they are too old: its batches went on meanwhile."""
+        is_old = time.monotonic() - self.read_at_seconds > FRESH_SECONDS
+        return read_stream(ledger, stream) if is_old else self.by_name[stream]
 
 
-def _reconcile(supervisor: Supervisor, stream: LoadedStream, dag: DagObservation | None) -> Alert | None:
+def _note_pauses(
+    supervisor: Supervisor, streams: Sequence[LoadedStream], observe_dag: ObserveDag, problems: dict[str, Alert]
+) -> dict[str, DagObservation | None]:
+    """Follow what people did to the DAGs of streams. Returns the DAGs; what one stream raises goes to `problems`."""
+    ledger, names = supervisor.ledger, [stream.name for stream in streams]
+    pauses, desired = find_dag_pauses(ledger, names), find_desired_states(ledger, names)
+    read_at, read_at_seconds = database_time(ledger), time.monotonic()
+    dags: dict[str, DagObservation | None] = {}
+    seen: list[DagPause] = []
+    for stream in streams:
+        name, observed_at = stream.name, read_at + timedelta(seconds=time.monotonic() - read_at_seconds)
+        try:
+            dag = observe_dag(name)
+            if dag is not None:
+                change = follow_pause(supervisor, stream, dag, known=pauses.get(name), desired=desired[name])
+                if change:
+                    _log.info("stream=%s %s", name, change)
+                seen.append(
+                    DagPause(stream=name, airflow=dag.airflow, is_paused=dag.is_paused, observed_at=observed_at)
+                )
+            dags[name] = dag
+        except Exception as error:  # noqa: BLE001  # whatever one stream raises keeps no other one waiting
+            problems[name] = _problem(name, error)
+    # Recorded last: a change whose effect was lost in between is noticed again.
+    record_dag_pauses(ledger, seen)
+    return dags
+
+
+def _reconcile(
+    supervisor: Supervisor, stream: LoadedStream, records: _Records, dag: DagObservation | None
+) -> Alert | None:
     """Reconcile one stream, and record whether it is healthy."""
-    done = look_after(supervisor, stream, is_known=dag is not None)
+    known = records.of(supervisor.ledger, stream.name)
+    done = look_after(supervisor, stream, known, is_known=dag is not None)
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
     log("stream=%s acted=%s reason=%s %s", stream.name, done.acted, decision.reason, decision.explanation)
     progress = None if done.acted else done.progress
-    health = health_of_continuous(decision, progress or judge_seen(supervisor.ledger, stream, done.supervised.seen))
-    return _alert_of(supervisor, stream.name, with_its_dag(health, done.supervised.seen, dag), dag)
+    if progress is None:
+        progress = judge_known(stream, read_stream(supervisor.ledger, stream.name) if done.acted else known)
+    health = with_its_dag(health_of_continuous(decision, progress), done.supervised.seen, dag)
+    if health.is_healthy and known.trouble is None:
+        return None  # as nearly all streams in nearly all passes: there is nothing to record
+    return _alert_of(supervisor, stream.name, health, dag)
 
 
 def _look_after(supervisor: Supervisor, misfit: MisfitRun) -> Alert | None:

@@ -12,15 +12,16 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
 from sluice.ledger.desired_states import find_desired_state, resume, suspend
 from sluice.ledger.events import record_event
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.desired_state import SuspensionCause
+from sluice.ledger.records.dag_pause import DagObservation, DagPause
+from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.run import DesiredState
+from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_decision import ProgressJudgement
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_from, plan_supervision, supervise
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 _DUE_AT_ONCE = frozenset(
@@ -64,25 +65,30 @@ def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, dag: DagObservati
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
     change = "" if dag is None else note_pause(supervisor, wanted, dag)
-    done = look_after(supervisor, wanted, is_known=dag is not None)
+    known = read_stream(supervisor.ledger, wanted.name)
+    done = look_after(supervisor, wanted, known, is_known=dag is not None)
     return replace(done, changed=(change,) if change else ())
 
 
-def look_after(supervisor: Supervisor, wanted: LoadedStream, *, is_known: bool) -> Reconciliation:
+def look_after(supervisor: Supervisor, wanted: LoadedStream, known: StreamRecords, *, is_known: bool) -> Reconciliation:
     """Reconcile the driver of a stream, then watch its progress.
 
     Parameters
     ----------
+    known: its records, read a moment ago; what is due is decided again by newer ones.
     is_known: whether Airflow knows the DAG of the stream.
 
     Raises
     ------
     LedgerError, LaunchError: as `reconcile`.
     """
-    watched = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted)
+    ledger = supervisor.ledger
+    watched = None if supervisor.heads is None else watch_progress(ledger, supervisor.heads, wanted, known)
     judged = None if watched is None else watched.judgement
     alert = watched.judgement.explanation if watched is not None and watched.is_new_trouble else ""
-    planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
+    has_asked = judged is not None and judged.restarts
+    known = read_stream(ledger, wanted.name) if has_asked else known
+    planned = plan_from(known, wanted, ledger=ledger, launcher=supervisor.launcher)
     is_due = _is_due(planned, is_known=is_known)
     supervised = supervise(supervisor, wanted) if is_due else planned
     return Reconciliation(stream=wanted.name, supervised=supervised, acted=is_due, alert=alert, progress=judged)
@@ -99,9 +105,24 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     ------
     LedgerError: when the ledger cannot be reached.
     """
+    ledger, stream = supervisor.ledger, wanted.name
+    known, desired = find_dag_pause(ledger, stream), find_desired_state(ledger, stream)
+    effect = follow_pause(supervisor, wanted, dag, known=known, desired=desired)
+    # Recorded last: a change whose effect was lost in between is noticed again.
+    record_dag_pause(ledger, stream, airflow=dag.airflow, is_paused=dag.is_paused)
+    return effect
+
+
+def follow_pause(
+    supervisor: Supervisor,
+    wanted: LoadedStream,
+    dag: DagObservation,
+    *,
+    known: DagPause | None,
+    desired: DesiredStateObservation,
+) -> str:
+    """Suspend or resume a stream as `note_pause` does; the caller has read what is known, and records what it saw."""
     ledger = supervisor.ledger
-    known = find_dag_pause(ledger, wanted.name)
-    desired = find_desired_state(ledger, wanted.name)
     effect = decide_about_pause(
         dag,
         known=known,
@@ -109,7 +130,6 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
         is_given_up=dag.is_paused and is_news(dag, known) and _is_given_up(supervisor, wanted),
         started_at=desired.requested_at if desired.desired_state is DesiredState.RUNNING else None,
     )
-    # Recorded last: a change whose effect was lost in between is noticed again.
     if effect is PauseEffect.SUSPEND:
         event = _pause_event(supervisor, wanted.name, EventAction.SUSPEND, "dag_paused", _EFFECTS[effect])
         suspend(ledger, wanted.name, SuspensionCause.PAUSED, event=event)
@@ -119,7 +139,6 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     elif effect is PauseEffect.IGNORE:
         text = _EFFECTS[effect]
         record_event(ledger, _pause_event(supervisor, wanted.name, EventAction.IGNORE_PAUSE, "started_since", text))
-    record_dag_pause(ledger, wanted.name, airflow=dag.airflow, is_paused=dag.is_paused)
     return _EFFECTS[effect]
 
 

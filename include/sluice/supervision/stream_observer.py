@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher
-from sluice.ledger.batches import newest_batch
-from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.generations import find_generation
-from sluice.ledger.leases import find_lease
+from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunObservation
-from sluice.ledger.runs import newest_run
+from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.stream_observation import StreamObservation
 
@@ -22,23 +18,26 @@ def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObs
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    run = newest_run(ledger, stream)
+    return observation_of(read_stream(ledger, stream), launcher)
+
+
+def observation_of(known: StreamRecords, launcher: Launcher) -> StreamObservation:
+    """Observe a stream whose records were read a moment ago: only its driver is looked at."""
+    run, batch = known.newest_run, known.newest_batch
     is_live = run is not None and run.is_live
-    generation = find_generation(ledger, stream)
     process = _observe_driver(launcher, run) if run is not None and is_live else None
-    batch = newest_batch(ledger, stream)
-    is_standing = generation is not None and batch is not None and batch.key.generation == generation.generation
+    is_standing = batch is not None and batch.key.generation == known.generation
     return StreamObservation(
-        stream=stream,
-        desired=find_desired_state(ledger, stream),
+        stream=known.stream,
+        desired=known.desired,
         newest_run=run,
         process=process,
         left_exit=_left_exit(launcher, run, process) if run is not None and is_live else None,
         newest_batch=batch,
         standing_batch=batch if is_standing else None,
-        lease=find_lease(ledger, stream),
-        fingerprint=generation.fingerprint if generation is not None and is_standing else {},
-        observed_at=database_time(ledger),
+        lease=known.lease,
+        fingerprint=known.fingerprint if is_standing else {},
+        observed_at=known.observed_at,
     )
 
 

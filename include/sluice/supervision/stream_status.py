@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.launcher_port import Launcher
-from sluice.ledger.batches import batches_since, totals
+from sluice.ledger.batches import all_totals, rows_read_since
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.lag import LAG_UNKNOWN, LagObservation
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.records.stream_batch import StreamTotals
 from sluice.ledger.runs import newest_runs
+from sluice.ledger.stream_records import StreamRecords, read_stream, read_streams
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import judge_seen
+from sluice.supervision.progress_watch import judge_known
 from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, health_of_increment
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.stream_observer import observe_stream
-from sluice.supervision.supervisor import plan_supervision
+from sluice.supervision.stream_observer import observation_of
+from sluice.supervision.supervisor import plan_from
 from sluice.supervision.undeclared_streams import find_misfits
 
 RATE_SECONDS = 30.0
@@ -57,20 +58,40 @@ def observe_rows(
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    return tuple(observe_row(wanted, ledger=ledger, launcher=launcher, heads=heads) for wanted in streams)
+    asked = tuple(streams)
+    if not asked:
+        return ()
+    known = read_streams(ledger, [wanted.name for wanted in asked])
+    figures = _figures(ledger, known.values())
+    return tuple(
+        _observe(wanted, known[wanted.name], figures[wanted.name], ledger=ledger, launcher=launcher, heads=heads)
+        for wanted in asked
+    )
 
 
 def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, heads: SourceHeads | None) -> StreamRow:
     """Observe one stream now; see `observe_rows`."""
+    return observe_rows([wanted], ledger=ledger, launcher=launcher, heads=heads)[0]
+
+
+def _observe(
+    wanted: LoadedStream,
+    known: StreamRecords,
+    figures: _Figures,
+    *,
+    ledger: Ledger,
+    launcher: Launcher,
+    heads: SourceHeads | None,
+) -> StreamRow:
     if wanted.declaration.mode == "continuous":
-        planned = plan_supervision(wanted, ledger=ledger, launcher=launcher)
+        planned = plan_from(known, wanted, ledger=ledger, launcher=launcher)
         seen = planned.seen
-        health = health_of_continuous(planned.decision, judge_seen(ledger, wanted, seen))
+        health = health_of_continuous(planned.decision, judge_known(wanted, known))
     else:
-        seen = observe_stream(ledger, launcher, wanted.name)
+        seen = observation_of(known, launcher)
         health = health_of_increment(seen, now=seen.observed_at)
     lag = LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch)
-    return _row(ledger, seen, mode=wanted.declaration.mode, health=health, lag=lag)
+    return _row(seen, figures, mode=wanted.declaration.mode, health=health, lag=lag)
 
 
 def observe_misfits(
@@ -89,13 +110,14 @@ def observe_misfits(
     newest = [run for run in newest_runs(ledger) if only is None or run.stream == only]
     rows = []
     for misfit in find_misfits(declarations, newest):
-        seen = observe_stream(ledger, launcher, misfit.stream)
+        known = read_stream(ledger, misfit.stream)
+        seen = observation_of(known, launcher)
         is_wanted = misfit.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
         if is_wanted or only is not None:
             health = StreamHealth(
                 state=StreamState(misfit.misfit), is_healthy=not is_wanted, explanation=misfit.explanation
             )
-            rows.append(_row(ledger, seen, mode=misfit.run.mode, health=health, lag=LAG_UNKNOWN))
+            rows.append(_row(seen, _figures_of(ledger, known), mode=misfit.run.mode, health=health, lag=LAG_UNKNOWN))
     return tuple(rows)
 
 
@@ -108,21 +130,41 @@ def observe_known(ledger: Ledger, launcher: Launcher, declarations: Declarations
     """
     if rows := observe_misfits(declarations, ledger=ledger, launcher=launcher, only=name):
         return rows[0]
-    seen = observe_stream(ledger, launcher, name)
+    known = read_stream(ledger, name)
+    seen = observation_of(known, launcher)
     mode = "" if seen.newest_run is None else seen.newest_run.mode
     text = f"No file in {declarations.folder} declares {name}, and no run of it lives."
     health = StreamHealth(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
-    return _row(ledger, seen, mode=mode, health=health, lag=LAG_UNKNOWN)
+    return _row(seen, _figures_of(ledger, known), mode=mode, health=health, lag=LAG_UNKNOWN)
 
 
-def _row(ledger: Ledger, seen: StreamObservation, *, mode: str, health: StreamHealth, lag: LagObservation) -> StreamRow:
-    recent = batches_since(ledger, seen.stream, seen.observed_at - timedelta(seconds=RATE_SECONDS))
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    totals: StreamTotals
+    rows_per_second: float
+
+
+def _figures(ledger: Ledger, known: Collection[StreamRecords]) -> Mapping[str, _Figures]:
+    """What the batches of streams did, altogether and lately."""
+    names = [one.stream for one in known]
+    since = min(one.observed_at for one in known) - timedelta(seconds=RATE_SECONDS)
+    read, sums = rows_read_since(ledger, names, since), all_totals(ledger, names)
+    return {name: _Figures(sums[name], read[name] / RATE_SECONDS) for name in names}
+
+
+def _figures_of(ledger: Ledger, known: StreamRecords) -> _Figures:
+    return _figures(ledger, [known])[known.stream]
+
+
+def _row(
+    seen: StreamObservation, figures: _Figures, *, mode: str, health: StreamHealth, lag: LagObservation
+) -> StreamRow:
     return StreamRow(
         stream=seen.stream,
         mode=mode,
         health=health,
         seen=seen,
-        totals=totals(ledger, seen.stream),
-        rows_per_second=sum(batch.input_rows for batch in recent) / RATE_SECONDS,
+        totals=figures.totals,
+        rows_per_second=figures.rows_per_second,
         lag=lag,
     )

@@ -29,6 +29,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
+from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.deadline import wait_until
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide_supervision
@@ -36,7 +37,7 @@ from sluice.supervision.replacements import BECAUSE_CHANGED, is_back_and_forth
 from sluice.supervision.restart_history import RestartHistory, count_failures
 from sluice.supervision.restart_policy import runs_to_read
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.stream_observer import observe_stream
+from sluice.supervision.stream_observer import observation_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
 from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
@@ -144,7 +145,24 @@ def plan_supervision(
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    seen = observe_stream(ledger, launcher, wanted.name)
+    return plan_from(read_stream(ledger, wanted.name), wanted, ledger=ledger, launcher=launcher, requested=requested)
+
+
+def plan_from(
+    known: StreamRecords,
+    wanted: LoadedStream,
+    *,
+    ledger: Ledger,
+    launcher: Launcher,
+    requested: DesiredState | None = None,
+) -> SupervisionResult:
+    """Observe and decide as `plan_supervision` does, by records that were read a moment ago.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    seen = observation_of(known, launcher)
     if requested is not None:
         suspension = None if requested is DesiredState.RUNNING else seen.desired.suspension
         foreseen = replace(seen.desired, desired_state=requested, requested_at=seen.observed_at, suspension=suspension)
@@ -162,7 +180,9 @@ def plan_supervision(
 
 def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> RestartHistory:
     restart = wanted.declaration.supervision.restart
-    reset_at = seen.desired.changed_at
+    run, reset_at = seen.newest_run, seen.desired.changed_at
+    if run is None or (run.is_live and run.declaration_digest == wanted.digest):
+        return RestartHistory()  # no decision about it depends on earlier runs
     runs = recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker))
     history = count_failures(runs, digest=wanted.digest, stable_after=restart.stable_after, reset_at=reset_at)
     returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=seen.observed_at)

@@ -12,7 +12,7 @@ from sluice.ledger import retention
 from sluice.ledger.batches import recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
-from sluice.ledger.progress_samples import record_progress_sample
+from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import RunState
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
@@ -76,14 +76,19 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
     before = totals(ledger, "flights")
     newest = recent_batches(ledger, "flights", limit=1)[0]
     read_before = record_progress_sample(
-        ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest
+        ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest, samples=()
     ).read_rows
     for days in (60, 30, 1):
         apply_retention(ledger, Retention(batches=timedelta(days=days), runs=KEPT.runs, events=KEPT.events))
         assert totals(ledger, "flights") == before
     assert keys(ledger) == ["flights:2:2", "flights:1:2"]
     read_after = record_progress_sample(
-        ledger, "flights", LagObservation(rows=0), generation=2, newest_batch=newest
+        ledger,
+        "flights",
+        LagObservation(rows=0),
+        generation=2,
+        newest_batch=newest,
+        samples=recent_progress_samples(ledger, "flights"),
     ).read_rows
     assert (read_before, read_after) == (30, 30)
     assert (before.batches, before.input_rows, before.published_rows) == (6, 60, {"main": 42, "other": 6})

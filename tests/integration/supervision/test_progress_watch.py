@@ -27,6 +27,7 @@ from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.runs import beat, find_run
+from sluice.ledger.stream_records import read_stream
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
@@ -151,7 +152,8 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     beat(ledger, again.run.run_id)
     reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, STALLED_FOR)
-    judged = watch_progress(ledger, supervisor.heads, wanted) if supervisor.heads is not None else None
+    assert supervisor.heads is not None
+    judged = watch_progress(ledger, supervisor.heads, wanted, read_stream(ledger, wanted.name))
     assert judged is not None
     assert (judged.judgement.state, judged.judgement.restarts) == (ProgressState.STALLED, False)
     assert "A restart has not helped before" in judged.judgement.explanation
