@@ -1,22 +1,30 @@
-"""A static input is as fresh as declared: read for every batch, or reused for a while."""
+"""A static input is as fresh as declared; a database is in one state for a batch, also when the batch runs again."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from tenacity import Retrying, stop_after_delay, wait_fixed
 from tests.fixtures.database import run_sql
 from tests.fixtures.streaming import Running, running
+from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.input_declaration import InputDeclaration
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
+from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.sources import open_input
 
@@ -97,14 +105,30 @@ class Words:
         return {row[kind] for kind in KINDS}
 
 
+@dataclass(slots=True)
+class SetClock:
+    """A clock that a test sets; a batch begins when it shows."""
+
+    time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """What it shows."""
+        return self.time
+
+    def began_at(self, batch: int) -> datetime:
+        """When a batch began."""
+        return self.time
+
+
 def test_every_batch_reads_a_static_input_again(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:
     words = Words(workshop, jdbc_settings, numbers_table, tmp_path)
     inputs = words.inputs()
     opened = {name: open_input(workshop.spark, inputs[name], words.settings) for name in inputs}
+    copied = with_copies(inputs, opened, StaticCopies(), checkpoint=(tmp_path / "kept").as_uri(), clock=SetClock())
 
-    with renewals_of(inputs, opened).kept(), running(workshop.spark, words.joined(opened), tmp_path) as query:
+    with renewals_of(inputs, opened).kept(), running(workshop.spark, words.joined(copied), tmp_path) as query:
         assert words.found(query, 1) == {"one"}
         words.write(2, "two")
         for attempt in Retrying(stop=stop_after_delay(60), wait=wait_fixed(1), reraise=True):
@@ -117,24 +141,111 @@ def test_every_batch_reads_a_static_input_again(
 def test_an_input_that_may_be_reused_is_read_again_when_its_time_is_over(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:
-    words = Words(workshop, jdbc_settings, numbers_table, tmp_path)
+    words, clock = Words(workshop, jdbc_settings, numbers_table, tmp_path), SetClock()
     inputs = words.inputs(refresh="10 minutes")
     opened = {name: open_input(workshop.spark, inputs[name], words.settings) for name in inputs}
-    renewals = renewals_of(inputs, opened)
-    renewals.renew_due(now_seconds=0)
+    checkpoint = (tmp_path / "kept").as_uri()
+    copied = with_copies(inputs, opened, StaticCopies(), checkpoint=checkpoint, clock=clock)
 
-    with running(workshop.spark, words.joined(opened), tmp_path) as query:
+    with running(workshop.spark, words.joined(copied), tmp_path) as query:
         assert words.found(query, 1) == {"one"}
         words.write(2, "two")
-        renewals.renew_due(now_seconds=599)
+        clock.time += timedelta(seconds=599)
         assert words.found(query, 2) == {None}
         words.write(3, "three")
-        renewals.renew_due(now_seconds=600)
+        clock.time += timedelta(seconds=1)
         assert words.found(query, 3) == {"three"}
-    for rows in opened.values():
-        rows.unpersist()
+    kept = [folder for name in inputs for folder in (tmp_path / "kept" / "static" / name).iterdir()]
+    assert len(kept) == len(inputs), "a copy is removed when a newer one is there"
 
 
 def test_without_static_inputs_nothing_is_renewed() -> None:
     with Renewals(()).kept():
         pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A stream of ids that looks words up in a database whose view says in each row how often it was read."""
+
+    workshop: Workshop
+    view: str
+    stream: str
+
+    def declare(self, **how: Any) -> None:
+        """Two outputs that take each record, one for each of two look-ups. how: further keys of the input."""
+        workshop = self.workshop
+        looked_up = {"static": {"jdbc": {"connection": "database", "table": self.view}}, **how}
+        workshop.declare_stream(
+            self.stream,
+            python="""
+            def transform(records, words):
+                joined = records.join(words, "id", "left")
+                return {"first": joined.select("id", "reading"), "second": joined.select("reading", "id")}
+            """,
+            inputs={
+                "records": {"stream": {"iceberg": {"table": workshop.table_name("records")}}},
+                "words": looked_up,
+            },
+            outputs={name: {"iceberg": {"table": workshop.table_name(name)}} for name in ("first", "second")},
+        )
+
+    def ask(self, id_: int) -> None:
+        """Let a record arrive."""
+        self.workshop.append("records", [{"id": id_}])
+
+    def readings(self, id_: int) -> list[int]:
+        """Which reading of the view each output shows for a record."""
+        found = [row for name in ("first", "second") for row in self.workshop.rows(name)]
+        return [row["reading"] for row in found if row["id"] == id_]
+
+
+@pytest.fixture
+def counted(workshop: Workshop, jdbc_settings: Settings, numbers_table: str) -> Iterator[Counted]:
+    """A stream without declaration, its tables, and the view."""
+    name = f"counted_{uuid4().hex[:8]}"
+    run_sql(jdbc_settings, f"CREATE SEQUENCE {name}_readings")
+    run_sql(
+        jdbc_settings,
+        f"CREATE VIEW {name} AS SELECT series AS id, reading.number AS reading FROM generate_series(1::bigint, 9) "  # noqa: S608  # our own names
+        f"AS series, (SELECT nextval('{name}_readings') AS number) AS reading",
+    )
+    settings = workshop.settings.model_copy(update={"connections": jdbc_settings.connections})
+    workshop.declare_table("records", {"id": "long"})
+    for table in ("first", "second"):
+        workshop.declare_table(table, {"id": "long", "reading": "long"})
+    yield Counted(workshop=replace(workshop, settings=settings), view=name, stream=f"s{workshop.namespace}")
+    run_sql(jdbc_settings, f"DROP VIEW {name}")
+    run_sql(jdbc_settings, f"DROP SEQUENCE {name}_readings")
+
+
+def test_all_outputs_of_a_batch_see_one_state_of_a_database(counted: Counted) -> None:
+    counted.declare()
+    for id_ in (1, 2):
+        counted.ask(id_)
+        counted.workshop.run(counted.stream)
+
+    assert counted.readings(1) == [1, 1]
+    assert counted.readings(2) == [2, 2]
+
+
+def test_a_batch_that_runs_again_sees_what_it_saw_the_first_time(counted: Counted) -> None:
+    counted.declare()
+    counted.ask(1)
+    with pytest.raises(OSError, match="dies here"):
+        counted.workshop.run(counted.stream, reached=dying_at(CrashPoint.FIRST_OUTPUT_STAGED))
+    counted.ask(2)
+
+    counted.workshop.run(counted.stream)
+
+    assert counted.readings(1) == [1, 1]
+    assert counted.readings(2) == [2, 2]
+
+
+def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
+    counted.declare(refresh="1 hour")
+    for id_ in (1, 2):
+        counted.ask(id_)
+        counted.workshop.run(counted.stream)
+
+    assert counted.readings(1) == counted.readings(2) == [1, 1]

@@ -1,8 +1,8 @@
-"""Keeps static inputs as fresh as they are declared, while a query runs.
+"""Keeps static inputs of files up to date, while a query runs.
 
-Spark plans every batch again, and so reads tables and databases again. Two things it does only once, when the stream
-starts, and this module repeats them: it lists the files of a folder, and it fills the cache of an input that may be
-reused for a while (`refresh`). A batch that runs meanwhile keeps what it was planned with.
+Spark plans every batch again, and so reads tables again. But it lists the files of a folder only once, when the stream
+starts, and this module repeats that. A batch that runs meanwhile keeps what it was planned with. Inputs that may be
+reused for a while are read from copies (`static_copies`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LISTING_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What keeps a static input as fresh as declared, and how often it is done."""
+    """What keeps a static input up to date, and how often it is done."""
 
     input: str
     every_seconds: float
@@ -91,7 +91,7 @@ class Renewals:
 
 
 def renewals_of(declared: Mapping[str, InputDeclaration], opened: Mapping[str, DataFrame]) -> Renewals:
-    """What keeps the static inputs of a stream fresh.
+    """What keeps the static inputs of a stream up to date.
 
     Parameters
     ----------
@@ -102,21 +102,12 @@ def renewals_of(declared: Mapping[str, InputDeclaration], opened: Mapping[str, D
 
 def _renewals_of(name: str, declared: InputDeclaration, rows: DataFrame) -> Iterator[Renewal]:
     is_listed = isinstance(declared.declared_source.source, FilesSource)
-    if declared.refresh is not None:
-        renew = partial(_refill_cache, rows, is_listed=is_listed)
-        yield Renewal(input=name, every_seconds=declared.refresh.total_seconds(), renew=renew)
-    elif not declared.is_stream and is_listed:
-        yield Renewal(input=name, every_seconds=LISTING_SECONDS, renew=partial(_list_files_again, rows))
+    if is_listed and not declared.is_stream and declared.refresh is None:
+        yield Renewal(input=name, every_seconds=LISTING_SECONDS, renew=partial(list_files_again, rows))
 
 
-def _refill_cache(rows: DataFrame, *, is_listed: bool) -> None:
-    rows.unpersist()
-    if is_listed:
-        _list_files_again(rows)
-    rows.persist()  # this fixes what is read; the first batch that needs the rows reads them
-
-
-def _list_files_again(rows: DataFrame) -> None:
+def list_files_again(rows: DataFrame) -> None:
+    """List the files of a folder again, of which Spark keeps the first list."""
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
     for index in range(leaves.size()):
         leaves.apply(index).relation().location().refresh()

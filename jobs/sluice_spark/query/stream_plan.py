@@ -15,6 +15,7 @@ from sluice.settings import Settings
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
 from sluice_spark.query.runnable import require_runnable
 from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.query.stream_inputs import (
     are_counted_by_spark,
@@ -42,7 +43,7 @@ class StreamPlan:
     sinks: where the rows of all other outputs go.
     sources: the input of each source of the query, in the order in which Spark reports them.
     is_stateful: whether an operator keeps state from batch to batch.
-    renewals: what keeps the static inputs fresh while the query runs.
+    renewals: what keeps the static inputs up to date while the query runs. copies: what batches read of some of them.
     """
 
     declaration: StreamDeclaration
@@ -54,6 +55,7 @@ class StreamPlan:
     sources: tuple[str, ...]
     is_stateful: bool
     renewals: Renewals
+    copies: StaticCopies
 
     @property
     def writes_directly(self) -> bool:
@@ -104,7 +106,10 @@ def plan_stream(
     SettingsError: when a connection is missing.
     """
     declaration = stream.declaration
-    inputs = read_inputs(spark, stream, settings, checkpoint=checkpoint)
+    inputs, copies = read_inputs(spark, stream, settings, checkpoint=checkpoint), StaticCopies()
+    renewals = renewals_of(declaration.inputs, inputs)
+    if checkpoint is not None:
+        inputs = with_copies(declaration.inputs, inputs, copies, checkpoint=checkpoint)
     opened = open_inputs(stream, inputs, settings)
     outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.
@@ -124,7 +129,8 @@ def plan_stream(
         sinks=sinks,
         sources=sources_in_order(united.rows, inputs),
         is_stateful=bool(stateful_operators(united.rows)),
-        renewals=renewals_of(declaration.inputs, inputs),
+        renewals=renewals,
+        copies=copies,
     )
 
 

@@ -151,6 +151,6 @@ class QueryRun:
         if error is None or self._gate.turned_away.is_set():
             return
         if not is_interrupted:
-            raise error
+            raise self.plan.copies.failure or error
         _log.info("the stop came while a batch was planned; it is planned again at the next start")
         _log.debug("the error of the interrupted planning: %s", error)

@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from sluice.record_values.decoding import ValueDecoder
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
 from sluice.record_values.field_counts import counts_text
+from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import NO_VALUE, DecodedBlock, JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejected_value import DecodingLimits
@@ -61,9 +62,12 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
         first, decode_bounded = task_number(), bounded_decoding()
         for block in blocks:
-            values: list[bytes | None] = block.to_pylist()
-            decoded = decode_bounded(partial(judged, schema), values, schema.limits)
-            yield _structs(schema, values, decoded, first=first)
+            decoded = None if decode_bounded is decode_apart else _flawless_block(schema, block)
+            values: Values = ()
+            if decoded is None:
+                values = block.to_pylist()
+                decoded = decode_bounded(partial(judged, schema), values, schema.limits)
+            yield _structs(schema, values, decoded, length=len(block), first=first)
             first += len(block)
 
     # Otherwise Spark evaluates it a second time in the condition that separates decoded from rejected rows, and a
@@ -89,16 +93,32 @@ def judged(schema: ValueSchema, values: Values) -> DecodedBlock:
     return _json_block(schema, values) if schema.format == "json" else _block_of_rows(schema, values)
 
 
-def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, first: int) -> Block:
-    """A decoded block as structs. first: the number of its first value."""
+def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length: int, first: int) -> Block:
+    """A decoded block as structs. values: needed when some are rejected. first: the number of the first value."""
     fields = _fields_of(schema)
-    reasons = [block.rejections.get(index) for index in range(len(values))] if block.rejections else None
-    rejections = pa.array(reasons, pa.string()) if reasons is not None else pa.nulls(len(values), pa.string())
-    numbers = pa.array(kept_numbers(values, block.rejections, first=first), pa.int64())
-    undeclared = pa.array([counts_text(block.undeclared), *[None] * (len(values) - 1)][: len(values)], pa.string())
+    rejections, numbers = pa.nulls(length, pa.string()), pa.nulls(length, pa.int64())
+    if block.rejections:
+        rejections = pa.array([block.rejections.get(index) for index in range(length)], pa.string())
+        numbers = pa.array(kept_numbers(values, block.rejections, first=first), pa.int64())
+    undeclared = pa.nulls(length, pa.string())
+    if block.undeclared:
+        undeclared = pa.array([counts_text(block.undeclared), *[None] * (length - 1)], pa.string())
     columns = [*block.columns, rejections, numbers, undeclared]
     same = [one if one.type == to.type else one.cast(to.type) for one, to in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(same, fields=fields)
+
+
+def _flawless_block(schema: ValueSchema, block: Block) -> DecodedBlock | None:
+    """The columns of a block in which nothing is wrong; None when it has to be decoded value by value."""
+    if schema.format != "json" or schema.registry is not None or not is_columnar(schema.columns):
+        return None
+
+    def decode(_: Values) -> DecodedBlock:
+        columns = _columnar_json(schema).decode(block)
+        return DecodedBlock(columns=columns or ())
+
+    decoded = decode_within(decode, (), schema.limits)
+    return decoded if decoded.columns else None
 
 
 def _json_block(schema: ValueSchema, values: Values) -> DecodedBlock:
@@ -148,6 +168,11 @@ def _struct_of(schema: ValueSchema) -> StructType:
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _json_decoder(schema: ValueSchema) -> JsonBlockDecoder:
     return JsonBlockDecoder(schema.columns, rejects_undeclared=schema.rejects_undeclared)
+
+
+@lru_cache(maxsize=_DECODERS_KEPT)
+def _columnar_json(schema: ValueSchema) -> ColumnarJson:
+    return ColumnarJson(schema.columns)
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)

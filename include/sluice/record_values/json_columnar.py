@@ -1,0 +1,248 @@
+"""Reads blocks of JSON objects column by column, without a Python object for any value; for blocks without a flaw.
+
+Arrow's reader of JSON takes a block at once. It is strict about what it knows: types, ranges, keys, repeated keys, half
+characters. What it does not know is looked at here. Where it may decide otherwise than `json_decoding` does, and where
+anything is wrong with any value, the block is *doubtful*: nothing of it is used, and `json_decoding` decodes it and
+finds the reasons. A value therefore becomes the same in both ways, or it is decoded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from sluice.declarations.column_types import ColumnType, DecimalType, ListType, PrimitiveType, StructType
+from sluice.declarations.value_declaration import Column as DeclaredColumn
+from sluice.declarations.value_declaration import ValueColumn
+from sluice.record_values.arrow_columns import (
+    ARROW_TYPES,
+    PATTERNS,
+    UNITS,
+    Column,
+    ColumnBuilder,
+    arrow_type,
+    counted_builder,
+    text_column_builder,
+)
+from sluice.record_values.json_types import LARGEST_FLOAT
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+
+_Read = Callable[[Column], Column]
+"""Makes a column of what Arrow's reader returned; raises `_DoubtfulError`."""
+
+_ZERO: Any = pa.scalar(0.0)
+_LEAST: Any = pa.scalar(-float("inf"))
+
+_ODD_DECIMALS = r'"-?[+.]|[0-9]\.["eE]|[0-9.]{40}|[eE][+-]?[0-9]{3}'
+"""Where a text may have a decimal that Arrow reads and `json_columns` does not: `"+1"`, `".5"`, `"5."`, a long one."""
+
+_LARGEST_PAUSE = 64
+"""The most blocks that are decoded without a try after doubtful ones."""
+
+
+class _DoubtfulError(Exception):
+    """Something in the block is to be decided value by value."""
+
+
+class ColumnarJson:
+    """Reads blocks of flawless JSON objects.
+
+    After a doubtful block, the next one is not tried, then three, seven …, until one is right: a sender whose values
+    always have fields that are not declared costs next to nothing.
+
+    Parameters
+    ----------
+    columns: the declared columns, of types for which `is_columnar` holds.
+    """
+
+    def __init__(self, columns: Sequence[DeclaredColumn]) -> None:
+        units = {column.name: column.unit for column in columns if isinstance(column, ValueColumn)}
+        self._required = [column.name for column in columns if column.required]
+        kinds = [(column.name, column.column_type, units.get(column.name)) for column in columns]
+        fields = [(name, _sent_type(kind, unit)) for name, kind, unit in kinds]
+        self._options = arrow_json.ParseOptions(
+            explicit_schema=pa.schema(fields), newlines_in_values=True, unexpected_field_behavior="error"
+        )
+        self._has_decimals = any(_has_decimals(kind) for _, kind, _ in kinds)
+        self._reads = [(name, _reading(kind, unit)) for name, kind, unit in kinds]
+        self._pause = self._left_out = 0
+
+    def decode(self, block: Column) -> list[Column] | None:
+        """The declared columns of a block of values; None when the block is doubtful.
+
+        Parameters
+        ----------
+        block: the values, as bytes.
+        """
+        if self._left_out:
+            self._left_out -= 1
+            return None
+        try:
+            columns = self._columns(block)
+        except (_DoubtfulError, pa.ArrowException, OverflowError):
+            self._pause = self._left_out = min(2 * self._pause + 1, _LARGEST_PAUSE)
+            return None
+        self._pause = 0
+        return columns
+
+    def _columns(self, block: Column) -> list[Column]:
+        text = _lines(block, doubted=_ODD_DECIMALS if self._has_decimals else None)
+        options = arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1)
+        source: Any = pa.BufferReader(text)
+        table = arrow_json.read_json(source, read_options=options, parse_options=self._options)
+        if table.num_rows != len(block):
+            raise _DoubtfulError
+        if any(table[name].null_count for name in self._required):
+            raise _DoubtfulError
+        return [read(_whole(table[name])) for name, read in self._reads]
+
+
+def is_columnar(columns: Iterable[DeclaredColumn]) -> bool:
+    """Whether `ColumnarJson` can read such columns: there are some, and none is a map or of bytes."""
+    kinds = [column.column_type for column in columns]
+    return bool(kinds) and all(_is_columnar(kind) for kind in kinds)
+
+
+def _is_columnar(kind: ColumnType) -> bool:
+    match kind:
+        case PrimitiveType(name):
+            return name != "binary"
+        case DecimalType():
+            return True
+        case ListType(element):
+            return _is_columnar(element)
+        case StructType(fields):
+            return all(_is_columnar(inner) for _, inner in fields)
+    return False
+
+
+def _has_decimals(kind: ColumnType) -> bool:
+    match kind:
+        case ListType(element):
+            return _has_decimals(element)
+        case StructType(fields):
+            return any(_has_decimals(inner) for _, inner in fields)
+    return isinstance(kind, DecimalType)
+
+
+def _lines(block: Column, *, doubted: str | None) -> pa.Buffer:
+    """The values as lines of text. Each begins and ends with a brace, and no text in JSON holds the end of a line:
+    where a line ends, an object ends. As many objects as lines are therefore one in each line.
+
+    Parameters
+    ----------
+    doubted: a pattern that makes the block doubtful.
+    """
+    if block.null_count or not len(block) or block.nbytes >= LARGEST_VALUE_BYTES:
+        raise _DoubtfulError
+    texts = block.cast(pa.string())  # checks the encoding
+    if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
+        raise _DoubtfulError
+    if doubted is not None and pc.any(pc.match_substring_regex(texts, doubted)).as_py():
+        raise _DoubtfulError
+    whole = pa.ListArray.from_arrays(pa.array([0, len(block)], pa.int32()), block)
+    joined: Any = pc.binary_join(whole, b"\n")
+    lines: pa.Buffer = joined[0].as_buffer()
+    return lines
+
+
+def _whole(column: Any) -> Column:
+    whole: Column = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return whole
+
+
+def _sent_type(kind: ColumnType, unit: str | None = None) -> pa.DataType:
+    """The Arrow type as which a column is read: that of what JSON has, from which the column is made."""
+    match kind:
+        case PrimitiveType() if unit is not None:
+            return pa.int64()
+        case PrimitiveType("float"):
+            return pa.float64()
+        case PrimitiveType(name):
+            return pa.string() if name in PATTERNS else ARROW_TYPES[name]
+        case DecimalType():
+            return arrow_type(kind)
+        case ListType(element):
+            return pa.list_(_sent_type(element))
+        case StructType(fields):
+            return pa.struct([(name, _sent_type(inner)) for name, inner in fields])
+    raise ValueError(f"{kind} cannot be read column by column")
+
+
+def _reading(kind: ColumnType, unit: str | None = None) -> _Read:
+    match kind:
+        case PrimitiveType(name) if unit is not None:
+            return _built(counted_builder(ARROW_TYPES[name], UNITS[unit]))
+        case PrimitiveType("double"):
+            return _finite
+        case PrimitiveType("float"):
+            return _single
+        case PrimitiveType(name) if name in PATTERNS:
+            return _built(text_column_builder(ARROW_TYPES[name], *PATTERNS[name]))
+        case DecimalType():
+            return _validated
+        case ListType(element):
+            return _list_reading(_reading(element))
+        case StructType(fields):
+            return _struct_reading([(name, _reading(inner)) for name, inner in fields])
+    return _unchanged
+
+
+def _unchanged(column: Column) -> Column:
+    return column
+
+
+def _validated(column: Column) -> Column:
+    """The same decimals. Arrow counts the digits that were sent, and not those of the column's scale."""
+    column.validate(full=True)
+    return column
+
+
+def _built(build: ColumnBuilder) -> _Read:
+    return lambda column: build(column, "", _doubt)
+
+
+def _doubt(index: int, path: str, need: str) -> None:
+    raise _DoubtfulError
+
+
+def _finite(column: Column) -> Column:
+    """The same numbers. `NaN` and `Infinity` are no JSON, and the zero of `-0`, a whole number, has no sign."""
+    if pc.all(pc.is_finite(column)).as_py() is False or _has_signed_zero(column):
+        raise _DoubtfulError
+    return column
+
+
+def _has_signed_zero(column: Column) -> bool:
+    has_zero = pc.any(pc.equal(column, _ZERO)).as_py()
+    return bool(has_zero and pc.any(pc.equal(pc.divide(1.0, column), _LEAST)).as_py())
+
+
+def _single(column: Column) -> Column:
+    ends: Any = pc.min_max(_finite(column)).as_py()
+    if ends["min"] is not None and (ends["min"] < -LARGEST_FLOAT or ends["max"] > LARGEST_FLOAT):
+        raise _DoubtfulError
+    return column.cast(pa.float32())
+
+
+def _list_reading(read: _Read) -> _Read:
+    def convert(column: Any) -> Column:
+        mask = column.is_null() if column.null_count else None
+        lists: Column = pa.ListArray.from_arrays(column.offsets, read(column.values), mask=mask)
+        return lists
+
+    return convert
+
+
+def _struct_reading(fields: Sequence[tuple[str, _Read]]) -> _Read:
+    def convert(column: Any) -> Column:
+        children = [read(column.field(name)) for name, read in fields]
+        mask = column.is_null() if column.null_count else None
+        structs: Column = pa.StructArray.from_arrays(children, names=[name for name, _ in fields], mask=mask)
+        return structs
+
+    return convert

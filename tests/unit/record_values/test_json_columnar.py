@@ -1,0 +1,188 @@
+"""A block that is read column by column becomes the very same columns as value by value, or it is doubtful."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.unit.record_values.test_json_values import EXACT, REJECTED
+
+from sluice.declarations.value_declaration import Column, ValueColumn
+from sluice.record_values.json_columnar import ColumnarJson, is_columnar
+from sluice.record_values.json_decoding import JsonBlockDecoder
+
+_DECIDED_ONE_BY_ONE = {("int", "-0"), ("double", "-0.0"), ("struct<x: int>", '{"x": 1, "z": 2}')}
+"""Values that are valid, and doubtful all the same."""
+
+_KINDS = ("boolean", "int", "long", "float", "double", "string", "date", "timestamp", "timestamptz", "uuid")
+
+
+def column(kind: str, *, name: str = "x", required: bool = False) -> Column:
+    """A column from `type` or `type unit unit`."""
+    kind, _, unit = kind.partition(" unit ")
+    declared = {"name": name, "type": kind, "required": required, **({"unit": unit} if unit else {})}
+    return ValueColumn.model_validate(declared)
+
+
+def block_of(*texts: str | bytes | None) -> pa.Array[Any]:
+    """A block as Spark passes it."""
+    return pa.array([text.encode() if isinstance(text, str) else text for text in texts], pa.binary())
+
+
+def by_column(block: pa.Array[Any], *columns: Column) -> list[pa.Array[Any]] | None:
+    """What the columns become; None when the block is doubtful."""
+    return ColumnarJson(columns).decode(block)
+
+
+def require_same(block: pa.Array[Any], *columns: Column) -> bool:
+    """Whether the block is not doubtful; then both ways must agree, bit by bit, and reject nothing."""
+    found = by_column(block, *columns)
+    if found is None:
+        return False
+    exact = JsonBlockDecoder(columns).decode(block.to_pylist())
+    assert not exact.rejections
+    assert not exact.undeclared
+    for one, other in zip(found, exact.columns, strict=True):
+        assert one.type == other.type
+        assert repr(one.to_pylist()) == repr(other.to_pylist())  # -0.0 and 0.0 are equal, and not the same
+        one.validate(full=True)
+    return True
+
+
+@pytest.mark.parametrize(("kind", "sent", "value"), EXACT)
+def test_a_valid_value_is_the_same_in_both_ways(kind: str, sent: str, value: Any) -> None:
+    declared = column(kind)
+    if not is_columnar([declared]):
+        assert any(word in kind for word in ("map", "binary", "fixed"))
+        return
+    is_read = require_same(block_of('{"x": null}', f'{{"x": {sent}}}', "{}"), declared)
+
+    assert is_read or (kind, sent) in _DECIDED_ONE_BY_ONE
+
+
+@pytest.mark.parametrize(("kind", "sent", "reason"), REJECTED)
+def test_a_rejected_value_makes_its_block_doubtful(kind: str, sent: str, reason: str) -> None:
+    declared = column(kind)
+    if is_columnar([declared]):
+        assert by_column(block_of('{"x": null}', f'{{"x": {sent}}}'), declared) is None
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("",),
+        (None,),
+        ("[]",),
+        ("null",),
+        ('{"x": 1',),
+        ('{"x": 1} ',),
+        ('{"x": 1}}',),
+        ('{"x": 1}{"x": 2}',),
+        ('{"x": 1}\n{"x": 2}',),
+        ('{"x": 1}{"x": 2}', '{"s": {}', "}"),  # as many objects as values
+        ('{"s": {"a": 1}', '{"x": 1}}', '{"x": 1}{"x": 2}'),
+        ('{"t": "}', '{", "x": 1}{}'),
+        ('{"x": 1, "x": 1}',),
+        ('{"x": 1, "\\u0078": 1}',),
+        ('{"x": null, "x": null}',),
+        ('{"s": {"a": 1, "a": 2}}',),
+        ('{"x": 1, "other": 1}',),
+        ('{"s": {"other": 1}}',),
+        ('{"x": NaN}',),
+        ("{'x': 1}",),
+        ('{"x": 1 /* one */}',),
+        ('{"x": 1,}',),
+        ('{"t": "a\tb"}',),
+        (b'{"t": "\xff"}',),
+        (b'{"t": "\xed\xa0\x80"}',),
+        ("\ufeff{}",),
+        ("[" * 100_000,),
+        ('{"s":' * 100_000 + "}" * 100_000,),
+    ],
+)
+def test_what_is_no_object_of_declared_fields_makes_its_block_doubtful(texts: tuple[str | bytes | None, ...]) -> None:
+    columns = column("int"), column("string", name="t"), column("struct<a: int>", name="s")
+
+    assert by_column(block_of("{}", *texts, "{}"), *columns) is None
+
+
+def test_a_required_field_that_is_absent_makes_its_block_doubtful() -> None:
+    columns = column("int", required=True), column("string", name="t")
+
+    assert require_same(block_of('{"x": 1}', '{"x": 2, "t": "b"}'), *columns)
+    assert by_column(block_of('{"x": 1}', '{"t": "b"}'), *columns) is None
+    assert by_column(block_of('{"x": 1}', '{"x": null}'), *columns) is None
+
+
+def test_after_doubtful_blocks_fewer_and_fewer_are_tried() -> None:
+    decoder = ColumnarJson([column("int")])
+    right, wrong = block_of('{"x": 1}'), block_of('{"y": 1}')
+
+    assert decoder.decode(right) is not None
+    assert decoder.decode(wrong) is None
+    tried = [decoder.decode(right) is not None for _ in range(3)]
+    assert tried == [False, True, True]
+    pauses = []
+    for _ in range(8):
+        assert decoder.decode(wrong) is None
+        pauses.append(decoder._left_out)  # how long it waits is no result of its own
+        decoder._left_out = 0
+    assert pauses == [1, 3, 7, 15, 31, 63, 64, 64]
+
+
+_numbers = st.one_of(
+    st.integers(-(2**65), 2**65).map(str),
+    st.floats().map(repr),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.sampled_from(["-0", "-0.0", "0e0", "1e-400", "4.9e-324", "2e-324", "3.4028235e38", "3.4028236e38", "01", "1."]),
+)
+_times = st.datetimes().map(lambda time: json.dumps(f"{time.isoformat()}")) | st.datetimes().map(
+    lambda time: json.dumps(f"{time.isoformat()}Z")
+)
+_texts = st.text().map(json.dumps) | st.text().map(lambda text: json.dumps(text, ensure_ascii=False))
+_sent = st.one_of(
+    _numbers,
+    _times,
+    _texts,
+    _numbers.map(json.dumps),
+    st.from_regex(r"[+-]?[0-9]{0,3}(\.[0-9]{0,3})?([eE][+-]?[0-9]{1,4})?", fullmatch=True).map(json.dumps),
+    st.sampled_from([f"0.{'0' * 90}", f'"{"0" * 81}1"', "0e9999", '"0e+999"']),
+    st.sampled_from(["true", "false", "null", "[]", "{}", '[1, null, "2"]', "[1.5, -2]", '{"a": 1}', '"2026-01-31"']),
+    st.dates().map(lambda day: json.dumps(day.isoformat())),
+    st.uuids().map(lambda uuid: json.dumps(str(uuid))),
+    st.lists(_numbers, max_size=3).map(lambda some: f"[{', '.join(some)}]"),
+    st.dictionaries(st.sampled_from("ab"), _numbers, max_size=2).map(
+        lambda fields: "{" + ", ".join(f'"{name}": {number}' for name, number in fields.items()) + "}"
+    ),
+)
+_kinds = st.sampled_from(
+    [
+        *_KINDS,
+        "decimal(6, 2)",
+        "decimal(38, 30)",
+        "list<decimal(9, 0)>",
+        *(f"list<{kind}>" for kind in _KINDS),
+        "timestamptz unit milliseconds",
+        "struct<a: int, b: double>",
+        "struct<a: float>",
+        "list<struct<a: double>>",
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(kind=_kinds, sent=st.lists(_sent, min_size=1, max_size=3))
+@example(kind="double", sent=["-0"])
+@example(kind="float", sent=["3.4028235677973366e38"])
+def test_whatever_is_sent_both_ways_agree(kind: str, sent: list[str]) -> None:
+    require_same(block_of(*(f'{{"x": {one}}}' for one in sent), "{}"), column(kind))
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(st.text(alphabet='{}[]":,xt1 \n\\', max_size=12), min_size=1, max_size=4))
+def test_whatever_the_texts_are_a_block_is_decoded_alike(texts: list[str]) -> None:
+    require_same(block_of(*(f"{{{text}}}" for text in texts)), column("int"), column("string", name="t"))
