@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import (
@@ -197,8 +198,8 @@ def select_desired_states(streams: Sequence[str]) -> Select[Any]:
     return select(*_COLUMNS).where(StreamDesiredState.stream == any_(literal(streams, ARRAY(Text))))
 
 
-def desired_state_of(stream: str, row: Row[Any] | None) -> DesiredStateObservation:
-    """The desired state of a stream from a row of `select_desired_state`.
+def desired_state_of(stream: str, row: Row[Any] | SimpleNamespace | None) -> DesiredStateObservation:
+    """The desired state of a stream from a row of `select_desired_state`, or its values under their names.
 
     Parameters
     ----------

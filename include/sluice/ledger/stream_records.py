@@ -1,9 +1,9 @@
-"""What supervision decides on, read for many streams at once: ten queries, however many streams there are.
+"""What supervision decides on, read for many streams at once: five queries, however many streams there are.
 
-One row of each stream is read of desired states, leases, generations, pauses and troubles; of runs, batches and samples
-the newest ones of each are looked up by an index. A pass of the reconciler and a look at one stream read the same, so
-both decide alike. When a long pass comes to a stream, its records may be some seconds old: a step that is due reads
-again before it acts (`sluice.supervision.supervisor`).
+One reads what each stream has one row of: its desired state, lease, generation, pause and trouble. Of runs, batches and
+samples the newest ones of each are looked up by an index. A pass of the reconciler and a look at one stream read the
+same, so both decide alike. When a long pass comes to a stream, its records may be some seconds old: a step that is due
+reads again before it acts (`sluice.supervision.supervisor`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, FromClause, Row, Select, TableValuedAlias, func, select, true
 
 from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS, batch_of
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import desired_state_of, select_desired_states
-from sluice.ledger.models import Batch, DagPauseSeen, Generation, Lease, Run, Trouble
+from sluice.ledger.desired_states import desired_state_of
+from sluice.ledger.models import Batch, DagPauseSeen, Generation, Lease, Run, StreamDesiredState, Trouble
 from sluice.ledger.progress_samples import select_recent_samples
 from sluice.ledger.records.dag_pause import DagPause
 from sluice.ledger.records.desired_state import DesiredStateObservation
@@ -37,6 +38,7 @@ BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
 _NEWEST_BATCH = (Batch.generation.desc(), Batch.batch.desc())
+_ONE_OF_EACH = {"desired": StreamDesiredState, "lease": Lease, "pause": DagPauseSeen, "trouble": Trouble}
 _GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint)
 
 
@@ -88,38 +90,74 @@ def read_streams(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamRec
         runs = asked.newest(Run, tuple(Run.__table__.columns), Run.number.desc(), limit=RUNS)
         newest = asked.newest(Batch, BATCH_COLUMNS, *_NEWEST_BATCH, limit=1)
         batches = asked.newest(Batch, SHORT_BATCH_COLUMNS, *_NEWEST_BATCH, limit=BATCHES)
-        generations = asked.newest(Generation, _GENERATION, Generation.generation.desc(), limit=1)
         samples = asked.rows(select_recent_samples(asked.names))
-        desired = asked.rows(select_desired_states(names))
-        leases = asked.rows_of(Lease)
-        pauses = asked.rows_of(DagPauseSeen)
-        troubles = asked.rows_of(Trouble)
-        now: datetime = connection.execute(
-            select(func.clock_timestamp())
-        ).scalar_one()  # after all that it is compared to
+        alone = asked.rows(
+            _select_single_rows(asked.names)
+        )  # last: its time is that of the look, and no age is negative
 
     def one(found: Mapping[str, list[Row[Any]]], name: str) -> Row[Any] | None:
         return found[name][0] if name in found else None
 
     def records(name: str) -> StreamRecords:
-        batch, generation, lease = one(newest, name), one(generations, name), one(leases, name)
-        pause, trouble = one(pauses, name), one(troubles, name)
+        batch, single = one(newest, name), _Singles(alone[name][0])
+        lease, generation = single.values("lease"), single.values("generation")
+        pause, trouble = single.values("pause"), single.values("trouble")
         return StreamRecords(
             stream=name,
-            observed_at=now,
-            desired=desired_state_of(name, one(desired, name)),
+            observed_at=single.now,
+            desired=desired_state_of(name, single.row("desired")),
             runs=tuple(run_of(row) for row in runs.get(name, ())),
             newest_batch=None if batch is None else batch_of(batch),
             batches=tuple(batch_of(row) for row in batches.get(name, ())),
-            lease=None if lease is None else LeaseObservation(**lease._mapping),
-            generation=None if generation is None else generation.generation,
-            fingerprint={} if generation is None else generation.fingerprint or {},
+            lease=None if lease is None else LeaseObservation(**lease),
+            generation=None if generation is None else generation["generation"],
+            fingerprint={} if generation is None else generation["fingerprint"] or {},
             samples=tuple(ProgressSample(**row._mapping) for row in samples.get(name, ())),
-            dag_pause=None if pause is None else DagPause(**pause._mapping),
-            trouble=None if trouble is None else StreamTrouble(**trouble._mapping, observed_at=now),
+            dag_pause=None if pause is None else DagPause(**pause),
+            trouble=None if trouble is None else StreamTrouble(**trouble, observed_at=single.now),
         )
 
     return {name: records(name) for name in names}
+
+
+def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:
+    """The row of each stream in every table that has one of each, side by side: `lease_token`, `trouble_since`, …"""
+    generation = (
+        select(*_GENERATION)
+        .where(Generation.stream == asked.c.stream)
+        .order_by(Generation.generation.desc())
+        .limit(1)
+        .lateral("generation")
+    )
+    tables: dict[str, FromClause] = {name: table.__table__.alias(name) for name, table in _ONE_OF_EACH.items()}
+    columns = [
+        column.label(f"{name}_{column.key}")
+        for name, table in {**tables, "generation": generation}.items()
+        for column in table.c
+    ]
+    joined: FromClause = asked.outerjoin(generation, true())
+    for table in tables.values():
+        joined = joined.outerjoin(table, table.c.stream == asked.c.stream)
+    return select(asked.c.stream, func.clock_timestamp().label("now"), *columns).select_from(joined)
+
+
+class _Singles:
+    """One row of `_select_single_rows`, taken apart."""
+
+    def __init__(self, row: Row[Any]) -> None:
+        self.now: datetime = row.now
+        self._values = row._mapping
+
+    def values(self, table: str) -> dict[str, Any] | None:
+        """The row of a table; none when the stream has none."""
+        prefix = f"{table}_"
+        found = {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+        return None if found["stream"] is None else found
+
+    def row(self, table: str) -> SimpleNamespace | None:
+        """The same with attributes."""
+        values = self.values(table)
+        return None if values is None else SimpleNamespace(**values)
 
 
 class _Asked:
@@ -128,7 +166,6 @@ class _Asked:
     def __init__(self, connection: Connection, names: Sequence[str]) -> None:
         self.connection = connection
         self.names = asked_for(names)
-        self._list = list(names)
 
     def rows(self, query: Select[Any]) -> Mapping[str, list[Row[Any]]]:
         """The rows of each stream, in the order of the query."""
@@ -136,10 +173,6 @@ class _Asked:
         for row in self.connection.execute(query):
             found.setdefault(row.stream, []).append(row)
         return found
-
-    def rows_of(self, table: Any) -> Mapping[str, list[Row[Any]]]:
-        """The row of each stream in a table that has one of each."""
-        return self.rows(select(*table.__table__.columns).where(table.stream.in_(self._list)))
 
     def newest(self, table: Any, columns: Sequence[Any], *order: Any, limit: int) -> Mapping[str, list[Row[Any]]]:
         """The newest rows of each stream in a table."""

@@ -2,7 +2,8 @@
 
     pauses of all streams ──► drivers, lag and health, a few streams at once ──► runs that fit no declaration
 
-What the ledger knows is read for all streams at once, so a healthy stream costs a pass one statement: its sample.
+What the ledger knows is read for all streams at once, so a healthy stream costs a pass two statements: its newest
+batch, against which its sources are read, and its sample.
 
 One stream never keeps another one waiting: whatever its step raises is reported for that stream, a step that takes too
 long is left behind and reported, and each pass begins with another stream, so that no pass leaves out the same ones.
@@ -12,15 +13,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Self
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.airflow_owner import find_dag_pauses, record_dag_pauses
-from sluice.ledger.connection import Ledger, connection_use, database_time
+from sluice.ledger.connection import connection_use, database_time
 from sluice.ledger.desired_states import find_desired_state, find_desired_states
 from sluice.ledger.records.dag_pause import DagObservation, DagPause
 from sluice.ledger.records.run import DesiredState
@@ -33,6 +32,7 @@ from sluice.supervision.alert import Alert
 from sluice.supervision.alert_decision import is_alert_due
 from sluice.supervision.progress_watch import judge_known
 from sluice.supervision.reconciler import follow_pause, look_after
+from sluice.supervision.red_increments import is_of_increment
 from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, with_its_dag
 from sluice.supervision.supervisor import Supervisor
 from sluice.supervision.undeclared_streams import MisfitRun, find_misfits, look_after_misfit
@@ -44,9 +44,6 @@ AT_ONCE = 4
 
 PASS_SECONDS = 50.0
 """How long a pass may take, so that the next minute's pass is not late."""
-
-FRESH_SECONDS = 20.0
-"""How old the records of a stream may be when its turn comes; those of a pass whose sources answer never are."""
 
 CONNECTIONS_SHARE = 0.8
 """Of the connections that the ledger's server allows; beyond it a person is alerted."""
@@ -83,11 +80,14 @@ def reconcile_all(
     streams = _rotated(_continuous(declarations), number)
     problems: dict[str, Alert] = {}
     dags = _note_pauses(supervisor, streams, observe_dag, problems)
-    known = _Records.read(supervisor.ledger, [stream.name for stream in streams])
-    steps = {stream.name: partial(_reconcile, supervisor, stream, known, dags.get(stream.name)) for stream in streams}
+    known = read_streams(supervisor.ledger, [stream.name for stream in streams])
+    steps = {
+        stream.name: partial(_reconcile, supervisor, stream, known[stream.name], dags.get(stream.name))
+        for stream in streams
+    }
     steps |= {misfit.stream: partial(_look_after, supervisor, misfit) for misfit in misfits}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
-    _clear_others(supervisor, steps)
+    _clear_others(supervisor, declarations, steps)
     for name, result in done.items():
         alert = _problem(name, result) if isinstance(result, Exception) else result
         if alert is not None:
@@ -104,25 +104,6 @@ def _continuous(declarations: Declarations) -> list[LoadedStream]:
 def _rotated(streams: Sequence[LoadedStream], number: int) -> list[LoadedStream]:
     first = number % len(streams) if streams else 0
     return [*streams[first:], *streams[:first]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """The records of all streams, and when they were read."""
-
-    by_name: Mapping[str, StreamRecords]
-    read_at_seconds: float
-
-    @classmethod
-    def read(cls, ledger: Ledger, names: Sequence[str]) -> Self:
-        """Read them now."""
-        read_at_seconds = time.monotonic()
-        return cls(read_streams(ledger, names) if names else {}, read_at_seconds)
-
-    def of(self, ledger: Ledger, stream: str) -> StreamRecords:
-        """The records of a stream, read again when they are too old: its batches went on meanwhile."""
-        is_old = time.monotonic() - self.read_at_seconds > FRESH_SECONDS
-        return read_stream(ledger, stream) if is_old else self.by_name[stream]
 
 
 def _note_pauses(
@@ -154,10 +135,9 @@ def _note_pauses(
 
 
 def _reconcile(
-    supervisor: Supervisor, stream: LoadedStream, records: _Records, dag: DagObservation | None
+    supervisor: Supervisor, stream: LoadedStream, known: StreamRecords, dag: DagObservation | None
 ) -> Alert | None:
     """Reconcile one stream, and record whether it is healthy."""
-    known = records.of(supervisor.ledger, stream.name)
     done = look_after(supervisor, stream, known, is_known=dag is not None)
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
@@ -197,10 +177,14 @@ def _alert_of(supervisor: Supervisor, name: str, health: StreamHealth, dag: DagO
     return Alert(stream=name, sentence=health.explanation, reason=health.state, is_new=trouble.reported_at is None)
 
 
-def _clear_others(supervisor: Supervisor, kept: Collection[str]) -> None:
-    """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end."""
+def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Collection[str]) -> None:
+    """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end.
+
+    That an increment is red is its own task's to clear, as long as its stream is declared.
+    """
     for trouble in all_troubles(supervisor.ledger):
-        if trouble.stream not in kept:
+        is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
+        if trouble.stream not in kept and not is_left_to_task:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 

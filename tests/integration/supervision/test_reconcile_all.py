@@ -27,6 +27,7 @@ from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.alert import Alert
 from sluice.supervision.reconcile_all import reconcile_all
+from sluice.supervision.red_increments import report_good_increment, report_red_increment
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
@@ -208,6 +209,20 @@ def _alert_events(ledger: Ledger) -> list[tuple[str, str]]:
     """The alerts and recoveries of the stream, newest first."""
     events = recent_events(ledger, subject=EventSubject.STREAM, name="flights", limit=99)
     return [(event.action, event.reason) for event in events if event.action in ("alert", "recover")]
+
+
+def test_a_red_increment_is_alerted_by_its_task_until_one_succeeds(supervisor: Supervisor, ledger: Ledger) -> None:
+    increment = replace(WANTED, declaration=WANTED.declaration.model_copy(update={"mode": "incremental"}))
+    for _ in range(2):
+        report_red_increment(ledger, "flights", sentence="the table has other columns", by="airflow: flights, r1")
+    assert passed(supervisor, declared(increment)) == {}, "the reconciler has nothing to do with it"
+    assert _alert_events(ledger) == [("alert", "failed")], "saved once"
+    report_good_increment(ledger, "flights", by="airflow: flights, r3")
+    report_good_increment(ledger, "flights", by="airflow: flights, r4")
+    assert _alert_events(ledger) == [("recover", "failed"), ("alert", "failed")]
+    report_red_increment(ledger, "flights", sentence="again", by="airflow: flights, r5")
+    passed(supervisor, declared())
+    assert _alert_events(ledger)[0] == ("recover", "failed"), "its declaration was deleted"
 
 
 def test_a_stop_by_a_paused_dag_is_doubtful_when_the_dag_has_failed_since(
