@@ -41,6 +41,11 @@ or broken declaration, a changed mode, files that differ between hosts. `alert.i
 ledger has the same as events: `alert` when a person is alerted to a state, `recover` when the stream is healthy again
 (`sluice stream events STREAM`).
 
+Whether a stream is stalled is seen at its sources: by the unread records or rows of Kafka and Iceberg, the unread files
+of folders and Delta tables, and the shards of Kinesis that hold unread records; a `rate` always has rows to read. Three
+things cannot be seen, and such a stream counts as healthy while its driver is heard: what waits in a socket, what
+`continuous_processing` has read, and what a stream that begins at the newest record misses before its first batch.
+
 After the repair, unpause the stream's DAG, or run `sluice stream start STREAM`. Both reset
 the failure count and close the breaker. What Sluice does by itself until then:
 

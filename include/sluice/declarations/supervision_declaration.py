@@ -75,7 +75,7 @@ class SupervisionDeclaration(Declared):
         "unset: derived from its trigger and its recent batches",
     )
     on_stall: Literal["alert", "restart"] = Field(
-        "alert", description="what to do about a stalled stream; `restart` needs a kafka, iceberg or files input"
+        "alert", description="what to do about a stalled stream; `restart` needs an input other than a socket"
     )
     max_lag: LagDeclaration | None = Field(
         None, description="how far behind its source the stream may be; for kafka and iceberg inputs"

@@ -38,6 +38,9 @@ _RECORDS_OF_A_REQUEST = 1000
 _PAUSE_SECONDS = 0.25
 """The pause after a request that returned no records: Kinesis allows five requests per second and shard."""
 
+_MOST_EMPTY_ANSWERS = 10
+"""Kinesis goes through a shard that had no record for long in several empty answers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisRecord:
@@ -99,6 +102,30 @@ class KinesisShards:
                     behind.append(shard)
             waiting = behind
         return self._without_removed(reached)
+
+    def unread_shards(self, positions: Mapping[str, str]) -> int:
+        """In how many shards a record lies after a reader's position; a shard of closed parents counts with them.
+
+        One record of each is asked for. An answer that holds none and has not reached the newest record yet is followed
+        up a few times only; such a shard has had no record for long.
+        """
+        return sum(
+            self._has_more(shard, position) for shard, position in positions.items() if not position.startswith(ENDED)
+        )
+
+    def _has_more(self, shard: str, position: str) -> bool:
+        iterator: str | None = self._iterator(shard, position)
+        for _ in range(_MOST_EMPTY_ANSWERS):
+            answer = self._client.get_records(ShardIterator=iterator or "", Limit=1)
+            iterator = answer.get("NextShardIterator")
+            if answer["Records"]:
+                return True
+            if iterator is None:
+                return True  # it is closed and read: its reader has yet to go on with the shards after it
+            if answer.get("MillisBehindLatest", 0) == 0:
+                return False
+            self._pause(_PAUSE_SECONDS)
+        return False
 
     def _advance(self, shard: str, reached: dict[str, str], *, at_most: int | None) -> int:
         """Move the position of a shard. Returns by how many records."""

@@ -7,11 +7,21 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.declarations.source_declarations import (
+    DeltaSource,
+    FilesSource,
+    IcebergSource,
+    KafkaSource,
+    KinesisSource,
+    RateSource,
+)
 from sluice.errors import CheckpointError, LakehouseError, SourceRefusedError
 from sluice.ledger.records.lag import LagObservation
-from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
+from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
+from sluice.sources.kinesis_heads import unread_of_kinesis
 from sluice.sources.unread_input import is_at_end, steps_after, unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:
@@ -57,7 +67,7 @@ class SourceHeads:
         problems = [lag.problem for lag in lags if lag.problem]
         rows = [lag.rows for lag in lags if lag.rows is not None]
         files = [lag.files for lag in lags if lag.files is not None]
-        known = [*rows, *files]
+        known = [*rows, *files, *(lag.undone for lag in lags if lag.undone is not None)]
         return LagObservation(
             rows=sum(rows) if rows and not problems else None,
             problem="; ".join(problems),
@@ -114,6 +124,14 @@ class SourceHeads:
             return self._observe_table(source, offset)
         if isinstance(source, FilesSource):
             return self._observe_files(source, newest_batch)
+        if isinstance(source, DeltaSource):
+            return self._observe_delta(source, offset)
+        if isinstance(source, KinesisSource):
+            return self._observe_kinesis(source, offset)
+        if isinstance(source, RateSource):
+            # It never ends: a stream that reads it always has rows to read, and those of a second are ready at once.
+            return LagObservation(rows=None, undone=source.rows_per_second)
+        # A socket: what its peer has ready to send, no other program can see.
         return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is unknown")
 
     def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
@@ -150,6 +168,34 @@ class SourceHeads:
             return LagObservation(rows=None, files=len(unread))
 
         return self._unless_unavailable(connection.root, observe)
+
+    def _observe_delta(self, source: DeltaSource, offset: Any) -> LagObservation:
+        connection = self._settings.connections.get(source.connection)
+        if not isinstance(connection, FilesConnection):
+            return _failed(f"the deployment has no files connection {source.connection}")
+        location = f"{connection.root.rstrip('/')}/{source.path.strip('/')}"
+
+        def observe() -> LagObservation:
+            try:
+                table = open_checkpoint_files(location, self._settings.object_store)
+                lag = unread_commits(offset, table=table, since=source.from_timestamp)
+            except CheckpointError as error:
+                raise LakehouseError(error.message) from error
+            return _refused(f"there is no Delta table {source.path}") if lag is None else lag
+
+        return self._unless_unavailable(connection.root, observe)
+
+    def _observe_kinesis(self, source: KinesisSource, offset: Any) -> LagObservation:
+        connection = self._settings.connections.get(source.connection)
+        if not isinstance(connection, KinesisConnection):
+            return _failed(f"the deployment has no Kinesis connection {source.connection}")
+        if offset is None and source.starting == "latest":
+            return LagObservation(rows=None, problem="the stream starts at the newest record and has not started yet")
+
+        def observe() -> LagObservation:
+            return unread_of_kinesis(source, connection, offset)
+
+        return self._unless_unavailable(connection.endpoint or connection.region, observe)
 
     def _observe_table(self, source: IcebergSource, offset: Any) -> LagObservation:
         def observe() -> LagObservation:

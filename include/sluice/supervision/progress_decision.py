@@ -3,7 +3,8 @@
 | the newest sample                   | and                                            | state       |
 |-------------------------------------|------------------------------------------------|-------------|
 | none so far                         | the run is young                               | UNKNOWN     |
-| of sources that cannot be observed  |                                                | UNKNOWN     |
+| of a socket, or of a stream that    |                                                | UNKNOWN     |
+| begins at the newest and has not yet|                                                |             |
 | none for long, or too old           | the reconciler takes none                      | UNOBSERVED  |
 | a source is missing, or refuses     |                                                | UNOBSERVED  |
 | a source did not answer             | for longer than `UNANSWERED_FOR`               | UNOBSERVED  |
@@ -165,8 +166,8 @@ def _unknown(text: str) -> ProgressJudgement:
 
 
 def _amount(sample: ProgressSample) -> str:
-    """What is unread, for a person: rows, or rows and files together."""
-    words = "rows" if sample.unread_rows is not None else "rows or files"
+    """What is unread, for a person: rows, or rows, files and shards with records together."""
+    words = "rows" if sample.unread_rows is not None else "rows, files or shards"
     return f"{sample.known_undone or 0:,} {words}"
 
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from tests.fixtures.kinesis import Kinesis
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams import continuous_stream
 
@@ -25,6 +26,7 @@ from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
+from sluice.sources.kinesis_shards import TRIM_HORIZON, KinesisShards
 from sluice.sources.source_heads import SourceHeads
 from sluice.tables.catalog import open_catalog
 
@@ -182,6 +184,34 @@ def test_files_of_a_whole_bucket(settings: Settings) -> None:
     assert SourceHeads(settings).observe_lag(files, None) == LagObservation(rows=None, files=0)
     s3_client(settings.object_store).put_object(Bucket="landing", Key=f"{path}/a/1.txt", Body=b"x")
     assert SourceHeads(settings).observe_lag(files, None) == LagObservation(rows=None, files=1)
+
+
+def test_a_rate_always_has_rows_to_read(settings: Settings) -> None:
+    lag = SourceHeads(settings).observe_lag(reader(rate={"rows_per_second": 7}).declaration, None)
+    assert (lag.rows, lag.undone, lag.problem) == (None, 7, "")
+
+
+def test_a_delta_table_that_is_not_there_is_refused(settings: Settings, tmp_path: Path) -> None:
+    lake = FilesConnection(kind="files", root=tmp_path.as_uri())
+    settings = settings.model_copy(update={"connections": {"lake": lake}})
+    lag = SourceHeads(settings).observe_lag(reader(delta={"connection": "lake", "path": "orders"}).declaration, None)
+    assert (lag.problem, lag.is_refused) == ("there is no Delta table orders", True)
+
+
+def test_kinesis_is_asked_whether_anything_is_unread(settings: Settings, kinesis: Kinesis) -> None:
+    name = kinesis.create_stream(shards=2)
+    heads = SourceHeads(settings.model_copy(update={"connections": {"k": kinesis.connection}}))
+    declared = reader(kinesis={"connection": "k", "stream": name}).declaration
+    assert heads.observe_lag(declared, None).undone == 0
+    kinesis.put(name, *"abcdefgh")
+    assert heads.observe_lag(declared, None).undone == 2
+    shards = KinesisShards(kinesis.client, name)
+    read = shards.advanced(shards.beginning(TRIM_HORIZON), most_records=None)
+    assert heads.observe_lag(declared, read_up_to({"kinesis": name, "shards": read})).undone == 0
+    kinesis.put(name, "later")
+    assert heads.observe_lag(declared, read_up_to({"kinesis": name, "shards": read})).undone == 1
+    missing = heads.observe_lag(reader(kinesis={"connection": "k", "stream": "no_such"}).declaration, None)
+    assert (missing.is_refused, "no_such be read: ResourceNotFoundException" in missing.problem) == (True, True)
 
 
 def test_the_head_of_a_socket_is_not_known(settings: Settings) -> None:

@@ -13,6 +13,9 @@ KAFKA = {"kafka": {"connection": "c", "topics": ["t"]}}
 FILES = {
     "files": {"connection": "landing", "path": "in", "format": "json", "columns": [{"name": "a", "type": "string"}]}
 }
+SOCKET = {"socket": {"host": "localhost", "port": 9}}
+DELTA = {"delta": {"connection": "lake", "path": "orders"}}
+KINESIS = {"kinesis": {"connection": "k", "stream": "s"}}
 RATE: dict[str, Any] = {"rate": {}}
 BOTH = {"on_stall": "restart", "max_lag": {"rows": 5}}
 
@@ -22,7 +25,10 @@ BOTH = {"on_stall": "restart", "max_lag": {"rows": 5}}
     [
         ((KAFKA,), BOTH, []),
         ((FILES,), BOTH, ["supervision.max_lag"]),
-        ((RATE,), BOTH, ["supervision.on_stall", "supervision.max_lag"]),
+        ((SOCKET,), BOTH, ["supervision.on_stall", "supervision.max_lag"]),
+        ((RATE,), BOTH, ["supervision.max_lag"]),
+        ((DELTA,), {"on_stall": "restart"}, []),
+        ((KINESIS,), {"on_stall": "restart"}, []),
         ((KAFKA, RATE), BOTH, ["supervision.max_lag"]),
         ((RATE,), {"stall_after": "1 hour"}, []),
         ((RATE,), {"on_stall": "alert"}, []),

@@ -12,7 +12,7 @@ from sluice.errors import DeclarationError
 COUNTED = frozenset({"kafka", "iceberg"})
 """Sources whose unread rows are counted (`sluice.sources.source_heads`)."""
 
-OBSERVED = COUNTED | {"files"}
+OBSERVED = COUNTED | {"files", "delta", "kinesis", "rate"}
 """Sources of which it is known whether anything is unread."""
 
 
@@ -34,7 +34,7 @@ def _problem(
     stream: LoadedStream, path: KeyPath, unknown: str, kinds: list[str], *, is_blind: bool
 ) -> DeclarationError:
     why = "Spark reports no batches of continuous_processing" if is_blind else f"its inputs are {', '.join(kinds)}"
-    allowed = "kafka and iceberg inputs" if path[-1] == "max_lag" else "kafka, iceberg and files inputs"
+    allowed = "kafka and iceberg inputs" if path[-1] == "max_lag" else "every input but a socket"
     return DeclarationError(
         f"`{key_text(path)}`: {unknown} cannot be observed, because {why}. It works for {allowed}.",
         location=stream.location(path),

@@ -11,7 +11,8 @@ class LagObservation:
 
     rows: unset when unknown; `problem` then says why. The rows of files that were not opened yet are unknown.
     files: the files that lie in its folders and that no planned batch has read; unset without such a source.
-    undone: rows and files that are known to be unread, also when another source did not answer; unset: nothing is.
+    undone: rows, files and shards with records that are known to be unread, also when another source did not answer;
+        unset: nothing is.
     is_failure: whether a source that can be observed did not answer, or is not there.
     is_refused: whether a source itself answered that it is not there, or may not be read.
     """
