@@ -20,7 +20,7 @@ from pathlib import Path
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.records.run import DesiredState, RunState
@@ -37,11 +37,13 @@ class Behaviour:
     fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail.
     beat_seconds: between two heartbeats, each of which brings a batch.
     hangs: whether it brings no batch and does not obey, as a driver whose main thread hangs while its heartbeat lives.
+    publishes: whether an increment finds rows to publish.
     """
 
     fails_with: str = ""
     beat_seconds: float = 0.2
     hangs: bool = False
+    publishes: bool = True
 
 
 def tell_drivers(folder: Path, subject: str, behaviour: Behaviour) -> None:
@@ -61,6 +63,9 @@ def main(argv: Sequence[str]) -> None:
     if "run-id" in arguments:
         with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
             _run_stream(ledger, subject, arguments["run-id"], beat_seconds=behaviour.beat_seconds)
+    elif any("run_increment" in word for word in argv) and behaviour.publishes:
+        with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
+            _run_increment(ledger, subject)
 
 
 def _behaviour_of(subject: str) -> Behaviour:
@@ -88,6 +93,14 @@ def _run_stream(ledger: Ledger, stream: str, run_id: str, *, beat_seconds: float
             continue
         batch += 1
     record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="stopped as requested")
+
+
+def _run_increment(ledger: Ledger, stream: str) -> None:
+    """Publish one batch, after those of earlier increments."""
+    generation = current_generation(ledger, stream, checkpoints_root=os.environ["SLUICE_CHECKPOINTS"]).generation
+    newest = newest_batch(ledger, stream)
+    number = newest.key.batch + 1 if newest is not None else 0
+    record_batch(ledger, _batch(PublicationKey(stream=stream, generation=generation, batch=number), "an increment"))
 
 
 def _batch(key: PublicationKey, run_id: str) -> BatchObservation:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
+from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
@@ -30,6 +35,34 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     (follower,) = airflow.runs("by_table")
     assert follower["run_type"] == "asset_triggered"
     assert _ended(airflow, "by_table", follower["dag_run_id"]) == "success"
+    (event,) = airflow.get("assets/events", source_dag_id="by_clock")["asset_events"]
+    payload = event["extra"]["payload"]
+    assert (payload["stream"], payload["publication_key"], payload["rows"]) == ("by_clock", "by_clock:1:0", 1)
+
+    tell_drivers(airflow.behaviours, "by_clock", Behaviour(publishes=False))
+    assert _ended(airflow, "by_clock", empty := airflow.trigger("by_clock")) == "success"
+    assert "no asset event is raised" in airflow.log("by_clock", "run", empty)
+    assert len(airflow.get("assets/events", source_dag_id="by_clock")["asset_events"]) == 1
+
+    # A run that fails after it has published announces nothing; the next one that succeeds does.
+    _publish(airflow.ledger, "by_clock", batch=1)
+    assert _ended(airflow, "by_clock", airflow.trigger("by_clock")) == "success"
+    newest, _ = airflow.get("assets/events", source_dag_id="by_clock", order_by="-timestamp")["asset_events"]
+    assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
+
+
+def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:
+    record_batch(
+        ledger,
+        BatchObservation(
+            key=PublicationKey(stream=stream, generation=1, batch=batch),
+            run_id="a run that failed later",
+            started_at=datetime.now(UTC),
+            duration_ms=1,
+            input_rows=1,
+            published_rows={"main": 1},
+        ),
+    )
 
 
 def test_only_the_chosen_table_is_maintained(airflow: RunningAirflow) -> None:

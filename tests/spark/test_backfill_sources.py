@@ -123,6 +123,32 @@ def test_gaps_are_intervals_with_other_rows(workshop: Workshop, stream: str) -> 
     assert (report.compared, report.table) == (9, workshop.table_name("target"))
 
 
+def test_a_stream_that_has_published_nothing_has_no_gaps(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    source, target = (workshop.declare_table(table, COLUMNS) for table in ("source", "target"))
+    workshop.declare_stream(
+        name,
+        sql="SELECT * FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at"},
+    )
+    workshop.append("source", [row(1, day=1)])
+    declarations = load_declarations(workshop.folder)
+
+    report = GapSearch(
+        settings=workshop.settings,
+        ledger=workshop.ledger,
+        declarations=declarations,
+        stream=declarations.stream(name),
+        start=None,
+        end=None,
+        open_session=lambda: workshop.spark,
+    ).work()
+
+    assert (report.has_published, report.compared, report.gaps) == (False, 0, ())
+
+
 def test_a_correction_of_the_source_is_waited_for(workshop: Workshop, stream: str) -> None:
     """It lies behind rows that the stream has not read yet: the source as the stream has read it is still wrong."""
     workshop.append("source", [row(700, day=1)])

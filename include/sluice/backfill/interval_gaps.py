@@ -54,13 +54,17 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapReport:
-    """The result of a search. compared: how many intervals have rows in the table or in the result of the sources."""
+    """The result of a search. compared: how many intervals have rows in the table or in the result of the sources.
+
+    has_published: whether the stream has published a batch; before, nothing can be compared.
+    """
 
     stream: str
     table: str
     searched: Interval
     compared: int
     gaps: tuple[Gap, ...]
+    has_published: bool = True
 
 
 def find_gaps(expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]) -> Iterator[Gap]:

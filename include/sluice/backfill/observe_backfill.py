@@ -93,6 +93,21 @@ def observe_backfill(
     ), state.table
 
 
+def has_published(catalog: Catalog, stream: LoadedStream) -> bool:
+    """Whether the backfilled output of a stream has published a batch in its open generation.
+
+    Raises
+    ------
+    UsageError: when the stream does not declare a backfill.
+    DeliveryError: when the mark cannot be read.
+    LakehouseError: when the target does not exist or cannot be reached.
+    """
+    backfill_of(stream)
+    output = backfilled_output(stream)
+    state = load_target_state(catalog, output)
+    return state.mark is not None and state.position(output).end_offsets_digest is not None
+
+
 def _outputs(stream: LoadedStream) -> Iterable[OutputDeclaration]:
     return stream.declaration.outputs.values()
 

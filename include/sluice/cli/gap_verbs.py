@@ -58,6 +58,9 @@ def search_gaps(settings: Settings, stream: LoadedStream, *, start: str, end: st
 
 
 def _print(report: GapReport) -> None:
+    if not report.has_published:
+        typer.echo(f"{report.stream} has published nothing yet, so there is nothing to compare with its sources.")
+        return
     if report.gaps:
         table = Table(box=None, padding=(0, 2, 0, 0))
         for heading in ("interval", "", "rows expected", "rows held"):

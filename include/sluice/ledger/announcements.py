@@ -1,13 +1,19 @@
-"""Publications that were not announced to Airflow as asset events yet. Asynchronous, for the triggerer."""
+"""Publications that were not announced to Airflow as asset events yet.
+
+Asynchronous for the triggerer, which watches continuous streams; without that for the tasks of increments.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, Integer, and_, cast, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, Row, Select, and_, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningInsert
 
+from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Announcement, Batch
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.ledger.trigger_queries import query_row
@@ -21,14 +27,15 @@ class UnannouncedPublications:
     """The batches of one stream that became visible in one table since the last announcement.
 
     newest: the newest of them. batches, rows: how many they are, and how many rows they brought together.
-    snapshot_id: of the newest. watermark: of the newest; unset without one.
+    snapshot_id: of the newest; unset when its run ended before it reported one. watermark: of the newest; unset without
+        one.
     """
 
     table: str
     newest: PublicationKey
     batches: int
     rows: int
-    snapshot_id: int
+    snapshot_id: int | None
     watermark: datetime | None = None
 
 
@@ -47,6 +54,54 @@ async def observe_unannounced(
     ------
     LedgerError: when the ledger cannot be reached.
     """
+    query = _unannounced(table=table, stream=stream, output=output, is_visible=Batch.snapshot_ids.has_key(output))
+    return _publications(await query_row(ledger_url, query), table=table, stream=stream)
+
+
+def find_unannounced(ledger: Ledger, *, table: str, stream: str, output: str) -> UnannouncedPublications | None:
+    """What the increments of a stream have published on a table since the last announcement; none without anything.
+
+    Every batch of an increment is visible when the increment has ended. One whose run ended before it was recorded has
+    rows and no snapshot.
+
+    Parameters
+    ----------
+    output: the stream's output that writes the table.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    is_visible = and_(_rows_of(output) > 0, Batch.is_rejected.is_(False))
+    with ledger.transaction() as connection:
+        row = connection.execute(
+            _unannounced(table=table, stream=stream, output=output, is_visible=is_visible)
+        ).one_or_none()
+    return _publications(row, table=table, stream=stream)
+
+
+async def record_announcement(ledger_url: str, publications: UnannouncedPublications) -> None:
+    """Record that everything up to the newest of these publications was announced.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; the same publications are then announced once more.
+    """
+    await query_row(ledger_url, _announcement(publications))
+
+
+def note_announcement(ledger: Ledger, publications: UnannouncedPublications) -> None:
+    """Record that everything up to the newest of these publications was announced.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; the same publications are then announced once more.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(_announcement(publications))
+
+
+def _unannounced(*, table: str, stream: str, output: str, is_visible: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     announced = (
         select(Announcement.generation, Announcement.batch)
         .where(Announcement.table == table, Announcement.stream == stream)
@@ -54,26 +109,27 @@ async def observe_unannounced(
     )
     generation = func.coalesce(select(announced.c.generation).scalar_subquery(), cast(_BEFORE_ALL, Integer))
     batch = func.coalesce(select(announced.c.batch).scalar_subquery(), cast(_BEFORE_ALL, BigInteger))
-    is_unannounced = and_(
-        Batch.stream == stream,
-        Batch.snapshot_ids.has_key(output),
-        or_(Batch.generation > generation, and_(Batch.generation == generation, Batch.batch > batch)),
-    )
-    rows = cast(func.coalesce(Batch.published_rows[output].astext, "0"), BigInteger)
-    query = (
+    is_newer = or_(Batch.generation > generation, and_(Batch.generation == generation, Batch.batch > batch))
+    return (
         select(
             Batch.generation,
             Batch.batch,
             cast(Batch.snapshot_ids[output].astext, BigInteger).label("snapshot_id"),
             Batch.watermark,
             func.count().over().label("batches"),
-            cast(func.sum(rows).over(), BigInteger).label("rows"),
+            cast(func.sum(_rows_of(output)).over(), BigInteger).label("rows"),
         )
-        .where(is_unannounced)
+        .where(Batch.stream == stream, is_visible, is_newer)
         .order_by(Batch.generation.desc(), Batch.batch.desc())
         .limit(1)
     )
-    row = await query_row(ledger_url, query)
+
+
+def _rows_of(output: str) -> ColumnElement[int]:
+    return cast(func.coalesce(Batch.published_rows[output].astext, "0"), BigInteger)
+
+
+def _publications(row: Row[Any] | None, *, table: str, stream: str) -> UnannouncedPublications | None:
     if row is None:
         return None
     return UnannouncedPublications(
@@ -86,20 +142,13 @@ async def observe_unannounced(
     )
 
 
-async def record_announcement(ledger_url: str, publications: UnannouncedPublications) -> None:
-    """Record that everything up to the newest of these publications was announced.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached; the same publications are then announced once more.
-    """
+def _announcement(publications: UnannouncedPublications) -> ReturningInsert[Any]:
     newest = {"generation": publications.newest.generation, "batch": publications.newest.batch}
-    await query_row(
-        ledger_url,
+    return (
         insert(Announcement)
         .values(table=publications.table, stream=publications.newest.stream, **newest)
         .on_conflict_do_update(
             index_elements=[Announcement.table, Announcement.stream], set_={**newest, "announced_at": func.now()}
         )
-        .returning(Announcement.table),
+        .returning(Announcement.table)
     )

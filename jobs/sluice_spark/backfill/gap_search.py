@@ -16,7 +16,6 @@ from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
 from sluice.backfill.observe_backfill import backfill_of, observe_backfill
 from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import UnpublishableError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -26,6 +25,9 @@ from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.session.identifiers import quoted
 
 _MICROSECONDS = 1_000_000
+
+_AGAINST_COMMITS = (RefusalReason.READER_STOPS, RefusalReason.NOTHING_PUBLISHED)
+"""The refusals that do not stand against a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,8 @@ class GapSearch:
     patience_seconds: float = PATIENCE_SECONDS
 
     def work(self) -> GapReport:
-        """Compare the intervals of the stream with its table, all at one snapshot of the table.
+        """Compare the intervals of the stream with its table, all at one snapshot of the table. A stream that has
+        published nothing yet has no gaps: no interval of it is compared.
 
         Raises
         ------
@@ -61,9 +64,7 @@ class GapSearch:
 
         with settled_plan(look, turn=nullcontext, patience_seconds=self.patience_seconds) as planned:
             seen = planned.plan.seen
-        if seen.published is None:  # refused before
-            raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
-        if seen.interval.start == seen.interval.end:
+        if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})
         spark = self.open_session()
         require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
@@ -100,12 +101,13 @@ class GapSearch:
             searched=seen.interval,
             compared=len({*expected, *held}),
             gaps=tuple(find_gaps(expected, held)),
+            has_published=seen.published is not None,
         )
 
 
 def _without_publishing(plan: BackfillPlan) -> BackfillPlan:
     """The plan without the reasons that stand against a commit alone."""
-    refusals = tuple(one for one in plan.refusals if one.reason is not RefusalReason.READER_STOPS)
+    refusals = tuple(one for one in plan.refusals if one.reason not in _AGAINST_COMMITS)
     return replace(plan, refusals=refusals)
 
 

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from sluice.declarations.load_declarations import Declarations
 from sluice.launching.job_command import FindGaps
 from sluice_airflow.dag_builders.assets import table_assets
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
+from sluice_airflow.operators.gap_operator import GapOperator
 
 DAG_ID = "backfill_gaps"
 
@@ -31,12 +31,13 @@ compares it with the table. It writes nothing. One task for each stream, all in 
 
 ## How to operate it
 - It runs every night. **Trigger** it to look further back: the form asks for the number of days.
+- A task is skipped while its stream has published nothing yet: there is nothing to compare.
 - The same from the command line, for one stream: `sluice stream gaps NAME`.
 
 ## What to do when it is red
 The end of the task's log names the intervals that are missing, different or too many. `sluice backfill NAME --gaps`
-replaces just those, or the form *Run backfill* of the DAG `NAME__backfill`. Late rows that the stream has dropped are a
-difference too, because a backfill brings them in.
+replaces just those, or a backfill of the DAG `NAME__backfill` (button *Trigger*, choice *Backfill*). Late rows that the
+stream has dropped are a difference too, because a backfill brings them in.
 """
 
 
@@ -56,7 +57,7 @@ def backfill_gaps_dag(declarations: Declarations) -> DAG:
     ) as dag:
         for name, stream in sorted(declarations.streams.items()):
             if stream.declaration.backfill is not None:
-                SparkJobOperator(
+                GapOperator(
                     task_id=name,
                     command=FindGaps(stream=name, start=_START, end="", fails="yes"),
                     engine=stream.declaration.engine,

@@ -1,4 +1,4 @@
-"""An increment as a task: without new input it ends as success before any JVM starts."""
+"""An increment as a task: without new input it ends as success before any JVM starts, and without an asset event."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from sluice.ledger.announcements import UnannouncedPublications
+
 
 class IncrementOperator(SparkJobOperator):
-    """Run an increment, unless the ledger and the heads of its sources show that there is nothing to do."""
+    """Run an increment, unless the ledger and the heads of its sources show that there is nothing to do.
+
+    Its outlets are the assets of the tables that it may write. Only those into which rows were published since the last
+    announcement get an event. What was announced is recorded when Airflow has the end of the task: a worker that dies
+    before announces again, and what a failed run had published is announced by the next one.
+    """
 
     def __init__(self, *, command: RunIncrement, **kwargs: Any) -> None:
-        super().__init__(command=command, **kwargs)
+        super().__init__(command=command, on_success_callback=record_announcements, **kwargs)
         self.stream = command.stream
+        self.announced: tuple[UnannouncedPublications, ...] = ()
 
     def execute(self, context: Context) -> None:
         """Run the increment and wait for it.
@@ -28,8 +36,9 @@ class IncrementOperator(SparkJobOperator):
         """
         if self._has_nothing_to_do():
             self.log.info("There is no new input for %s: Spark is not started.", self.stream)
-            return
-        super().execute(context)
+        else:
+            super().execute(context)
+        self._announce(context)
 
     def _has_nothing_to_do(self) -> bool:
         """Whether it is known that there is nothing to do. What cannot be observed, the increment itself reports."""
@@ -46,3 +55,53 @@ class IncrementOperator(SparkJobOperator):
         except SluiceError as error:
             self.log.warning("Whether there is new input is unknown: %s", error)
             return False
+
+    def _announce(self, context: Context) -> None:
+        """Keep the outlets whose tables have new rows, and show in their events what is new."""
+        from sluice_airflow.triggers.publication_trigger import payload_of
+
+        try:
+            self.announced = self._publications()
+        except SluiceError as error:
+            self.log.warning("Which tables have new rows is unknown, so all of them get an event: %s", error)
+            return
+        by_table = {publications.table: publications for publications in self.announced}
+        self.outlets = [outlet for outlet in self.outlets if outlet.name in by_table]
+        for outlet in self.outlets:
+            context["outlet_events"][outlet].extra = {"payload": payload_of(by_table[outlet.name])}
+        if not self.outlets:
+            self.log.info("%s has published no new rows: no asset event is raised.", self.stream)
+
+    def _publications(self) -> tuple[UnannouncedPublications, ...]:
+        """What was published into each table since the last announcement."""
+        from sluice.declarations.iceberg_output import IcebergOutput
+        from sluice.declarations.load_declarations import load_declarations
+        from sluice.ledger.announcements import find_unannounced
+        from sluice_airflow.composition import load_deployment
+
+        deployment = load_deployment()
+        stream = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
+        with deployment.open_ledger() as ledger:
+            found = [
+                find_unannounced(ledger, table=declared.output.table, stream=self.stream, output=output)
+                for output, declared in stream.declaration.outputs.items()
+                if isinstance(declared.output, IcebergOutput)
+            ]
+        return tuple(publications for publications in found if publications is not None)
+
+
+def record_announcements(context: Context) -> None:
+    """Record the announcements of a task whose end Airflow has: a callback of `IncrementOperator`.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; the next run announces the same publications again.
+    """
+    from sluice.ledger.announcements import note_announcement
+    from sluice_airflow.composition import load_deployment
+
+    task = context["task"]
+    if isinstance(task, IncrementOperator) and task.announced:
+        with load_deployment().open_ledger() as ledger:
+            for publications in task.announced:
+                note_announcement(ledger, publications)

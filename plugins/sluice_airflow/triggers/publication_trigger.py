@@ -94,7 +94,7 @@ def payload_of(publications: UnannouncedPublications) -> dict[str, Any]:
         "publication_key": str(publications.newest),
         "batches": publications.batches,
         "rows": publications.rows,
-        "snapshot_id": str(publications.snapshot_id),
+        "snapshot_id": None if publications.snapshot_id is None else str(publications.snapshot_id),
         "watermark": None if publications.watermark is None else publications.watermark.isoformat(),
     }
 

@@ -1,0 +1,81 @@
+"""The nightly search for gaps as Airflow runs it: its own task, with its templates rendered, on a real Spark."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from tests.fixtures.backfills import COLUMNS, declare_read_stream, delete_days
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice_airflow.dag_builders.backfill_gaps import DAYS, backfill_gaps_dag
+from sluice_airflow.operators.gap_operator import GapOperator
+
+CONNECTION = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+
+
+@pytest.fixture(autouse=True)
+def _airflows_environment(workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment of a task of Airflow."""
+    for name, value in services.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(workshop.folder))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(CONNECTION))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    yield
+    with warnings.catch_warnings():  # the provider leaves the pipe of its process to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def task_of(workshop: Workshop, stream: str) -> GapOperator:
+    """The task of a stream in the DAG, for a run that looks back to 2013."""
+    task = backfill_gaps_dag(load_declarations(workshop.folder)).get_task(stream)
+    assert isinstance(task, GapOperator)
+    task.render_template_fields(
+        Context(
+            dag_run=SimpleNamespace(run_after=datetime.now(UTC)),
+            params={DAYS: 20_000},
+            macros=SimpleNamespace(timedelta=timedelta),
+        )
+    )
+    return task
+
+
+def test_the_task_is_green_without_gaps_and_red_with_their_names(workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop)
+
+    task_of(workshop, stream).execute(Context())
+
+    delete_days(workshop, "target", "2013-01-05", "2013-01-06")
+    with pytest.raises(AirflowFailException, match=r"1 of 8 intervals .* 2013-01-05 .* is missing: 3 rows expected"):
+        task_of(workshop, stream).execute(Context())
+
+
+def test_a_stream_that_has_published_nothing_is_skipped_with_words(workshop: Workshop) -> None:
+    stream = f"s{workshop.namespace}"
+    source, target = (workshop.declare_table(name, COLUMNS) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT * FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at"},
+    )
+
+    with pytest.raises(AirflowSkipException, match=f"^{stream} has published nothing yet, so there is nothing to comp"):
+        task_of(workshop, stream).execute(Context())
