@@ -242,6 +242,20 @@ def test_a_batch_that_runs_again_sees_what_it_saw_the_first_time(counted: Counte
     assert counted.readings(2) == [2, 2]
 
 
+def test_a_copy_that_was_not_written_to_its_end_is_made_again(counted: Counted) -> None:
+    counted.declare()
+    counted.ask(1)
+    with pytest.raises(OSError, match="dies here"):
+        counted.workshop.run(counted.stream, reached=dying_at(CrashPoint.FIRST_OUTPUT_STAGED))
+    (copy,) = (counted.workshop.checkpoint(counted.stream) / "static" / "words").iterdir()
+    for file in copy.iterdir():
+        file.unlink()
+
+    counted.workshop.run(counted.stream)
+
+    assert counted.readings(1) == [2, 2]
+
+
 def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
     counted.declare(refresh="1 hour")
     for id_ in (1, 2):
@@ -249,3 +263,31 @@ def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
         counted.workshop.run(counted.stream)
 
     assert counted.readings(1) == counted.readings(2) == [1, 1]
+
+
+def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "a.csv").write_text("id,word\n1,one\n")
+    (tmp_path / "words" / "b.csv").write_text("word,id\ntwo,2\n")
+    here = FilesConnection(kind="files", root=tmp_path.as_uri())
+    connections = {**workshop.settings.connections, "here": here}
+    own = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+    columns = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    words = {"connection": "here", "path": "words", "format": "csv", "columns": columns}
+    for table, kinds in (("records", {"id": "long"}), ("found", {"id": "long", "word": "string"})):
+        own.declare_table(table, kinds)
+    stream = f"s{own.namespace}"
+    own.declare_stream(
+        stream,
+        sql="SELECT records.id, words.word FROM records LEFT JOIN words ON records.id = words.id",
+        inputs={
+            "records": {"stream": {"iceberg": {"table": own.table_name("records")}}},
+            "words": {"static": {"files": words}, "refresh": "1 hour"},
+        },
+        outputs={"found": {"iceberg": {"table": own.table_name("found")}}},
+    )
+    own.append("records", [{"id": 1}, {"id": 2}])
+
+    own.run(stream)
+
+    assert own.rows("found") == [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]

@@ -81,7 +81,7 @@ def with_copies(
 
     Parameters
     ----------
-    declared: the inputs by name. opened: the DataFrame of each. copies: gets the error when one cannot be made.
+    declared: the inputs by name. opened: the decoded rows of each. copies: gets the error when one cannot be made.
     checkpoint: the folder of the stream's checkpoint. clock: that of the checkpoint, unless it is given.
     """
     rows = dict(opened)
@@ -184,7 +184,7 @@ class StaticCopy:
 
     Parameters
     ----------
-    original: the table as it is read at its source. folder: where the copies are.
+    original: the rows as they are read at their source. folder: where the copies are.
     reused_for: how old a copy may be when a batch begins; none to make one for every batch.
     is_listed: whether the table is a folder, whose files Spark has listed.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -18,6 +19,7 @@ from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.query.stream_inputs import (
+    OpenedInputs,
     are_counted_by_spark,
     open_inputs,
     read_inputs,
@@ -107,14 +109,18 @@ def plan_stream(
     """
     declaration = stream.declaration
     inputs, copies = read_inputs(spark, stream, settings, checkpoint=checkpoint), StaticCopies()
-    renewals = renewals_of(declaration.inputs, inputs)
-    if checkpoint is not None:
-        inputs = with_copies(declaration.inputs, inputs, copies, checkpoint=checkpoint)
-    opened = open_inputs(stream, inputs, settings)
+
+    def opened_inputs(arriving: Mapping[str, DataFrame]) -> OpenedInputs:
+        opened = open_inputs(stream, arriving, settings)
+        if checkpoint is None:
+            return opened
+        return replace(opened, rows=with_copies(declaration.inputs, opened.rows, copies, checkpoint=checkpoint))
+
+    opened = opened_inputs(inputs)
     outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.
     if not declaration.hands_on_records and not are_counted_by_spark(outputs.values(), inputs.values()):
-        opened = open_inputs(stream, with_counts(inputs), settings)
+        opened = opened_inputs(with_counts(inputs))
         outputs = transform(spark, stream, opened.rows)
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
     sinks = open_sinks(stream, outputs, settings)
@@ -129,7 +135,7 @@ def plan_stream(
         sinks=sinks,
         sources=sources_in_order(united.rows, inputs),
         is_stateful=bool(stateful_operators(united.rows)),
-        renewals=renewals,
+        renewals=renewals_of(declaration.inputs, inputs),
         copies=copies,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.functions import arrow_udf
@@ -67,7 +68,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str) -> DataFram
     decoding = arrow_udf(decode, returnType=struct).asNondeterministic()  # type: ignore[call-overload]  # the kind follows from the hints of `decode`
     fields = [fn.col(_field(index)) for index in range(len(source.columns))]
     file = fn.col("_metadata.file_path")
-    decoded = rows.withColumn(value, decoding(*fields, fn.col(UNFIT), file))
+    decoded = rows.withColumn(value, decoding(*fields, fn.col(UNFIT), fn.xxhash64(file)))
     record = fn.struct(fn.col(f"{value}.{_LINE}").alias("value"), file.alias(_FILE))
     return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(record.alias(RECORD_COLUMN), value)
 
@@ -87,24 +88,24 @@ class _Lines:
     def __init__(self, decoder: CsvBlockDecoder, *, has_header: bool) -> None:
         self._decoder = decoder
         self._has_header = has_header
-        self._file: str | None = None
+        self._file: int | None = None
         self._places: tuple[int, ...] | str = tuple(range(len(decoder.names)))
 
     def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
-        """The decoded lines of a block, and its headers. columns: the fields, the whole lines, the files.
+        """The decoded lines of a block, and its headers. columns: the fields, the whole lines, a number of each file.
 
         first: the number of the first line.
         """
-        files = columns[-1].to_pylist()
-        begins = [index for index, file in enumerate(files) if index == 0 or file != files[index - 1]]
+        runs: Any = pc.call_function("run_end_encode", [columns[-1]])
+        ends = runs.run_ends.to_pylist()
         parts: list[Any] = []
-        for begin, end in zip(begins, [*begins[1:], len(files)], strict=True):
+        for begin, end, file in zip([0, *ends], ends, runs.values.to_pylist(), strict=False):
             part, number = [column.slice(begin, end - begin) for column in columns], first + begin
-            if self._has_header and files[begin] != self._file:
+            if self._has_header and file != self._file:
                 self._places = self._places_in(part)
                 parts.append(_struct([*[pa.nulls(1)] * (kind.num_fields - 1), pa.array([True])], kind))
                 part, number = [column.slice(1) for column in part], number + 1
-            self._file = files[begin]
+            self._file = file
             parts.append(self._decoded(part[:-2], part[-2], kind, first=number))
         return pa.concat_arrays(parts) if parts else pa.array([], kind)
 
@@ -114,13 +115,19 @@ class _Lines:
         return header_places(header, self._decoder.names)
 
     def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
-        block = self._block(texts, unfit)
-        indexes = range(len(unfit))
-        lines = [_line(texts, unfit, index) if index in block.rejections else None for index in indexes]
-        reasons = pa.array([block.rejections.get(index) for index in indexes], pa.string())
-        numbers = pa.array(kept_numbers(lines, block.rejections, first=first), pa.int64())
-        are_headers = pa.array([False] * len(unfit), pa.bool_())
-        return _struct([*block.columns, reasons, numbers, pa.array(lines, pa.binary()), are_headers], kind)
+        block, length = self._block(texts, unfit), len(unfit)
+        reasons, numbers, whole = (
+            pa.nulls(length, pa.string()),
+            pa.nulls(length, pa.int64()),
+            pa.nulls(length, pa.binary()),
+        )
+        if block.rejections:
+            lines = [_line(texts, unfit, index) if index in block.rejections else None for index in range(length)]
+            reasons = pa.array([block.rejections.get(index) for index in range(length)], pa.string())
+            numbers = pa.array(kept_numbers(lines, block.rejections, first=first), pa.int64())
+            whole = pa.array(lines, pa.binary())
+        are_headers = pa.repeat(pa.scalar(value=False), length)
+        return _struct([*block.columns, reasons, numbers, whole, are_headers], kind)
 
     def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
         if isinstance(self._places, str):

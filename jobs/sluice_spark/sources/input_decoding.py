@@ -32,6 +32,8 @@ _VALUE, _FILE = "_sluice_value", "file"
 REJECTED = "_sluice_rejected"
 """The column of a rejected record's reason, position and payload; null for a decoded one."""
 
+_COLLECTED = "_sluice_collected_{}"
+
 REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
 `undeclared` as below, if its values are decoded."""
@@ -165,7 +167,7 @@ def _split(
         reason = fn.when(fn.startswith(reason, fn.lit(UNDECLARED)), stopping).otherwise(reason)
     rejected = fn.struct(reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
     judged = tried.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
-    counts = [_undeclared()] if form.counts_unknown else []
+    counts = [fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")] if form.counts_unknown else []
     observed = judged if metric is None else _observed(judged, metric, fn.col(f"{_VALUE}.{NUMBER}"), *counts)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
@@ -195,15 +197,20 @@ def _undeclared() -> Column:
 
 
 def _observed(judged: DataFrame, metric: str, number: Column, *counts: Column) -> DataFrame:
-    """The rows with the metric of the rejected records. number: of a record that is kept, null for all others."""
-    return judged.observe(
+    """The rows with the metric of the rejected records. number: of a record that is kept, null for all others.
+
+    What is collected are columns of their own: Spark compiles the expressions of a projection, and interprets those
+    within a collection, row by row.
+    """
+    record = fn.when(number.isNotNull(), fn.struct(number.alias("number"), f"{REJECTED}.*"))
+    collected = [_COLLECTED.format(number) for number in range(1 + len(counts))]
+    observed = judged.select("*", *(one.alias(name) for one, name in zip((record, *counts), collected, strict=True)))
+    names = ("records", "undeclared")
+    return observed.observe(
         metric,
         fn.count_if(fn.col(REJECTED).isNotNull()).alias("count"),
-        fn.collect_list(fn.when(number.isNotNull(), fn.struct(number.alias("number"), f"{REJECTED}.*"))).alias(
-            "records"
-        ),
-        *counts,
-    )
+        *(fn.collect_list(fn.col(name)).alias(alias) for name, alias in zip(collected, names, strict=False)),
+    ).drop(*collected)
 
 
 def _tried(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:

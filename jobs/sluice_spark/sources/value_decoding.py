@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
@@ -62,7 +63,7 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
         first, decode_bounded = task_number(), bounded_decoding()
         for block in blocks:
-            decoded = None if decode_bounded is decode_apart else _flawless_block(schema, block)
+            decoded = None if decode_bounded is decode_apart else flawless_block(schema, block)
             values: Values = ()
             if decoded is None:
                 values = block.to_pylist()
@@ -108,17 +109,30 @@ def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length
     return pa.StructArray.from_arrays(same, fields=fields)
 
 
-def _flawless_block(schema: ValueSchema, block: Block) -> DecodedBlock | None:
+def flawless_block(schema: ValueSchema, block: Block) -> DecodedBlock | None:
     """The columns of a block in which nothing is wrong; None when it has to be decoded value by value."""
-    if schema.format != "json" or schema.registry is not None or not is_columnar(schema.columns):
+    if schema.format != "json" or not is_columnar(schema.columns):
         return None
+    texts = block if schema.registry is None else _without_prefix(block)
 
     def decode(_: Values) -> DecodedBlock:
-        columns = _columnar_json(schema).decode(block)
+        columns = _columnar_json(schema).decode(texts) if texts is not None else None
         return DecodedBlock(columns=columns or ())
 
     decoded = decode_within(decode, (), schema.limits)
     return decoded if decoded.columns else None
+
+
+def _without_prefix(block: Block) -> Block | None:
+    """The values behind the id of their schema; None when one does not begin with an id."""
+    values: Any = block  # of bytes, which the types of these functions leave out
+    prefix: Any = MAGIC_BYTE
+    least: Any = pa.scalar(PREFIX_BYTES)
+    are_framed: Any = pc.and_(pc.starts_with(values, prefix), pc.greater(pc.binary_length(values), least))
+    if block.null_count or not pc.all(are_framed).as_py():
+        return None
+    texts: Block = pc.binary_slice(values, PREFIX_BYTES, stop=block.nbytes)  # without an end, Arrow 26 fails
+    return texts
 
 
 def _json_block(schema: ValueSchema, values: Values) -> DecodedBlock:

@@ -14,6 +14,9 @@ from tests.unit.record_values.test_json_values import EXACT, REJECTED
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
+from sluice.record_values.schemas import ValueSchema
+from sluice.settings import SchemaRegistryConnection
+from sluice_spark.sources.value_decoding import flawless_block
 
 _DECIDED_ONE_BY_ONE = {("int", "-0"), ("double", "-0.0"), ("struct<x: int>", '{"x": 1, "z": 2}')}
 """Values that are valid, and doubtful all the same."""
@@ -116,6 +119,19 @@ def test_a_required_field_that_is_absent_makes_its_block_doubtful() -> None:
     assert require_same(block_of('{"x": 1}', '{"x": 2, "t": "b"}'), *columns)
     assert by_column(block_of('{"x": 1}', '{"t": "b"}'), *columns) is None
     assert by_column(block_of('{"x": 1}', '{"x": null}'), *columns) is None
+
+
+def test_the_prefix_of_a_registry_is_removed_from_all_values_or_the_block_is_doubtful() -> None:
+    registry = SchemaRegistryConnection(kind="schema_registry", url="http://localhost:1")
+    schema = ValueSchema(format="json", columns=(column("int"),), registry=registry)
+    one, two = b"\x00\x00\x00\x00\x07" + b'{"x": 1}', b"\x00\x00\x00\x00\x08" + b'{"x": 2}'
+
+    found = flawless_block(schema, block_of(one, two))
+
+    assert found is not None
+    assert [each.to_pylist() for each in found.columns] == [[1, 2]]
+    for odd in (b'{"x": 2}', b"\x01\x00\x00\x00\x08" + b'{"x": 2}', b"\x00", None):
+        assert flawless_block(schema, block_of(one, odd, two)) is None
 
 
 def test_after_doubtful_blocks_fewer_and_fewer_are_tried() -> None:
