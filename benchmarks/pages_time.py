@@ -1,10 +1,12 @@
-"""How long the page of all streams takes, compared with observing one stream after the other as the command line does.
+"""How long the pages take, compared with observing one stream after the other as the command line does.
 
     .venv/bin/python -m benchmarks.pages_time [--streams 200] [--batches 100000] [--refreshes 1000]
 
 The ledger is a real PostgreSQL with so many streams, each with a live run, a day of samples and its share of the
-batches. A refresh is everything between a request and its answer but the login: queries, decisions, HTML. The last row
-is the growth of the process over all refreshes.
+batches, and as many tables, each with three days of hourly maintenance runs and thirty days of quality checks. A
+refresh is everything between a request and its answer but the login: queries, decisions, HTML. PostgreSQL is asked for
+the plan of every query: none may read a large table whole. The last row is the growth of the process over all
+refreshes, half of them of the streams and half of the tables.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
+from tests.fixtures.grown_ledgers import watched_queries
 from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
@@ -34,6 +37,8 @@ from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_templates import render
 from sluice.pages.stream_lines import HISTORY_HOURS, observe_streams
 from sluice.pages.stream_page import load_stream_page
+from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_page import load_table_page
 from sluice.processes.driver_processes import observe_process
 from sluice.supervision.stream_status import observe_rows
 
@@ -41,6 +46,9 @@ MOST_FIRST_MS = 1000.0
 MOST_REFRESH_MS = 150.0
 MOST_KILOBYTES = 300.0
 MOST_GROWTH_MB = 20.0
+LARGE_TABLES = frozenset(
+    {"batches", "progress_samples", "runs", "events", "maintenance_runs", "quality_results", "generations"}
+)
 
 _FILL = """
 INSERT INTO sluice.batches (stream, generation, batch, run_id, started_at, duration_ms, input_rows, published_rows,
@@ -53,6 +61,28 @@ FROM (SELECT n, now() - interval '1 second' * ({batches} - n) * 2.0 / {streams} 
 INSERT INTO sluice.progress_samples (stream, observed_at, generation, batch, read_rows, unread_rows, undone, problem)
 SELECT 'stream_' || s, now() - interval '1 minute' * m, 1, 1000 - m, 1000000 - m * 100, (m * s) % 90, (m * s) % 90, ''
 FROM generate_series(0, {streams} - 1) AS s, generate_series(0, 1439) AS m;
+INSERT INTO sluice.maintenance_runs ("table", started_at, ended_at, launched_by, rows_before, rows_after, files_before,
+  files_after, bytes_before, bytes_after, delete_files_before, delete_files_after, manifests_before, manifests_after,
+  snapshots_before, snapshots_after, operations, small_files_before, small_files_after, file_sizes, oldest_snapshot_at,
+  kept)
+SELECT 'silver.t' || t, at - interval '9 s', at, 'a benchmark', 1000, 1000, 40 + t, 4, 4000000, 4000000, 2, 0, 12, 1,
+  30, 20, (SELECT jsonb_agg(jsonb_build_object('step', step, 'outcome', 'skipped', 'reason', 'few_small_files',
+    'explanation', '3 of 12 files are small, and no partition has 5', 'result', '{{}}'::jsonb))
+    FROM unnest(array['rewrite_data_files', 'rewrite_manifests', 'pin_snapshots', 'expire_snapshots']) AS step),
+  30 + t % 9, 3, '[3, 0, 0, 1, 0, 0, 0]', at - interval '4 days',
+  jsonb_build_array(jsonb_build_object('stream', 'stream_' || t, 'endpoint', 'flights', 'kind', 'position',
+    'snapshot_id', 5000000000 + t, 'committed_at', at - interval '3 h', 'held_snapshots', 2, 'held_bytes', 100000))
+FROM generate_series(0, {streams} - 1) AS t,
+  (SELECT now() - interval '1 hour' * (71 - h) AS at FROM generate_series(0, 71) AS h) AS hours;
+INSERT INTO sluice.quality_results ("table", checked_at, launched_by, verdict, rows, expectations, failed_expectations,
+  details)
+SELECT 'silver.t' || t, now() - interval '1 day' * (29 - d), 'a benchmark', 'passed', 1000, 12, '[]', '[]'
+FROM generate_series(0, {streams} - 1) AS t, generate_series(0, 29) AS d;
+INSERT INTO sluice.events (subject, name, actor_kind, actor, action, reason, explanation, evidence)
+SELECT CASE n % 2 WHEN 0 THEN 'stream' ELSE 'table' END,
+  CASE n % 2 WHEN 0 THEN 'stream_' ELSE 'silver.t' END || n % {streams}, 'component', 'driver', 'launch',
+  'never_started', 'The stream is to run and there is no run.', '{{}}'
+FROM generate_series(0, 100 * {streams} - 1) AS n;
 ANALYZE
 """
 
@@ -90,6 +120,20 @@ def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
         "link_to_show": lambda show: f"show={show}",
     }
     return render("streams", values)
+
+
+def tables_page(ledger: Ledger, declared: DeclaredNow) -> str:
+    """The page of all tables, as its route makes it."""
+    declarations = declared.read()
+    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams)
+    return render("tables", {"base": "/sluice", "lines": lines})
+
+
+def one_table(ledger: Ledger, declared: DeclaredNow) -> object:
+    """What the page of one table reads."""
+    declarations = declared.read()
+    (line,) = observe_tables(ledger, declarations, readable_streams=declarations.streams, only="silver.t7")
+    return load_table_page(ledger, line, declarations.tables["silver.t7"].declaration.maintenance)
 
 
 def milliseconds(work: Callable[[], object], *, times: int) -> float:
@@ -135,10 +179,17 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
     launcher = ObservingLauncher()
     alone = milliseconds(lambda: observe_rows(streams, ledger=ledger, launcher=launcher, heads=None), times=3)
     one = milliseconds(lambda: one_page(ledger, declared), times=20)
+    tables = tables_page(ledger, declared)
+    tables_refresh = milliseconds(lambda: tables_page(ledger, declared), times=20)
+    table = milliseconds(lambda: one_table(ledger, declared), times=20)
+    with watched_queries(ledger) as watched:
+        for load in (streams_page, one_page, tables_page, one_table):
+            load(ledger, declared)
+    scans = watched.whole_scans(ledger, LARGE_TABLES)
     process = psutil.Process()
     before = process.memory_info().rss
-    for _ in range(refreshes):
-        streams_page(ledger, declared)
+    for number in range(refreshes):
+        (tables_page if number % 2 else streams_page)(ledger, declared)
     growth = (process.memory_info().rss - before) / 1e6
     kilobytes = len(page.encode()) / 1000
     figures = (
@@ -147,14 +198,20 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
         ("one stream after the other (baseline)", alone, None, "ms"),
         ("page of one stream", one, MOST_REFRESH_MS, "ms"),
         ("size of the page", kilobytes, MOST_KILOBYTES, "KB"),
+        (f"refresh, {len(declared.read().tables)} tables", tables_refresh, MOST_REFRESH_MS, "ms"),
+        ("page of one table", table, MOST_REFRESH_MS, "ms"),
+        ("size of the page of all tables", len(tables.encode()) / 1000, MOST_KILOBYTES, "KB"),
+        (f"queries without an index, of {len(watched.sent)}", len(scans), 0, ""),
         (f"growth over {refreshes:,} refreshes", growth, MOST_GROWTH_MB, "MB"),
     )
-    table = Table("figure", "measured", "limit", title="Pages")
+    shown = Table("figure", "measured", "limit", title="Pages")
     for name, measured, limit, unit in figures:
         is_beyond = limit is not None and measured > limit
         most = "" if limit is None else f"{limit:,.0f} {unit}"
-        table.add_row(name, f"{measured:,.1f} {unit}", most, style="red" if is_beyond else "")
-    Console().print(table)
+        shown.add_row(name, f"{measured:,.1f} {unit}", most, style="red" if is_beyond else "")
+    Console().print(shown)
+    for statement in scans:
+        Console().print(statement)
     return all(limit is None or measured <= limit for _, measured, limit, _ in figures)
 
 

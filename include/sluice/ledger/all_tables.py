@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ARRAY, Row, Select, Text, func, literal, select, true
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import MaintenanceRun, QualityResult
+from sluice.ledger.models import Batch, MaintenanceRun, QualityResult
 
 HISTORY_RUNS = 20
 """How many of the newest runs of a table its list shows: most of a day of hourly ones."""
+
+MOST_COUNTED = 10_000
+"""Up to how many batches are counted; more are as many."""
 
 _MAINTENANCE = (
     "table",
@@ -21,18 +25,29 @@ _MAINTENANCE = (
     "files_before",
     "files_after",
     "bytes_after",
+    "small_files_before",
+    "small_files_after",
+    "delete_files_before",
     "delete_files_after",
     "snapshots_after",
 )
+_DETAILS = ("table", "file_sizes", "kept")
+"""What is shown of the newest run alone, because it is wide."""
+
 _QUALITY = ("table", "checked_at", "verdict", "rows", "expectations", "failed_expectations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A table as the ledger has it. maintenance, quality: the newest first, at most `HISTORY_RUNS` of each."""
+    """A table as the ledger has it. maintenance: the newest runs first, at most `HISTORY_RUNS`.
+
+    file_sizes, kept: of its newest maintenance run. quality: its newest check; unset before the first.
+    """
 
     maintenance: tuple[Row[Any], ...] = ()
-    quality: tuple[Row[Any], ...] = ()
+    file_sizes: tuple[int, ...] = ()
+    kept: tuple[Mapping[str, Any], ...] = ()
+    quality: Row[Any] | None = None
 
 
 def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable]:
@@ -43,22 +58,41 @@ def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable
     LedgerError: when the ledger cannot be reached.
     """
     maintenance: dict[str, list[Row[Any]]] = {name: [] for name in names}
-    quality: dict[str, list[Row[Any]]] = {name: [] for name in names}
     with ledger.transaction() as connection:
-        for row in connection.execute(_newest(names, MaintenanceRun, _MAINTENANCE)):
+        for row in connection.execute(_newest(names, MaintenanceRun, _MAINTENANCE, limit=HISTORY_RUNS)):
             maintenance[row.table].append(row)
-        for row in connection.execute(_newest(names, QualityResult, _QUALITY)):
-            quality[row.table].append(row)
-    return {name: KnownTable(maintenance=tuple(maintenance[name]), quality=tuple(quality[name])) for name in names}
+        details = {row.table: row for row in connection.execute(_newest(names, MaintenanceRun, _DETAILS, limit=1))}
+        quality = {row.table: row for row in connection.execute(_newest(names, QualityResult, _QUALITY, limit=1))}
+    return {
+        name: KnownTable(
+            maintenance=tuple(maintenance[name]),
+            file_sizes=tuple(details[name].file_sizes or ()) if name in details else (),
+            kept=tuple(details[name].kept or ()) if name in details else (),
+            quality=quality.get(name),
+        )
+        for name in names
+    }
 
 
-def _newest(names: Sequence[str], records: Any, columns: Sequence[str]) -> Select[Any]:
+def batches_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> int:
+    """How many batches of these streams were recorded since then, at most `MOST_COUNTED`.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    found = select(literal(1)).where(Batch.stream.in_(streams), Batch.recorded_at > since).limit(MOST_COUNTED)
+    with ledger.transaction() as connection:
+        return int(connection.execute(select(func.count()).select_from(found.subquery())).scalar_one())
+
+
+def _newest(names: Sequence[str], records: Any, columns: Sequence[str], *, limit: int) -> Select[Any]:
     asked = func.unnest(literal(list(names), ARRAY(Text))).table_valued("name").render_derived(name="asked")
     newest = (
         select(*(records.__table__.columns[column] for column in columns))
         .where(records.table == asked.c.name)
         .order_by(records.number.desc())
-        .limit(HISTORY_RUNS)
+        .limit(limit)
         .lateral("newest")
     )
     return select(*newest.c).select_from(asked.join(newest, true()))

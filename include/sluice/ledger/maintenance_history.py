@@ -9,9 +9,11 @@ from sqlalchemy import Row, insert, select
 
 from sluice.ledger.connection import Ledger, values_of
 from sluice.ledger.models import MaintenanceRun
-from sluice.ledger.records.maintenance import MaintenanceObservation, StepObservation
+from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceObservation, StepObservation
 
 _STEPS = TypeAdapter(tuple[StepObservation, ...])
+_SIZES = TypeAdapter(tuple[int, ...] | None)
+_KEPT = TypeAdapter(tuple[KeptSnapshot, ...] | None)
 _COLUMNS = [column for column in MaintenanceRun.__table__.columns if column.name != "number"]
 
 
@@ -41,5 +43,9 @@ def recent_maintenance(ledger: Ledger, table: str, limit: int) -> tuple[Maintena
 
 def _observation_of(row: Row[Any]) -> MaintenanceObservation:
     values = dict(row._mapping)
-    operations = _STEPS.validate_python(values.pop("operations"))
-    return MaintenanceObservation(operations=operations, **values)
+    return MaintenanceObservation(
+        operations=_STEPS.validate_python(values.pop("operations")),
+        file_sizes=_SIZES.validate_python(values.pop("file_sizes")),
+        kept=_KEPT.validate_python(values.pop("kept")),
+        **values,
+    )

@@ -1,7 +1,4 @@
-"""The tables of the ledger.
-
-They live in a PostgreSQL schema of their own, so that the ledger may share a database with others.
-"""
+"""The tables of the ledger."""
 
 from __future__ import annotations
 
@@ -10,27 +7,19 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
-    DateTime,
-    Double,
     Identity,
     Index,
     Integer,
-    MetaData,
-    Text,
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
-
-SCHEMA = "sluice"
-"""The PostgreSQL schema that holds every table of the ledger."""
 
 
 def _is_one_of(column: str, words: Iterable[str]) -> str:
@@ -41,27 +30,6 @@ def _is_one_of(column: str, words: Iterable[str]) -> str:
 
 RUN_IS_LIVE = text(_is_one_of("state", LIVE_STATES))
 """The rows of `one_live_run_per_stream`. Words, because by parameters PostgreSQL does not recognise the index."""
-
-
-class LedgerTable(DeclarativeBase):
-    """A table of the ledger."""
-
-    metadata = MetaData(
-        schema=SCHEMA,
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "pk": "pk_%(table_name)s",
-        },
-    )
-    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads a plain dict here
-        str: Text,
-        int: BigInteger,
-        float: Double,
-        datetime: DateTime(timezone=True),
-        dict[str, Any]: JSONB,
-        list[Any]: JSONB,
-    }
 
 
 class Run(LedgerTable):
@@ -304,6 +272,11 @@ class MaintenanceRun(LedgerTable):
     snapshots_before: Mapped[int]
     snapshots_after: Mapped[int]
     operations: Mapped[list[Any]]
+    small_files_before: Mapped[int | None]
+    small_files_after: Mapped[int | None]
+    file_sizes: Mapped[list[Any] | None]
+    oldest_snapshot_at: Mapped[datetime | None]
+    kept: Mapped[list[Any] | None]
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

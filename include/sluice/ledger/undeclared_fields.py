@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sluice.ledger.connection import Ledger
 from sluice.ledger.event_evidence import stored_text
 from sluice.ledger.events import add_event
-from sluice.ledger.models import LedgerTable
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.records.undeclared_field import UndeclaredField

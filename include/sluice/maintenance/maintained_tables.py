@@ -17,7 +17,7 @@ from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
 from sluice.maintenance.named_snapshots import named_pins
 from sluice.maintenance.pin_plan import PinKind, PinPlan, plan_pins
-from sluice.maintenance.reader_costs import reader_costs
+from sluice.maintenance.reader_costs import ReaderCost, reader_costs
 from sluice.maintenance.retention_plan import (
     RetentionNeed,
     SnapshotOnMain,
@@ -91,6 +91,7 @@ def plan_table_maintenance(
         kept_streams=unreadable | live,
     )
     plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
+    plan = replace(plan, costs=_costs(plan, declaration))
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 
@@ -112,13 +113,17 @@ def _need(pins: PinPlan, seen: TableObservation) -> RetentionNeed | None:
     return need_of(positions, main_line=line, now=seen.observed_at)
 
 
+def _costs(plan: MaintenancePlan, declaration: TableDeclaration) -> tuple[ReaderCost, ...]:
+    policy = declaration.maintenance.expiry
+    if policy is None:
+        return ()
+    cutoff = plan.seen.observed_at - policy.older_than
+    return reader_costs(plan.seen, plan.pins.pins, cutoff=cutoff, retain_last=policy.retain_last)
+
+
 def _notes(plan: MaintenancePlan, declaration: TableDeclaration, table: Table) -> Iterator[str]:
     """What a person should know of the readers: what they hold back, and what the table declares too little of."""
-    policy = declaration.maintenance.expiry
-    if policy is not None:
-        cutoff = plan.seen.observed_at - policy.older_than
-        costs = reader_costs(plan.seen, plan.pins.pins, cutoff=cutoff, retain_last=policy.retain_last)
-        yield from (str(cost) for cost in costs)
+    yield from (str(cost) for cost in plan.costs)
     short = short_retentions(
         properties=table.properties, declared=declaration.properties, need=_need(plan.pins, plan.seen)
     )

@@ -20,6 +20,7 @@ from sluice.declarations.maintenance_declaration import (
 )
 from sluice.ledger.records.maintenance import MaintenanceStep
 from sluice.maintenance.pin_plan import HoldReason, PinPlan
+from sluice.maintenance.reader_costs import ReaderCost
 from sluice.tables.table_observation import PartitionObservation, ReferenceKind, TableObservation
 
 SMALL_FILE_SHARE = 0.75
@@ -80,11 +81,15 @@ class StepDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
-    """The observation of one table, and the decisions about its steps. notes: sentences about its readers."""
+    """The observation of one table, and the decisions about its steps.
+
+    costs: what each reader holds back. notes: sentences about the readers.
+    """
 
     seen: TableObservation
     pins: PinPlan
     steps: tuple[StepDecision, ...]
+    costs: tuple[ReaderCost, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

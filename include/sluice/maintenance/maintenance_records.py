@@ -6,22 +6,30 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sluice.ledger.records.event import Actor, Event, EventAction, EventSubject
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.records.maintenance import (
+    KeptSnapshot,
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepObservation,
+    StepOutcome,
+)
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
+from sluice.maintenance.reader_costs import ReaderCost
 from sluice.tables.table_observation import TableObservation
 
 _PLANNED = {StepAction.RUN: "would run", StepAction.SKIP: "skipped", StepAction.REFUSE: "refused"}
 
 
 def maintenance_record(
-    before: TableObservation,
+    plan: MaintenancePlan,
     after: TableObservation,
     operations: Sequence[StepObservation],
     *,
     launched_by: str,
     ended_at: datetime,
 ) -> MaintenanceObservation:
-    """The record of a run, from the observations before and after it and the outcome of its steps."""
+    """The record of a run, from its plan, the observation after it and the outcome of its steps."""
+    before = plan.seen
     return MaintenanceObservation(
         table=before.table,
         started_at=before.observed_at,
@@ -42,7 +50,29 @@ def maintenance_record(
         snapshots_before=len(before.snapshots),
         snapshots_after=len(after.snapshots),
         operations=tuple(operations),
+        small_files_before=before.small_files,
+        small_files_after=after.small_files,
+        file_sizes=after.file_sizes,
+        oldest_snapshot_at=min((snapshot.committed_at for snapshot in after.snapshots), default=None),
+        kept=tuple(_kept(plan)),
     )
+
+
+def _kept(plan: MaintenancePlan) -> Iterator[KeptSnapshot]:
+    """What each pin keeps, and what that costs."""
+    committed = {snapshot.snapshot_id: snapshot.committed_at for snapshot in plan.seen.snapshots}
+    costs: dict[tuple[str, str], ReaderCost] = {(cost.stream, cost.endpoint): cost for cost in plan.costs}
+    for pin in plan.pins.pins:
+        cost = costs.get((pin.stream, pin.endpoint))
+        yield KeptSnapshot(
+            stream=pin.stream,
+            endpoint=pin.endpoint,
+            kind=str(pin.kind),
+            snapshot_id=pin.snapshot_id,
+            committed_at=committed.get(pin.snapshot_id),
+            held_snapshots=0 if cost is None else cost.snapshots,
+            held_bytes=0 if cost is None else cost.replaced_bytes,
+        )
 
 
 def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str) -> Event:

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from sluice.pages.file_histogram import bars_of
 from sluice.pages.page_words import NOTHING, age_words, count_text, duration_text, moment_text, rate_text, size_text
 from sluice.pages.shown_health import ShownTone
 from sluice.pages.svg_charts import line_path, top_of
@@ -44,7 +45,9 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "age": age_words,
+        "bars": bars_of,
         "count": count_text,
+        "due": _due,
         "duration": duration_text,
         "milliseconds": lambda value: duration_text(timedelta(milliseconds=value)),
         "moment": moment_text,
@@ -67,6 +70,12 @@ def _spark(values: tuple[int | None, ...]) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 96 22" aria-hidden="true"><path d="{}"/><path d="{}"/></svg>'
     ).format(area, stroke)
+
+
+def _due(moment: datetime, now: datetime) -> Markup:
+    """A time to come as a duration, with the exact time for the pointer and for programs."""
+    words = f"in {duration_text(moment - now)}" if moment > now else "now"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), moment_text(moment), words)
 
 
 def _when(moment: datetime | None, now: datetime) -> Markup:

@@ -23,7 +23,8 @@ from sluice.ledger.runs import recent_runs
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_graph import LineageGraph, edges_of, graph_around
 from sluice.pages.log_tail import LogTail, read_log_tail
-from sluice.pages.stream_charts import StreamChart, charts_of
+from sluice.pages.stream_charts import charts_of
+from sluice.pages.svg_charts import Chart
 
 WINDOWS_HOURS = (1, 6, 24)
 """The times that the charts can show; the samples of a lag are kept for a day."""
@@ -42,7 +43,7 @@ class StreamPage:
     """
 
     hours: int
-    charts: tuple[StreamChart, ...]
+    charts: tuple[Chart, ...]
     runs: tuple[RunObservation, ...]
     batches: tuple[BatchObservation, ...]
     events: tuple[EventObservation, ...]

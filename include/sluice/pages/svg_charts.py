@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+WIDTH, HEIGHT = 300.0, 84.0
+"""Of the drawing of a chart, in its own units: it is stretched to the width of its card."""
+
+COLOURS = ("a", "b", "c", "d", "e")
+"""The classes of the colours of a chart, in the order of its lines."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartLine:
@@ -13,6 +19,40 @@ class ChartLine:
     stroke: str
     area: str
     colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart.
+
+    figure: its newest value, in words. summary: what it shows, for those who do not see it.
+    top: the value at the upper edge, in words. stacks: areas on top of each other, each with its colour.
+    limit_y: where the declared limit lies; unset without one.
+    legend: the words of each colour.
+    """
+
+    title: str
+    figure: str
+    summary: str
+    top: str
+    lines: tuple[ChartLine, ...] = ()
+    stacks: tuple[tuple[str, str], ...] = ()
+    limit_y: float | None = None
+    legend: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not any(line.stroke for line in self.lines) and not any(path for path, _ in self.stacks)
+
+
+def coloured_lines(series: Sequence[Sequence[float | None]], top: float) -> tuple[ChartLine, ...]:
+    """The lines of a chart, each in its colour."""
+    drawn = (line_path(values, width=WIDTH, height=HEIGHT, top=top) for values in series)
+    return tuple(
+        ChartLine(stroke=stroke, area=area, colour=colour)
+        for (stroke, area), colour in zip(drawn, COLOURS, strict=False)
+    )
 
 
 def line_path(values: Sequence[float | None], *, width: float, height: float, top: float) -> tuple[str, str]:
@@ -57,6 +97,16 @@ def stacked_paths(
 def top_of(*series: Iterable[float | None]) -> float:
     """The largest value of some series, at least a little above zero, so that it can be divided by."""
     return max((value for values in series for value in values if value is not None), default=0.0) or 1.0
+
+
+def most_of(values: Iterable[float | None]) -> float | None:
+    """The largest known value; unset when none is known."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def newest_of(values: Sequence[float | None]) -> float | None:
+    """The newest known value; unset when none is known."""
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _segments(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:

@@ -1,12 +1,16 @@
-"""The lines of the tables page: every declared table with its size, its maintenance and its quality."""
+"""The lines of the tables page: every declared table with its size, its debt, who holds its snapshots, its quality."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS, QualityVerdict
@@ -17,8 +21,11 @@ from sluice.pages.shown_health import ShownTone
 class TableLine:
     """One table of the page. The figures are those after its newest maintenance run; unset before the first.
 
-    writers, readers: the streams that write and read it. file_history: its files before each of the newest maintenance
-    runs, oldest first.
+    writers, readers: the streams that write and read it. file_sizes: the number of its files by size.
+    debt: its small files and delete files, which its readers open for little. debt_history: the debt that each of the
+    newest maintenance runs found, oldest first; unset where a run did not count it.
+    holders: the streams for which snapshots are kept; `others_hold` of further ones that the reader may not see.
+    held_for: how old the oldest kept snapshot was at that run.
     verdict, failed, expectations, checked_at: of its newest quality check; unset without one.
     """
 
@@ -30,9 +37,13 @@ class TableLine:
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
-    delete_files: int | None = None
+    file_sizes: tuple[int, ...] = ()
+    debt: int | None = None
+    debt_history: tuple[int | None, ...] = ()
     snapshots: int | None = None
-    file_history: tuple[int, ...] = ()
+    holders: tuple[str, ...] = ()
+    others_hold: int = 0
+    held_for: timedelta | None = None
     files_before: int | None = None
     maintained_at: datetime | None = None
     verdict: QualityVerdict | None = None
@@ -56,60 +67,106 @@ class TableLine:
 
 
 def observe_tables(
-    ledger: Ledger, declarations: Declarations, *, readable_streams: Iterable[str]
+    ledger: Ledger, declarations: Declarations, *, readable_streams: Iterable[str], only: str | None = None
 ) -> tuple[TableLine, ...]:
-    """Read the lines of all declared tables.
+    """Read the lines of the declared tables, and of the quarantines of the streams that the reader may see.
 
     Parameters
     ----------
     readable_streams: the streams that the reader may see; others are not named.
+    only: the one table to read; unset: all.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    names = sorted(declarations.tables)
-    known = find_tables(ledger, names)
-    now = database_time(ledger)
     readable = frozenset(readable_streams)
+    owners = _owners(declarations, readable)
+    names = sorted(owners) if only is None else [only] if only in owners else []
+    known = find_tables(ledger, names) if names else {}
+    now = database_time(ledger)
     writers: dict[str, list[str]] = {}
     readers: dict[str, list[str]] = {}
     for name, stream in sorted(declarations.streams.items()):
         if name in readable:
-            for table in stream.declaration.tables_written:
+            declared = stream.declaration
+            quarantine = (declared.quarantine_table,) if declared.quarantine else ()
+            for table in (*declared.tables_written, *quarantine):
                 writers.setdefault(table, []).append(name)
-            for table in stream.declaration.tables_read:
+            for table in declared.tables_read:
                 readers.setdefault(table, []).append(name)
-    owners = {name: declarations.tables[name].declaration.owner for name in names}
-    return tuple(_line(name, known[name], now, owners, writers, readers) for name in names)
-
-
-def _line(
-    name: str,
-    known: KnownTable,
-    now: datetime,
-    owners: Mapping[str, str],
-    writers: Mapping[str, list[str]],
-    readers: Mapping[str, list[str]],
-) -> TableLine:
-    run = known.maintenance[0] if known.maintenance else None
-    check = known.quality[0] if known.quality else None
-    return TableLine(
-        table=name,
-        now=now,
-        owner=owners[name],
-        writers=tuple(writers.get(name, ())),
-        readers=tuple(readers.get(name, ())),
-        rows=None if run is None else run.rows_after,
-        files=None if run is None else run.files_after,
-        bytes=None if run is None else run.bytes_after,
-        delete_files=None if run is None else run.delete_files_after,
-        snapshots=None if run is None else run.snapshots_after,
-        file_history=tuple(one.files_before for one in reversed(known.maintenance)),
-        files_before=None if run is None else run.files_before,
-        maintained_at=None if run is None else run.ended_at,
-        verdict=None if check is None else QualityVerdict(check.verdict),
-        failed=0 if check is None else len(check.failed_expectations),
-        expectations=0 if check is None else check.expectations,
-        checked_at=None if check is None else check.checked_at,
+    return tuple(
+        _line(
+            known[name],
+            readable,
+            table=name,
+            now=now,
+            owner=owners[name],
+            writers=tuple(writers.get(name, ())),
+            readers=tuple(readers.get(name, ())),
+        )
+        for name in names
     )
+
+
+def _owners(declarations: Declarations, readable: frozenset[str]) -> Mapping[str, str]:
+    """The tables to show, each with its owner. A quarantine is called like its stream."""
+    hidden = {
+        stream.declaration.quarantine_table
+        for name, stream in declarations.streams.items()
+        if stream.declaration.quarantine and name not in readable
+    }
+    return {name: table.owner for name, table in all_tables(declarations).items() if name not in hidden}
+
+
+def debt_of(small_files: int | None, delete_files: int | None) -> int | None:
+    """The files that cost a reader a request each and hold little; unset where they were not counted."""
+    return None if small_files is None else small_files + (delete_files or 0)
+
+
+def _line(known: KnownTable, readable: frozenset[str], **fixed: Any) -> TableLine:
+    return TableLine(
+        **fixed,
+        **_maintained(known.maintenance[0] if known.maintenance else None),
+        **_held(known, readable, known.maintenance[0].ended_at if known.maintenance else None),
+        **_checked(known.quality),
+        file_sizes=known.file_sizes,
+        debt_history=tuple(
+            debt_of(run.small_files_before, run.delete_files_before) for run in reversed(known.maintenance)
+        ),
+    )
+
+
+def _maintained(run: Row[Any] | None) -> Mapping[str, Any]:
+    if run is None:
+        return {}
+    return {
+        "rows": run.rows_after,
+        "files": run.files_after,
+        "bytes": run.bytes_after,
+        "debt": debt_of(run.small_files_after, run.delete_files_after),
+        "snapshots": run.snapshots_after,
+        "files_before": run.files_before,
+        "maintained_at": run.ended_at,
+    }
+
+
+def _held(known: KnownTable, readable: frozenset[str], at: datetime | None) -> Mapping[str, Any]:
+    streams = {str(kept["stream"]) for kept in known.kept}
+    moments = [datetime.fromisoformat(kept["committed_at"]) for kept in known.kept if kept.get("committed_at")]
+    return {
+        "holders": tuple(sorted(streams & readable)),
+        "others_hold": len(streams - readable),
+        "held_for": at - min(moments) if at is not None and moments else None,
+    }
+
+
+def _checked(check: Row[Any] | None) -> Mapping[str, Any]:
+    if check is None:
+        return {}
+    return {
+        "verdict": QualityVerdict(check.verdict),
+        "failed": len(check.failed_expectations),
+        "expectations": check.expectations,
+        "checked_at": check.checked_at,
+    }

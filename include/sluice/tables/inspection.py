@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from pyiceberg.typedef import Record
 from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.table_observation import (
+    FILE_SIZE_EDGES,
     PartitionObservation,
     ReferenceKind,
     ReferenceObservation,
@@ -61,6 +63,7 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
             _snapshot(seen) for seen in sorted(table.snapshots(), key=lambda seen: seen.sequence_number or 0)
         ),
         references=_references(table),
+        file_sizes=tuple(files.by_size),
     )
 
 
@@ -82,17 +85,22 @@ class _Sizes:
 
 @dataclass(slots=True)
 class _Files:
-    """What is counted of some live files. by_partition: the sizes of the data files, by the partition as a path."""
+    """What is counted of some live files.
+
+    by_partition: the sizes of the data files, by the partition as a path. by_size: their number between the edges.
+    """
 
     rows: int = 0
     delete_files: int = 0
     by_partition: dict[str, _Sizes] = field(default_factory=dict)
+    by_size: list[int] = field(default_factory=lambda: [0] * (len(FILE_SIZE_EDGES) + 1))
 
     def add(self, other: _Files) -> None:
         self.rows += other.rows
         self.delete_files += other.delete_files
         for partition, sizes in other.by_partition.items():
             self.by_partition.setdefault(partition, _Sizes()).add(sizes)
+        self.by_size = [own + others for own, others in zip(self.by_size, other.by_size, strict=True)]
 
 
 def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int) -> _Files:
@@ -109,6 +117,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
                 continue
             found.rows += file.record_count
             by_record[file.partition].add(_sizes_of(file, small_file_bytes))
+            found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
         spec = specs[manifest.partition_spec_id]
         for record, sizes in by_record.items():
             found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+FILE_SIZE_EDGES = tuple(kibibytes * 1024 for kibibytes in (64, 512, 4096, 32_768, 131_072, 524_288))
+"""Data files are counted by size: below each of these, in bytes, and from the last one on. The ledger holds the counts,
+so another edge means that older counts are read wrongly."""
+
 
 class ReferenceKind(StrEnum):
     """The kind of a reference: a branch moves with commits, a tag stays. Expiry keeps the snapshots of both."""
@@ -66,6 +70,8 @@ class TableObservation:
     small_file_bytes: the size below which a data file was counted as small.
     manifests: of the newest snapshot, data and delete manifests together.
     snapshots: every listed snapshot, oldest first, whichever branch it is on.
+    file_sizes: how many data files of the newest snapshot are below each of `FILE_SIZE_EDGES` and not below the edge
+        before, and how many are larger.
     """
 
     table: str
@@ -80,6 +86,7 @@ class TableObservation:
     manifests: int
     snapshots: tuple[SnapshotObservation, ...]
     references: tuple[ReferenceObservation, ...]
+    file_sizes: tuple[int, ...] = ()
 
     @property
     def main_line(self) -> tuple[SnapshotObservation, ...]:

@@ -69,8 +69,6 @@ def maintain_table(
         )
         operations = maintainer.carry_out(plan)
         after = maintainer.observe(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
-        run = maintenance_record(
-            plan.seen, after, operations, launched_by=command.launched_by, ended_at=after.observed_at
-        )
+        run = maintenance_record(plan, after, operations, launched_by=command.launched_by, ended_at=after.observed_at)
         record_maintenance(ledger, run)
     return run

@@ -11,20 +11,18 @@ from pathlib import Path
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
-from sluice.ledger.events import recent_events
-from sluice.ledger.maintenance_history import recent_maintenance
 from sluice.ledger.quality_history import recent_quality
-from sluice.ledger.records.event import EventSubject
+from sluice.maintenance.maintained_tables import find_declaration
 from sluice.pages.page_templates import render
 from sluice.pages.table_lines import TableLine, observe_tables
+from sluice.pages.table_page import SHOWN_RUNS, load_table_page
 from sluice.quality.quality_pages import QualityPages
+from sluice_airflow.pages.airflow_dags import find_outlook
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_state import PageState, StateDep
-from sluice_airflow.pages.stream_routes import base_of
+from sluice_airflow.pages.stream_routes import airflow_of, base_of
 
 MAINTENANCE_DAG, QUALITY_DAG = "table_maintenance", "data_quality"
-
-SHOWN_RUNS = 20
 
 _REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'self'"
@@ -51,7 +49,7 @@ def _tables_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLRe
 
 def _table_page(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     _require(reader, MAINTENANCE_DAG)
-    line = next((one for one in _lines(reader, pages) if one.table == table), None)
+    line = next(iter(_lines(reader, pages, only=table)), None)
     if line is None:
         raise HTTPException(404, f"No valid file declares a table called {table}.")
     may_see_quality = bool(reader.may_read([QUALITY_DAG]))
@@ -60,12 +58,14 @@ def _table_page(table: str, request: Request, reader: ReaderDep, pages: StateDep
     folders = {check.checked_at: docs.data_docs(table, check.checked_at) for check in checks}
     values = {
         "base": base_of(request),
+        "airflow": airflow_of(request),
         "line": line,
+        "page": load_table_page(pages.ledger, line, find_declaration(pages.declarations, table).maintenance),
+        "outlook": find_outlook(MAINTENANCE_DAG),
+        "maintenance_dag": MAINTENANCE_DAG,
         "checks": checks,
         "may_see_quality": may_see_quality,
         "reports": {at: folder.name for at, folder in folders.items() if (folder / "index.html").is_file()},
-        "runs": recent_maintenance(pages.ledger, table, limit=SHOWN_RUNS),
-        "events": recent_events(pages.ledger, EventSubject.TABLE, table, limit=SHOWN_RUNS),
     }
     return HTMLResponse(render("table", values))
 
@@ -88,9 +88,9 @@ def _within(folder: Path, path: str) -> Path | None:
     return file if file.is_relative_to(root) else None
 
 
-def _lines(reader: Reader, pages: PageState) -> tuple[TableLine, ...]:
+def _lines(reader: Reader, pages: PageState, *, only: str | None = None) -> tuple[TableLine, ...]:
     readable = reader.may_read(pages.declarations.streams)
-    lines = observe_tables(pages.ledger, pages.declarations, readable_streams=readable)
+    lines = observe_tables(pages.ledger, pages.declarations, readable_streams=readable, only=only)
     if reader.may_read([QUALITY_DAG]):
         return lines
     return tuple(replace(line, verdict=None, failed=0, expectations=0, checked_at=None) for line in lines)

@@ -17,8 +17,8 @@ from sluice.ledger import migrations
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.leases import find_lease
+from sluice.ledger.ledger_table import SCHEMA, LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
-from sluice.ledger.models import SCHEMA, LedgerTable
 from sluice.ledger.runs import newest_runs, recent_runs
 
 

@@ -12,6 +12,7 @@ from sluice.ledger.maintenance_history import newest_maintenance, recent_mainten
 from sluice.ledger.quality_history import newest_quality, recent_quality, record_quality
 from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation, CheckpointProperty
 from sluice.ledger.records.maintenance import (
+    KeptSnapshot,
     MaintenanceObservation,
     MaintenanceStep,
     StepObservation,
@@ -49,6 +50,22 @@ MAINTENANCE = MaintenanceObservation(
             duration_ms=900,
             result={"rewritten_data_files_count": 40},
         ),
+    ),
+    small_files_before=40,
+    small_files_after=0,
+    file_sizes=(0, 0, 0, 0, 1, 0, 0),
+    oldest_snapshot_at=NOON - timedelta(days=5),
+    kept=(
+        KeptSnapshot(
+            stream="silver",
+            endpoint="rows",
+            kind="position",
+            snapshot_id=2**62,
+            committed_at=NOON - timedelta(days=5),
+            held_snapshots=3,
+            held_bytes=2**40,
+        ),
+        KeptSnapshot(stream="bronze", endpoint="main", kind="written", snapshot_id=2**61),
     ),
 )
 QUALITY = QualityObservation(

@@ -8,11 +8,24 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.launching.job_output import json_line, json_value
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.records.maintenance import (
+    KeptSnapshot,
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepObservation,
+    StepOutcome,
+)
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_record, run_sentences, table_sentences
-from sluice.tables.table_observation import PartitionObservation, TableObservation
+from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
+from sluice.maintenance.reader_costs import ReaderCost
+from sluice.tables.table_observation import PartitionObservation, SnapshotObservation, TableObservation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+READ = Pin(kind=PinKind.POSITION, stream="silver", endpoint="rows", snapshot_id=5)
+WRITTEN = Pin(kind=PinKind.WRITTEN, stream="bronze", endpoint="main", snapshot_id=4)
+PINS = PinPlan(pins=(READ, WRITTEN), to_set=(), to_remove=(), holds=(), keep_since=None)
+COSTS = (ReaderCost(stream="silver", endpoint="rows", snapshots=3, replaced_bytes=2**20, age=timedelta(days=8)),)
 
 
 def table(*, files: int, snapshot_id: int | None = 7, manifests: int = 3) -> TableObservation:
@@ -32,15 +45,20 @@ def table(*, files: int, snapshot_id: int | None = 7, manifests: int = 3) -> Tab
         ),
         delete_files=0,
         manifests=manifests,
-        snapshots=(),
+        snapshots=(
+            SnapshotObservation(
+                snapshot_id=5, parent_id=None, committed_at=NOON - timedelta(days=8), operation="append"
+            ),
+        ),
         references=(),
+        file_sizes=(files, 0, 0, 0, 0, 0, 0),
     )
 
 
 def run(*operations: StepObservation) -> MaintenanceObservation:
     """A run that made one file of twelve."""
     return maintenance_record(
-        table(files=12),
+        MaintenancePlan(seen=table(files=12), pins=PINS, steps=(), costs=COSTS),
         table(files=1, snapshot_id=8, manifests=1),
         operations,
         launched_by="a test",
@@ -64,8 +82,28 @@ def step(outcome: StepOutcome, reason: str = "small_files") -> StepObservation:
 def test_a_run_in_sentences() -> None:
     assert list(run_sentences(run(step(StepOutcome.DONE)))) == [
         "bronze.flights: rewrite_data_files done: 12 small files (120 bytes) in 1 of 1 partitions (2.3 s)",
-        "bronze.flights: files 12 → 1, bytes 120 → 10, manifests 3 → 1, snapshots 0 → 0, rows 100 → 100",
+        "bronze.flights: files 12 → 1, bytes 120 → 10, manifests 3 → 1, snapshots 1 → 1, rows 100 → 100",
     ]
+
+
+def test_a_run_has_the_debt_of_its_table_and_for_whom_snapshots_are_kept() -> None:
+    done = run(step(StepOutcome.DONE))
+
+    assert (done.small_files_before, done.small_files_after) == (12, 1)
+    assert done.file_sizes == (1, 0, 0, 0, 0, 0, 0)
+    assert done.oldest_snapshot_at == NOON - timedelta(days=8)
+    assert done.kept == (
+        KeptSnapshot(
+            stream="silver",
+            endpoint="rows",
+            kind="position",
+            snapshot_id=5,
+            committed_at=NOON - timedelta(days=8),
+            held_snapshots=3,
+            held_bytes=2**20,
+        ),
+        KeptSnapshot(stream="bronze", endpoint="main", kind="written", snapshot_id=4),
+    )
 
 
 def test_a_run_as_json() -> None:

@@ -48,7 +48,7 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     from sqlalchemy import func, select, text
 
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.models import SCHEMA
+    from sluice.ledger.ledger_table import SCHEMA
 
     version = observe_version(ledger_url)
     if version.is_current:
@@ -76,7 +76,7 @@ def observe_version(ledger_url: str) -> LedgerVersion:
     from alembic.script import ScriptDirectory
 
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.models import SCHEMA
+    from sluice.ledger.ledger_table import SCHEMA
 
     needed = ScriptDirectory.from_config(_config()).get_current_head()
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from sluice.ledger.models import SCHEMA, LedgerTable
+from sluice.ledger.ledger_table import SCHEMA, LedgerTable
 
 context.configure(
     connection=context.config.attributes["connection"],

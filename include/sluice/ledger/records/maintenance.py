@@ -55,6 +55,24 @@ class StepObservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSnapshot:
+    """A snapshot that a run kept for a stream.
+
+    endpoint: the stream's input or output that needs it; kind: why, one word of `maintenance.pin_plan.PinKind`.
+    committed_at: unset when main does not list the snapshot.
+    held_snapshots, held_bytes: what would have expired without this stream: snapshots, and the bytes of replaced files.
+    """
+
+    stream: str
+    endpoint: str
+    kind: str
+    snapshot_id: int
+    committed_at: datetime | None = None
+    held_snapshots: int = 0
+    held_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceObservation:
     """One maintenance run of one table, with the table's figures before and after it.
 
@@ -62,6 +80,10 @@ class MaintenanceObservation:
     A stream may commit during the run, so rows and files of its batches are in the figures after it.
 
     operations: every step in the order in which it was judged, skipped ones included.
+    small_files_before, small_files_after: data files that compaction counts as small.
+    file_sizes: the number of data files after the run by size (`tables.table_observation.FILE_SIZE_EDGES`).
+    oldest_snapshot_at: of the snapshots after the run. kept: what its readers and writers still needed at the start.
+    These are unset in the records of earlier versions.
     recorded_at: the database's clock; unset until the ledger has it.
     """
 
@@ -84,6 +106,11 @@ class MaintenanceObservation:
     snapshots_before: int
     snapshots_after: int
     operations: tuple[StepObservation, ...]
+    small_files_before: int | None = None
+    small_files_after: int | None = None
+    file_sizes: tuple[int, ...] | None = None
+    oldest_snapshot_at: datetime | None = None
+    kept: tuple[KeptSnapshot, ...] | None = None
     recorded_at: datetime | None = None
 
     @property

@@ -1,0 +1,138 @@
+"""The page of one table, from the ledger: its maintenance over time, what is kept for whom, what the next run finds.
+
+A page does not look at the table itself: that reads every manifest. Maintenance does so every hour, and records it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.ledger.all_tables import batches_since
+from sluice.ledger.connection import Ledger
+from sluice.ledger.events import recent_events
+from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.records.event import EventObservation, EventSubject
+from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.pages.file_histogram import SizeBar, bars_of
+from sluice.pages.page_words import count_text, duration_text
+from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
+from sluice.pages.table_lines import TableLine, debt_of
+
+SHOWN_RUNS, SHOWN_EVENTS = 20, 20
+
+CHART_RUNS = 72
+"""How many of the newest maintenance runs the charts show: three days of hourly ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutlook:
+    """What is to be expected of one step: its outcome in the newest run, and when it will have something to do."""
+
+    step: str
+    outcome: StepOutcome
+    explanation: str
+    outlook: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePage:
+    """What the page of a table shows beside its line.
+
+    runs: the newest first. kept: at the newest run, for streams that the reader may see. outlooks: of each step.
+    batches_since: how many batches its writers have published since the newest run.
+    """
+
+    bars: tuple[SizeBar, ...]
+    charts: tuple[Chart, ...]
+    runs: tuple[MaintenanceObservation, ...]
+    kept: tuple[KeptSnapshot, ...]
+    outlooks: tuple[StepOutlook, ...]
+    batches_since: int
+    events: tuple[EventObservation, ...]
+
+
+def load_table_page(ledger: Ledger, line: TableLine, policy: MaintenanceDeclaration) -> TablePage:
+    """Read what the page of a table shows.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    runs = recent_maintenance(ledger, line.table, limit=CHART_RUNS)
+    newest = runs[0] if runs else None
+    kept = () if newest is None else newest.kept or ()
+    return TablePage(
+        bars=bars_of(line.file_sizes),
+        charts=charts_of_runs(runs),
+        runs=runs[:SHOWN_RUNS],
+        kept=tuple(one for one in kept if one.stream in line.holders),
+        outlooks=() if newest is None else tuple(outlooks_of(newest, policy, now=line.now)),
+        batches_since=0 if newest is None else batches_since(ledger, line.writers, newest.ended_at),
+        events=recent_events(ledger, EventSubject.TABLE, line.table, limit=SHOWN_EVENTS),
+    )
+
+
+def charts_of_runs(runs: Sequence[MaintenanceObservation]) -> tuple[Chart, ...]:
+    """The charts of a table over its maintenance runs, of which the newest is the first. Pure."""
+    if not runs:
+        return ()
+    old_first = runs[::-1]
+    small = [debt_of(run.small_files_before, 0) for run in old_first]
+    deletes = [run.delete_files_before for run in old_first]
+    return (
+        _chart("Debt found by each run", ("small files", small), ("delete files", deletes)),
+        _chart("Data files", ("before", [run.files_before for run in old_first]), _after(old_first)),
+        _chart(
+            "Snapshots and manifests",
+            ("snapshots", [run.snapshots_before for run in old_first]),
+            ("manifests", [run.manifests_before for run in old_first]),
+        ),
+    )
+
+
+def _after(runs: Sequence[MaintenanceObservation]) -> tuple[str, list[int | None]]:
+    return ("after", [run.files_after for run in runs])
+
+
+def _chart(title: str, *series: tuple[str, Sequence[int | None]]) -> Chart:
+    values = [list(figures) for _, figures in series]
+    top = top_of(*values)
+    figures = [f"{count_text(newest_of(each))} {words}" for each, (words, _) in zip(values, series, strict=True)]
+    return Chart(
+        title=title,
+        figure=" · ".join(figures),
+        summary=f"{title}: now {', '.join(figures)}; at most {count_text(top)}.",
+        top=count_text(top),
+        lines=coloured_lines(values, top),
+        legend=tuple(zip(("a", "b"), (words for words, _ in series), strict=False)),
+    )
+
+
+def outlooks_of(run: MaintenanceObservation, policy: MaintenanceDeclaration, *, now: datetime) -> Iterator[StepOutlook]:
+    """What the next run is to be expected to do, from what the newest one found. Pure."""
+    for done in run.operations:
+        yield StepOutlook(
+            step=str(done.step).replace("_", " "),
+            outcome=done.outcome,
+            explanation=done.explanation,
+            outlook=_outlook(done.step, run, policy, now),
+        )
+
+
+def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: MaintenanceDeclaration, now: datetime) -> str:
+    if any(one.step is step for one in run.unfinished):
+        return "the next run tries it again"
+    if step is MaintenanceStep.REWRITE_DATA_FILES and policy.compaction is not None:
+        return f"due once a partition has {policy.compaction.min_input_files} small files"
+    if step is MaintenanceStep.REWRITE_MANIFESTS and policy.manifest_rewrite is not None:
+        missing = policy.manifest_rewrite.min_manifests - run.manifests_after
+        return "due now" if missing <= 0 else f"due after {missing:,} more manifests"
+    if step is MaintenanceStep.EXPIRE_SNAPSHOTS and policy.expiry is not None and run.oldest_snapshot_at is not None:
+        if run.snapshots_after <= policy.expiry.retain_last:
+            return f"due once there are more than {policy.expiry.retain_last:,} snapshots"
+        left = run.oldest_snapshot_at + policy.expiry.older_than - now
+        return "due now" if left.total_seconds() <= 0 else f"due in {duration_text(left)}, by the oldest snapshot"
+    return "due when a reader has moved on" if step is MaintenanceStep.PIN_SNAPSHOTS and policy.expiry else ""

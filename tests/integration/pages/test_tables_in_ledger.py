@@ -1,0 +1,131 @@
+"""What the pages of tables read from a real ledger, by an index, and whose streams they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from tests.fixtures.grown_ledgers import watched_queries
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.integration.ledger.test_upkeep import MAINTENANCE, NOON, QUALITY
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.ledger.connection import Ledger
+from sluice.ledger.maintenance_history import record_maintenance
+from sluice.ledger.quality_history import record_quality
+from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_page import load_table_page
+
+LARGE = frozenset({"maintenance_runs", "quality_results", "events"})
+
+
+@pytest.fixture
+def declarations(tmp_path: Path) -> Declarations:
+    """Two tables and the stream between them, whose rejected rows go to a quarantine."""
+    for table in ("bronze.flights", "silver.flights"):
+        write_table(tmp_path, table)
+    stream = write_continuous_stream(tmp_path, "silver", more="quarantine: true\n")
+    (tmp_path / "rows.py").write_text("def rows(**inputs):\n    pass\n")
+    stream.write_text(stream.read_text().replace("sql: rows.sql", "python: rows.py:rows"))
+    declarations = load_declarations(tmp_path)
+    assert declarations.broken == {}
+    return declarations
+
+
+def test_a_line_has_the_newest_figures_and_the_debt_of_each_run(ledger: Ledger, declarations: Declarations) -> None:
+    earlier = replace(MAINTENANCE, small_files_before=None, small_files_after=None, file_sizes=None, kept=None)
+    record_maintenance(ledger, earlier)
+    record_maintenance(ledger, MAINTENANCE)
+    record_quality(ledger, QUALITY)
+
+    lines = {line.table: line for line in observe_tables(ledger, declarations, readable_streams={"silver"})}
+
+    assert sorted(lines) == ["bronze.flights", "quarantine.silver", "silver.flights"]
+    line = lines["bronze.flights"]
+    assert (line.debt, line.debt_history) == (0, (None, 40)), "an earlier version did not count small files"
+    assert line.file_sizes == (0, 0, 0, 0, 1, 0, 0)
+    assert (line.holders, line.others_hold) == (("silver",), 1)
+    assert line.held_for == timedelta(days=5, seconds=9)
+    assert (line.failed, line.expectations) == (1, 1)
+    assert lines["silver.flights"].maintained_at is None
+    assert lines["quarantine.silver"].writers == ("silver",)
+
+
+def test_streams_that_may_not_be_read_are_not_named(ledger: Ledger, declarations: Declarations) -> None:
+    record_maintenance(ledger, MAINTENANCE)
+
+    (first, second) = observe_tables(ledger, declarations, readable_streams=())
+
+    assert (first.table, second.table) == ("bronze.flights", "silver.flights"), "a quarantine is called like its stream"
+    assert (first.readers, first.holders, first.others_hold) == ((), (), 2)
+    assert load_table_page(ledger, first, MaintenanceDeclaration()).kept == ()
+
+
+def test_the_page_of_a_table_counts_the_batches_since_its_maintenance(
+    ledger: Ledger, declarations: Declarations
+) -> None:
+    record_maintenance(ledger, replace(MAINTENANCE, table="silver.flights"))
+    with ledger.transaction() as connection:
+        connection.execute(text(_BATCHES), {"at": NOON + timedelta(seconds=9)})
+    (line,) = observe_tables(ledger, declarations, readable_streams={"silver"}, only="silver.flights")
+
+    page = load_table_page(ledger, line, MaintenanceDeclaration())
+
+    assert page.batches_since == 3
+    assert [kept.stream for kept in page.kept] == ["silver"]
+    assert page.runs[0].file_sizes == MAINTENANCE.file_sizes
+    assert observe_tables(ledger, declarations, readable_streams=(), only="no.such") == ()
+
+
+_BATCHES = """
+INSERT INTO sluice.batches (stream, generation, batch, run_id, started_at, duration_ms, input_rows, published_rows,
+  refused_rows, late_rows, duplicate_rows, start_offsets, end_offsets, snapshot_ids, durations_ms, recorded_at)
+SELECT 'silver', 1, n, 'r', now(), 1, 1, '{}', 0, 0, 0, '{}', '{}', '{}', '{}',
+  CAST(:at AS timestamptz) + n * interval '1 s'
+FROM generate_series(0, 3) AS n
+"""
+
+
+def test_no_query_reads_a_whole_table(ledger: Ledger, declarations: Declarations) -> None:
+    record_maintenance(ledger, replace(MAINTENANCE, table="silver.flights"))
+    record_quality(ledger, replace(QUALITY, table="silver.flights"))
+    with ledger.transaction() as connection:
+        for table, columns in _COLUMNS.items():
+            names = ", ".join(f'"{column}"' for column in columns)
+            connection.execute(
+                text(
+                    f"INSERT INTO sluice.{table} (\"table\", {names}) SELECT 't' || n % 200, {names} "  # noqa: S608  # of this test
+                    f"FROM sluice.{table}, generate_series(1, 20000) AS n"
+                )
+            )
+        connection.execute(
+            text(
+                "INSERT INTO sluice.events (subject, name, actor_kind, actor, action, reason, explanation, evidence) "
+                "SELECT 'table', 't' || n % 200, 'component', 'a', 'maintain_table', 'r', '', '{}' "
+                "FROM generate_series(1, 20000) AS n"
+            )
+        )
+        connection.execute(text("ANALYZE"))
+    with watched_queries(ledger) as watched:
+        lines = observe_tables(ledger, declarations, readable_streams={"silver"})
+        load_table_page(ledger, next(line for line in lines if line.maintained_at), MaintenanceDeclaration())
+
+    assert len(watched.sent) >= 6
+    assert watched.whole_scans(ledger, LARGE) == []
+
+
+_COLUMNS = {
+    "maintenance_runs": [
+        *("started_at", "ended_at", "launched_by", "rows_before", "rows_after", "files_before", "files_after"),
+        *("bytes_before", "bytes_after", "delete_files_before", "delete_files_after", "manifests_before"),
+        *("manifests_after", "snapshots_before", "snapshots_after", "operations", "small_files_before", "file_sizes"),
+    ],
+    "quality_results": [
+        *("checked_at", "launched_by", "verdict", "rows", "expectations", "failed_expectations", "details"),
+    ],
+}
