@@ -8,7 +8,7 @@ How long until a dead driver is restarted:
 | was killed, its parent saw it    | the same                                     | it is closed already           |
 | is gone together with its parent | `HEARD_WITHIN`; the reconciler's next minute | `EXIT_RECORD_SECONDS`          |
 | cannot be observed: host lost    | `LEASE_SECONDS` after its newest heartbeat   | `HEARD_AGAIN_SECONDS`          |
-| lived in a replaced container    | the same                                     | the same                       |
+| lived in a replaced container    | at its recorded end; killed with it: the same| the same                       |
 | is alive and silent              | the same                                     | those and `STOP_GRACE_SECONDS` |
 
 The next start follows at once for most failures, and after a growing delay when failures repeat: see

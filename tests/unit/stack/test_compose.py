@@ -18,6 +18,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from sluice.launching import drained_command
 from sluice.settings import project_root
 from sluice.stack.airflow_settings import FIXED_SETTINGS, SPARK_CONNECTION, SPARK_POOL, SPARK_POOL_SLOTS
 from sluice.stack.compose_secrets import compose_secrets, write_secrets
@@ -221,6 +222,17 @@ def test_sluice_has_the_local_stack_s_settings(compose: dict[str, Any], plan: St
     assert {name for name in environment if name.startswith("SLUICE_")} | IMAGE_ONLY == ours
     assert set(re.findall(r"\b(SLUICE_[A-Z]+)=", DOCKERFILE)) - {"SLUICE_NO_INSTALL"} == IMAGE_ONLY
     assert {name: environment[name] for name in same} == {name: plan.environment[name] for name in same}
+
+
+def test_hosts_have_names_that_outlive_their_containers(compose: dict[str, Any]) -> None:
+    staying = {name for name in services(compose) if name.startswith("airflow-") and name != "airflow-init"}
+    assert {name: services(compose)[name].get("hostname") for name in staying} == {name: name for name in staying}
+
+
+def test_the_container_of_the_drivers_drains_them_before_it_is_killed(compose: dict[str, Any]) -> None:
+    scheduler = services(compose)["airflow-scheduler"]
+    assert scheduler["command"][:3] == ["python", "-m", drained_command.__name__]
+    assert float(scheduler["stop_grace_period"].removesuffix("m")) * 60 > 1.5 * drained_command.DRAIN_SECONDS
 
 
 def test_all_airflow_services_share_one_environment(compose: dict[str, Any]) -> None:
