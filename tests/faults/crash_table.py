@@ -270,10 +270,10 @@ def behind(proxy: FaultyProxy, settings: Settings) -> Settings:
 
 
 @contextmanager
-def drill_workshops() -> Iterator[Drill]:
-    """Start a stack and a session; both end with the block."""
+def drill_workshops(services: Sequence[str] = ("postgres", "seaweedfs")) -> Iterator[Drill]:
+    """Start services and a session; they end with the block."""
     with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
-        stack.up(("postgres", "seaweedfs"))
+        stack.up(services)
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
         with faulty_proxy(settings.catalog.uri) as proxy:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
 from tests.fixtures.workshop import Workshop
 
+from sluice.settings import FilesConnection
 from sluice.sources.iceberg_positions import snapshot_of
 from sluice_spark.query.plan_check import observe_plan
-from sluice_spark.query.stream_inputs import INPUT_METRIC
 from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.sources.input_decoding import INPUT_METRIC
 
 ROWS = [{"id": number, "word": word} for number, word in enumerate(("one", "two", "three"))]
 
@@ -134,3 +137,31 @@ def test_rows_that_are_sorted_on_their_way_into_the_table_are_counted_once(works
     (batch,) = workshop.run(name).batches
 
     assert (batch.input_rows, batch.published_rows) == (3, {"copies": 3})
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [("csv", "word,id\none,1\ntwo,2\n"), ("json", '{"id": 1, "word": "one"}\n\n{"id": 2, "word": "two"}\n\n')],
+)
+def test_the_header_of_a_file_and_its_blank_lines_are_no_rows(
+    workshop: Workshop, tmp_path: Path, form: str, content: str
+) -> None:
+    here = FilesConnection(kind="files", root=tmp_path.as_uri())
+    connections = {**workshop.settings.connections, "here": here}
+    workshop = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        (tmp_path / "in" / f"{number}.{form}").write_text(content)
+    columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
+    source = {"connection": "here", "path": "in", "format": form, "columns": columns}
+    name, target = f"s{workshop.namespace}", workshop.declare_table("target", COLUMNS)
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, word FROM records",
+        inputs={"records": {"stream": {"files": source}}},
+        outputs=writing(target),
+    )
+
+    (batch,) = workshop.run(name).batches
+
+    assert (batch.input_rows, batch.published_rows) == (4, {"copies": 4})

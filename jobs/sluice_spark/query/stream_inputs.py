@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as fn
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.record_values.field_counts import counts_of_texts
@@ -19,11 +18,6 @@ from sluice_spark.sources.input_decoding import REJECTED_METRIC, UNDECLARED_METR
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
-
-INPUT_METRIC = "sluice.input."
-"""The prefix of the observed metric that counts an input's rows. Spark's own `numInputRows` counts a source once for
-each place in the plan where it is read, which is each output; where it is read once, a second count of every row would
-only cost time."""
 
 _NEW_SOURCE = "StreamingRelationV2"
 """What reads a source of the newer kind, in the words of an analyzed plan."""
@@ -58,8 +52,15 @@ def read_inputs(
     }
 
 
-def open_inputs(stream: LoadedStream, arriving: Mapping[str, DataFrame], settings: Settings) -> OpenedInputs:
-    """Decode the values of the inputs and set their watermarks."""
+def open_inputs(
+    stream: LoadedStream, arriving: Mapping[str, DataFrame], settings: Settings, *, are_counted: bool = False
+) -> OpenedInputs:
+    """Decode the values of the inputs and set their watermarks.
+
+    Parameters
+    ----------
+    are_counted: whether each stream has an observed metric that counts its rows.
+    """
     declared = stream.declaration.inputs
     decoded = {
         name: decode(
@@ -69,6 +70,7 @@ def open_inputs(stream: LoadedStream, arriving: Mapping[str, DataFrame], setting
             settings=settings,
             observed_as=name,
             quarantines=stream.declaration.quarantine,
+            is_counted=are_counted,
         )
         for name, rows in arriving.items()
     }
@@ -89,14 +91,6 @@ def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFram
     read = [leaf for rows in outputs for leaf in leaves_of(analyzed_plan(rows)) if leaf.isStreaming()]
     are_new = all(leaf.nodeName() == _NEW_SOURCE for leaf in read)
     return are_new and sorted(sources) == sorted(_reading(leaf) for leaf in read)
-
-
-def with_counts(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """The inputs, with an observed metric that counts the rows of each stream."""
-    return {
-        name: rows.observe(f"{INPUT_METRIC}{name}", fn.count(fn.lit(1)).alias("rows")) if rows.isStreaming else rows
-        for name, rows in inputs.items()
-    }
 
 
 def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:

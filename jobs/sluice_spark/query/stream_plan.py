@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +23,6 @@ from sluice_spark.query.stream_inputs import (
     open_inputs,
     read_inputs,
     sources_in_order,
-    with_counts,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
 from sluice_spark.query.transformation import transform
@@ -110,17 +108,17 @@ def plan_stream(
     declaration = stream.declaration
     inputs, copies = read_inputs(spark, stream, settings, checkpoint=checkpoint), StaticCopies()
 
-    def opened_inputs(arriving: Mapping[str, DataFrame]) -> OpenedInputs:
-        opened = open_inputs(stream, arriving, settings)
+    def opened_inputs(*, are_counted: bool) -> OpenedInputs:
+        opened = open_inputs(stream, inputs, settings, are_counted=are_counted)
         if checkpoint is None:
             return opened
         return replace(opened, rows=with_copies(declaration.inputs, opened.rows, copies, checkpoint=checkpoint))
 
-    opened = opened_inputs(inputs)
+    opened = opened_inputs(are_counted=False)
     outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.
     if not declaration.hands_on_records and not are_counted_by_spark(outputs.values(), inputs.values()):
-        opened = opened_inputs(with_counts(inputs))
+        opened = opened_inputs(are_counted=True)
         outputs = transform(spark, stream, opened.rows)
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
     sinks = open_sinks(stream, outputs, settings)

@@ -26,8 +26,9 @@ from sluice.ledger.records.stream_batch import BatchObservation
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
-from sluice_spark.query.stream_inputs import INPUT_METRIC, undeclared_fields
+from sluice_spark.query.stream_inputs import undeclared_fields
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.sources.input_decoding import INPUT_METRIC
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

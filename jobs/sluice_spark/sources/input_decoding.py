@@ -34,6 +34,11 @@ REJECTED = "_sluice_rejected"
 
 _COLLECTED = "_sluice_collected_{}"
 
+INPUT_METRIC = "sluice.input."
+"""The prefix of the observed metric that counts an input's rows, as `rows`. Spark's own `numInputRows` counts a source
+once for each place in the plan where it is read, which is each output; where it is read once, a second count of every
+row would only cost time."""
+
 REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
 `undeclared` as below, if its values are decoded."""
@@ -92,6 +97,7 @@ def decode(
     settings: Settings,
     observed_as: str | None = None,
     quarantines: bool = False,
+    is_counted: bool = False,
 ) -> DecodedInput:
     """Decode an input as its declaration says, and reject what is too far ahead of the clock.
 
@@ -101,12 +107,20 @@ def decode(
     folder: the folder of the declaration file, which schema files are relative to.
     observed_as: the name of the input in the metric of its rejected records; none to have no metric.
     quarantines: whether the stream has a quarantine, for rows of an input that is not decoded.
+    is_counted: whether the rows of an input with a name have a metric that counts them. What is no record, such as the
+        header of a file, is not counted.
 
     Raises
     ------
     RegistryError, SettingsError, UsageError: as `resolve_values` raises them.
     """
     source, files = declared.declared_source, declared.declared_source.files
+    if files is not None and files.format == "json":
+        rows = _json_lines(rows)
+    elif files is not None and files.format == "csv":
+        rows = decoded_csv(rows, files, value=_VALUE)
+    if is_counted and observed_as is not None and rows.isStreaming:
+        rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
     metric = None if observed_as is None else f"{REJECTED_METRIC}{observed_as}"
     if source.value is not None:
         schema = resolve_values(source.value, folder=folder, settings=settings)
@@ -116,7 +130,7 @@ def decode(
         form = replace(form, stops_at_unknown=schema.on_unknown_field == "fail")
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
     if files is not None and files.format in ("json", "csv"):
-        lines = _tried(_json_lines(rows), _line_schema(files), _LINES) if files.format == "json" else _csv(rows, files)
+        lines = _tried(rows, _line_schema(files), _LINES) if files.format == "json" else rows
         if files.on_malformed == "quarantine":
             form = replace(
                 _LINES, counts_unknown=files.format == "json", stops_at_unknown=files.on_unknown_field == "fail"
@@ -233,10 +247,6 @@ def _json_lines(rows: DataFrame) -> DataFrame:
     """Lines as records, without blank lines, which Spark's reader of JSON skips as well."""
     lines = rows.select(fn.col("value").cast("binary").alias("value"), fn.col("_metadata.file_path").alias(_FILE))
     return lines.where(fn.trim(fn.col("value").cast("string")) != "")
-
-
-def _csv(rows: DataFrame, source: FilesSource) -> DataFrame:
-    return decoded_csv(rows, source, value=_VALUE)
 
 
 def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:

@@ -1,0 +1,21 @@
+"""Random streams give the rows and the numbers of an independent batch over the same rows."""
+
+from __future__ import annotations
+
+import pytest
+from tests.differential.case_run import differences
+from tests.differential.grammar import random_case
+from tests.differential.report import reproduction
+from tests.fixtures.workshop import Workshop
+
+SEEDS = (0, 4, 474, 393, 385, 129, 633, 864)
+"""Cases that have many pairs of features between them; `make drill` runs thousands."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_stream_equals_its_batch(workshop: Workshop, seed: int) -> None:
+    case = random_case(seed)
+
+    wrong = differences(workshop, case)
+
+    assert not wrong, reproduction(case, wrong)
