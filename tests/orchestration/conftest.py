@@ -69,8 +69,9 @@ def _declare(pipelines: Path) -> None:
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
     write_table(pipelines, "silver.refilled", more="maintenance: {compaction: null, expiry: null}\n")
-    write_continuous_stream(
-        pipelines, "refilled", writes="silver.refilled", more="backfill: {column: at, interval: day, at_once: 2}\n"
-    )
+    write_table(pipelines, "silver.asked_back", more="maintenance: {compaction: null, expiry: null}\n")
+    for stream in ("refilled", "asked_back"):
+        backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
+        write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)
     broken = write_continuous_stream(pipelines, "broken_one")
     broken.write_text(broken.read_text() + "colour: green\n")

@@ -75,3 +75,9 @@ class MaintenanceDeclaration(Declared):
     expiry: ExpiryDeclaration | None = Field(ExpiryDeclaration(), description="old snapshots go")
     orphan_removal: OrphanRemovalDeclaration | None = Field(None, description="files that nothing references go")
     window: MaintenanceWindow | None = Field(None, description="when; unset: whenever it is due")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is anything to do at all."""
+        steps = (self.compaction, self.manifest_rewrite, self.expiry, self.orphan_removal)
+        return any(step is not None for step in steps)

@@ -117,13 +117,18 @@ class PageActions:
         )
 
 
-def verbs_for(line: StreamLine) -> tuple[PageVerb, ...]:
-    """What can be done to a stream in its state, the likeliest first."""
+def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb, ...]:
+    """What can be done to a stream in its state, the likeliest first.
+
+    Parameters
+    ----------
+    resets_need_another: whether another person must approve a reset, whom a page cannot ask.
+    """
     if line.has_live_run:
         live = (PageVerb.RESTART, PageVerb.STOP)
         return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)
     if line.state is StreamState.STOPPED:
-        return (PageVerb.START, PageVerb.RESET)
+        return (PageVerb.START,) if resets_need_another else (PageVerb.START, PageVerb.RESET)
     return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
 
 

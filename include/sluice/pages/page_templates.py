@@ -39,6 +39,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
+        auto_reload=False,  # a server shows the templates that it was started with, also while an upgrade copies files
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

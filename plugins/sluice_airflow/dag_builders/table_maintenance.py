@@ -5,7 +5,6 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from sluice.declarations.load_declarations import Declarations
-from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_command import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
@@ -37,12 +36,7 @@ def table_maintenance_dag(declarations: Declarations) -> DAG:
         description="Keeps every table in order: small files, manifests, snapshots",
         document=_DOCUMENT,
         cron="17 * * * *",
-        tables=[table for table in all_tables(declarations).values() if _asks(table.maintenance)],
+        tables=[table for table in all_tables(declarations).values() if table.maintenance.is_any],
         command=lambda table: MaintainTable(table=table, launched_by=LAUNCHED_BY),
         retries=1,
     )
-
-
-def _asks(maintenance: MaintenanceDeclaration) -> bool:
-    steps = (maintenance.compaction, maintenance.manifest_rewrite, maintenance.expiry, maintenance.orphan_removal)
-    return any(step is not None for step in steps)

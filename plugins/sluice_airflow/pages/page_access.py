@@ -44,6 +44,14 @@ class Reader:
         """Of some streams those that they may start and stop."""
         return self._permitted(streams, "PUT")
 
+    def may_start(self, dag: str) -> bool:
+        """Whether they may start runs of a DAG."""
+        return bool(
+            _auth_manager().is_authorized_dag(
+                method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=self.user
+            )
+        )
+
     def may_read_log(self, stream: str) -> bool:
         """Whether they may read the logs of the tasks of a stream's DAG."""
         return bool(

@@ -18,6 +18,7 @@ from sluice.pages.page_templates import render
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
 from sluice_airflow.pages.file_routes import file_routes
+from sluice_airflow.pages.job_routes import job_routes
 from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_guard import add_headers
 from sluice_airflow.pages.page_state import PageState
@@ -46,6 +47,7 @@ def pages_app() -> FastAPI:
     app.state.pages = PageState.of(load_deployment())
     app.middleware("http")(add_headers)
     app.include_router(stream_routes())
+    app.include_router(job_routes())
     app.include_router(action_routes())
     app.include_router(table_routes())
     app.include_router(file_routes())

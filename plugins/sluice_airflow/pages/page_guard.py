@@ -60,15 +60,17 @@ def is_of_own_origin(headers: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPlan:
-    """A plan that a person was shown: only this person can confirm it, and only for this stream.
+    """A plan that a person was shown: only this person can confirm it, and only for this stream or table.
 
-    leaves: of a reset, the generation that it leaves; unset for the other verbs.
+    number: of a reset, the generation that it leaves; of a rejection, the batch; unset for the other verbs.
+    interval: of a backfill, its start and end joined by `/`; empty for the other verbs.
     """
 
     user: str
-    stream: str
+    subject: str
     verb: str
-    leaves: int | None = None
+    number: int | None = None
+    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,18 @@ class PlanTokens:
 
     def token_of(self, plan: ShownPlan) -> str:
         """The token that a confirmation carries."""
-        return str(self._serializer().dumps([plan.user, plan.stream, plan.verb, plan.leaves]))
+        return str(self._serializer().dumps([getattr(plan, name) for name in _FIELDS]))
 
-    def plan_of(self, token: str, *, user: str, stream: str, verb: str) -> ShownPlan | None:
+    def plan_of(self, token: str, *, user: str, subject: str, verb: str) -> ShownPlan | None:
         """The plan that is confirmed; none when this person was not shown it, or too long ago."""
         try:
             shown = ShownPlan(**dict(zip(_FIELDS, self._serializer().loads(token, max_age=PLAN_SECONDS), strict=True)))
         except (BadData, ValueError, TypeError):
             return None
-        return shown if (shown.user, shown.stream, shown.verb) == (user, stream, verb) else None
+        return shown if (shown.user, shown.subject, shown.verb) == (user, subject, verb) else None
 
     def _serializer(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self.secret, salt=_SALT)
 
 
-_FIELDS = ("user", "stream", "verb", "leaves")
+_FIELDS = ("user", "subject", "verb", "number", "interval")

@@ -11,23 +11,26 @@ from airflow.configuration import conf
 from fastapi import Depends, Request
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.stream_lines import ObservedStreams, observe_streams
 from sluice.processes.driver_processes import observe_process
 from sluice_airflow.composition import Deployment
+from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
 from sluice_airflow.pages.page_access import Reader
 from sluice_airflow.pages.page_guard import PlanTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageState:
-    """The shared parts."""
+    """The shared parts. ask_airflow: sends a request to Airflow's API as the person who asks."""
 
     deployment: Deployment
     ledger: Ledger
     declared: DeclaredNow
     tokens: PlanTokens
+    ask_airflow: AskAirflow = ask_airflow
 
     @classmethod
     def of(cls, deployment: Deployment) -> PageState:
@@ -43,6 +46,17 @@ class PageState:
     def declarations(self) -> Declarations:
         """The declarations as they are now."""
         return self.declared.read()
+
+    def maintained_tables(self, reader: Reader) -> frozenset[str]:
+        """The tables that the DAG `table_maintenance` looks after, without quarantines that a person may not see."""
+        streams = self.declarations.streams
+        readable = reader.may_read(streams)
+        hidden = {one.declaration.quarantine_table for name, one in streams.items() if name not in readable}
+        return frozenset(
+            name
+            for name, table in all_tables(self.declarations).items()
+            if name not in hidden and table.maintenance.is_any
+        )
 
     def observe(
         self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True

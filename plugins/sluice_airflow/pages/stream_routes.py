@@ -10,6 +10,8 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.declarations.loaded_declarations import declared_name
+from sluice.pages.done_words import DONE_SENTENCES, DoneWord
+from sluice.pages.job_plans import BACKFILL_SUFFIX
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
@@ -69,7 +71,7 @@ def _stream_page(
     reader: ReaderDep,
     pages: StateDep,
     hours: int = WINDOWS_HOURS[0],
-    done: PageVerb | None = None,
+    done: DoneWord | None = None,
 ) -> HTMLResponse:
     if not reader.may_read([stream]):
         raise HTTPException(403, f"You may not read the DAG {stream}.")
@@ -92,13 +94,29 @@ def _stream_page(
         "line": line,
         "page": page,
         "windows": WINDOWS_HOURS,
-        "done": done,
-        "verbs": verbs_for(line) if line.is_declared and reader.may_act_on([stream]) else (),
+        "done": None if done is None else DONE_SENTENCES[done],
+        "verbs": _verbs(line, reader, pages),
+        "may_backfill": _may_backfill(line, reader, pages),
+        "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,
         "tones": {one.stream: one.tone for one in seen.lines},
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
     return HTMLResponse(render("stream", values))
+
+
+def _verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[PageVerb, ...]:
+    """The buttons: what the stream's state allows, and what this person may do."""
+    if not line.is_declared or not reader.may_act_on([line.stream]):
+        return ()
+    return verbs_for(line, resets_need_another=pages.deployment.settings.approval_by_another)
+
+
+def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
+    declared = pages.declarations.streams.get(line.stream)
+    if declared is None or declared.declaration.backfill is None:
+        return False
+    return bool(reader.may_act_on([line.stream])) and reader.may_start(f"{line.stream}{BACKFILL_SUFFIX}")
 
 
 def _dag_run_link(launched_by: str) -> str:

@@ -13,6 +13,8 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from sluice.ledger.quality_history import recent_quality
 from sluice.maintenance.maintained_tables import find_declaration
+from sluice.pages.done_words import DONE_SENTENCES, DoneWord
+from sluice.pages.job_plans import MAINTENANCE_DAG
 from sluice.pages.page_templates import render
 from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_page import SHOWN_RUNS, load_table_page
@@ -22,7 +24,7 @@ from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_state import PageState, StateDep
 from sluice_airflow.pages.stream_routes import airflow_of, base_of
 
-MAINTENANCE_DAG, QUALITY_DAG = "table_maintenance", "data_quality"
+QUALITY_DAG = "data_quality"
 
 _REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'self'"
@@ -47,7 +49,9 @@ def _tables_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLRe
     return HTMLResponse(render("tables", {"base": base_of(request), "lines": _lines(reader, pages)}))
 
 
-def _table_page(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+def _table_page(
+    table: str, request: Request, reader: ReaderDep, pages: StateDep, done: DoneWord | None = None
+) -> HTMLResponse:
     _require(reader, MAINTENANCE_DAG)
     line = next(iter(_lines(reader, pages, only=table)), None)
     if line is None:
@@ -63,6 +67,8 @@ def _table_page(table: str, request: Request, reader: ReaderDep, pages: StateDep
         "page": load_table_page(pages.ledger, line, find_declaration(pages.declarations, table).maintenance),
         "outlook": find_outlook(MAINTENANCE_DAG),
         "maintenance_dag": MAINTENANCE_DAG,
+        "done": None if done is None else DONE_SENTENCES[done],
+        "may_maintain": table in pages.maintained_tables(reader) and reader.may_start(MAINTENANCE_DAG),
         "checks": checks,
         "may_see_quality": may_see_quality,
         "reports": {at: folder.name for at, folder in folders.items() if (folder / "index.html").is_file()},

@@ -18,6 +18,7 @@ from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 from sluice.ledger.records.run import DesiredState
 from sluice.quality.quality_pages import QualityPages
+from sluice_airflow.pages.page_guard import PlanTokens, ShownPlan
 
 READ = (
     "/sluice/",
@@ -33,7 +34,27 @@ READ = (
     "/sluice/static/tile.js",
 )
 PLANS = tuple(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("start", "stop", "restart", "reset-breaker"))
+JOB_PLANS = (
+    "/sluice/streams/acted_on/plan/reset",
+    "/sluice/streams/asked_back/backfill",
+    "/sluice/streams/asked_back/plan/backfill?start=2012-01-05&end=2012-01-07",
+    "/sluice/tables/silver.acted_on/plan/maintain",
+)
 STOP = "/sluice/streams/acted_on/do/stop"
+MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
+BACKFILL = "/sluice/streams/asked_back/do/backfill"
+JOBS = (MAINTAIN, BACKFILL, "/sluice/streams/acted_on/do/reset")
+FOREIGN: tuple[dict[str, str], ...] = (
+    {},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "none"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "https://evil.example"},
+)
+"""What other sites can make a browser send, and what a program without a browser sends."""
+
 NOT_THERE = ("/sluice/docs", "/sluice/redoc", "/sluice/openapi.json", "/sluice/static/..%2fframe.html.j2")
 
 
@@ -73,13 +94,13 @@ def token_of(client: httpx.Client, verb: str = "stop") -> str:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
-@pytest.mark.parametrize("address", [*READ, *PLANS, STOP, *NOT_THERE])
+@pytest.mark.parametrize("address", [*READ, *PLANS, *JOB_PLANS, STOP, *JOBS, *NOT_THERE])
 def test_a_stranger_sees_nothing(as_stranger: httpx.Client, address: str, method: str) -> None:
     answer = as_stranger.request(method, address, headers={"Sec-Fetch-Site": "same-origin"})
 
     assert answer.status_code in (401, 404, 405)
     assert "stream-owner" not in answer.text
-    if method == "GET" and address not in (STOP, *NOT_THERE):
+    if method == "GET" and address not in (STOP, *JOBS, *NOT_THERE):
         assert answer.status_code == 401
 
 
@@ -103,9 +124,13 @@ def test_the_application_has_no_documentation_and_no_other_files(as_viewer: http
 def test_a_viewer_finds_no_button_and_his_request_is_refused(as_viewer: httpx.Client, airflow: RunningAirflow) -> None:
     assert "/plan/" not in as_viewer.get("/sluice/streams").text
     assert "/plan/" not in as_viewer.get("/sluice/streams/acted_on").text
-    for address in PLANS:
-        assert as_viewer.get(address).status_code == 403
+    assert "/plan/" not in as_viewer.get("/sluice/tables/silver.acted_on").text
+    assert "/backfill" not in as_viewer.get("/sluice/streams/asked_back").text
+    for address in (*PLANS, *JOB_PLANS):
+        assert as_viewer.get(address).status_code == 403, address
     headers = {"Sec-Fetch-Site": "same-origin"}
+    for address in JOBS:
+        assert as_viewer.post(address, data={"token": "made up"}, headers=headers).status_code == 403, address
     refused = as_viewer.post(STOP, data={"token": "made up"}, headers=headers)
 
     assert refused.status_code == 403
@@ -113,19 +138,7 @@ def test_a_viewer_finds_no_button_and_his_request_is_refused(as_viewer: httpx.Cl
     assert find_desired_state(airflow.ledger, "acted_on").desired_state is DesiredState.RUNNING
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Sec-Fetch-Site": "none"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Sec-Fetch-Site": "same-origin", "Origin": "https://evil.example"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
 def test_a_request_from_another_site_is_refused_also_with_the_token(
     as_admin: httpx.Client, airflow: RunningAirflow, headers: dict[str, str]
 ) -> None:
@@ -157,6 +170,56 @@ def test_a_confirmed_plan_is_in_the_ledger_with_the_person(as_admin: httpx.Clien
     assert find_desired_state(airflow.ledger, "acted_on").desired_state is DesiredState.STOPPED
     (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
     assert (event.action, event.actor.kind, event.actor.name) == ("stop", ActorKind.PERSON, "airflow: pages, admin")
+
+
+def shown_to_admin(airflow: RunningAirflow, *, subject: str, verb: str, interval: str = "") -> dict[str, str]:
+    """The form of a plan that was shown to the administrator, signed as the server signs it."""
+    tokens = PlanTokens(airflow.environment["AIRFLOW__API__SECRET_KEY"])
+    return {"token": tokens.token_of(ShownPlan(user="admin", subject=subject, verb=verb, interval=interval))}
+
+
+def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
+    as_admin: httpx.Client, airflow: RunningAirflow
+) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/table_maintenance").is_success, within_seconds=180)
+    assert "/plan/maintain" in as_admin.get("/sluice/tables/silver.acted_on").text
+    shown = shown_to_admin(airflow, subject="silver.acted_on", verb="maintain")
+    before = len(airflow.runs("table_maintenance"))
+    for headers in FOREIGN:
+        assert as_admin.post(MAINTAIN, data=shown, headers=headers).status_code == 403
+    assert len(airflow.runs("table_maintenance")) == before
+
+    done = as_admin.post(MAINTAIN, data=shown, headers={"Sec-Fetch-Site": "same-origin"})
+
+    assert done.status_code == 200, done.text
+    assert "Airflow has queued the maintenance run" in done.text
+    run = airflow.runs("table_maintenance")[-1]
+    assert (run["conf"], run["triggering_user_name"]) == ({"tables": ["silver.acted_on"]}, "admin")
+    (event,) = recent_events(airflow.ledger, EventSubject.TABLE, "silver.acted_on", limit=1)
+    assert (event.action, event.actor.name) == ("maintain_table", "airflow: pages, admin")
+
+
+def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Client, airflow: RunningAirflow) -> None:
+    dag = "asked_back__backfill"
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
+    assert "/backfill" in as_admin.get("/sluice/streams/asked_back").text
+    assert as_admin.get("/sluice/streams/asked_back/backfill").status_code == 200
+    shown = shown_to_admin(airflow, subject="asked_back", verb="backfill", interval="2012-01-05/2012-01-07")
+    for headers in FOREIGN:
+        assert as_admin.post(BACKFILL, data=shown, headers=headers).status_code == 403
+    assert airflow.get("backfills", dag_id=dag)["backfills"] == []
+
+    done = as_admin.post(BACKFILL, data=shown, headers={"Sec-Fetch-Site": "same-origin"})
+
+    assert done.status_code == 200, done.text
+    (made,) = airflow.get("backfills", dag_id=dag)["backfills"]
+    assert (made["from_date"][:10], made["to_date"][:10]) == ("2012-01-05", "2012-01-06")
+    again = as_admin.post(BACKFILL, data=shown, headers={"Sec-Fetch-Site": "same-origin"})
+    assert again.status_code == 409, "Airflow runs one backfill of a DAG at a time"
+    assert "Airflow refuses it" in again.text
+    airflow.client.put(f"/api/v2/backfills/{made['id']}/cancel").raise_for_status()
+    events = recent_events(airflow.ledger, EventSubject.STREAM, "asked_back", limit=5)
+    assert ("backfill", "airflow: pages, admin") in [(event.action, event.actor.name) for event in events]
 
 
 def test_an_unknown_stream_is_not_found(as_admin: httpx.Client) -> None:

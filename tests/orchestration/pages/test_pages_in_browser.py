@@ -23,6 +23,7 @@ PAGES = (
     "streams/no_such_stream",
     "tables",
     "tables/silver.paged",
+    "streams/asked_back/backfill",
 )
 PATIENCE = 90 * SECONDS
 

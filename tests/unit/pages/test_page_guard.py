@@ -9,7 +9,7 @@ import pytest
 from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin
 
 HOST = {"host": "airflow.example:8080"}
-PLAN = ShownPlan(user="ann", stream="clicks", verb="reset", leaves=3)
+PLAN = ShownPlan(user="ann", subject="clicks", verb="reset", number=3)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_a_token_is_good_for_its_person_stream_and_verb() -> None:
     tokens = PlanTokens("secret")
     token = tokens.token_of(PLAN)
 
-    assert tokens.plan_of(token, user="ann", stream="clicks", verb="reset") == PLAN
-    assert tokens.plan_of(token, user="bob", stream="clicks", verb="reset") is None
-    assert tokens.plan_of(token, user="ann", stream="orders", verb="reset") is None
-    assert tokens.plan_of(token, user="ann", stream="clicks", verb="stop") is None
-    assert PlanTokens("another secret").plan_of(token, user="ann", stream="clicks", verb="reset") is None
-    assert tokens.plan_of(f"x{token}", user="ann", stream="clicks", verb="reset") is None
-    assert tokens.plan_of("", user="ann", stream="clicks", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", subject="clicks", verb="reset") == PLAN
+    assert tokens.plan_of(token, user="bob", subject="clicks", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", subject="orders", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", subject="clicks", verb="stop") is None
+    assert PlanTokens("another secret").plan_of(token, user="ann", subject="clicks", verb="reset") is None
+    assert tokens.plan_of(f"x{token}", user="ann", subject="clicks", verb="reset") is None
+    assert tokens.plan_of("", user="ann", subject="clicks", verb="reset") is None
 
 
 def test_a_token_is_good_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,4 +55,4 @@ def test_a_token_is_good_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> Non
     later = time.time() + PLAN_SECONDS + 2
     monkeypatch.setattr(time, "time", lambda: later)
 
-    assert tokens.plan_of(token, user="ann", stream="clicks", verb="reset") is None
+    assert tokens.plan_of(token, user="ann", subject="clicks", verb="reset") is None

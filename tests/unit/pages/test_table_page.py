@@ -110,6 +110,8 @@ def page_of(line: TableLine, page: TablePage) -> str:
         "checks": (),
         "may_see_quality": True,
         "reports": {},
+        "done": None,
+        "may_maintain": False,
     }
     return render("table", values)
 

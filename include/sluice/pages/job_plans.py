@@ -1,0 +1,187 @@
+"""What a page asks Airflow to run for a person: the maintenance of a table, backfills.
+
+The plans are those of the command line. A page looks at a table for such a plan only, when a person asks for it, and
+within a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pyiceberg.table import Table
+
+from sluice.backfill.backfill_plan import plan_backfill
+from sluice.backfill.followers import followers_of
+from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import record_event
+from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction, EventSubject
+from sluice.ledger.records.maintenance import MaintenanceStep
+from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
+from sluice.maintenance.maintenance_records import plan_sentences
+from sluice.settings import Settings
+from sluice.supervision.control_plans import ControlPlan, PlannedStep
+from sluice.supervision.supervision_events import command_event
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
+
+MAINTENANCE_DAG, BACKFILL_SUFFIX = "table_maintenance", "__backfill"
+"""The DAGs that do the work; `sluice_airflow.dag_builders` makes them."""
+
+MOST_FILES = 20_000
+"""A page looks at a table of at most so many files: two seconds. The run makes the plan of a larger one itself."""
+
+MOST_INTERVALS = 400
+"""How many runs a page asks for at most: a year of days, two weeks of hours."""
+
+
+class JobVerb(StrEnum):
+    """What a page asks Airflow to run."""
+
+    MAINTAIN = "maintain"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowRequest:
+    """A request to Airflow's public API, sent as the person who asks. path: below `/api/v2/`."""
+
+    path: str
+    body: Mapping[str, Any] = field(hash=False)
+
+
+def maintenance_request(table: str) -> AirflowRequest:
+    """A run of the maintenance of one table."""
+    return AirflowRequest(
+        path=f"dags/{MAINTENANCE_DAG}/dagRuns", body={"logical_date": None, "conf": {"tables": [table]}}
+    )
+
+
+def backfill_request(stream: LoadedStream, whole: Interval) -> AirflowRequest:
+    """A backfill of an interval: one run for each part of it, also of parts that were backfilled before.
+
+    Raises
+    ------
+    UsageError: when the stream declares no backfill, or the interval is not made of its parts, or of too many.
+    """
+    backfill, parts = backfill_of(stream), _parts(stream, whole)
+    body = {
+        "dag_id": f"{stream.name}{BACKFILL_SUFFIX}",
+        "from_date": parts[0].start.isoformat(),
+        "to_date": parts[-1].start.isoformat(),
+        "max_active_runs": backfill.at_once,
+        "reprocess_behavior": "completed",
+    }
+    return AirflowRequest(path="backfills", body=body)
+
+
+def plan_maintenance_run(ledger: Ledger, declarations: Declarations, settings: Settings, table: str) -> ControlPlan:
+    """What a maintenance run of a table would do now. Nothing is changed.
+
+    Raises
+    ------
+    UsageError: when the table is not declared.
+    LakehouseError, LedgerError: when the catalog or the ledger does not answer.
+    """
+    declaration = find_declaration(declarations, table)
+    loaded = require_table(open_catalog(settings), table)
+    files = _files_of(loaded)
+    if files > MOST_FILES:
+        sentences = [f"It has {files:,} files, too many to look at for a page. The run looks at them and decides."]
+    else:
+        now = database_time(ledger)
+        plan = plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=loaded, now=now)
+        sentences = [_spoken(sentence.removeprefix(f"{table}: ")) for sentence in plan_sentences(plan)]
+    sentences.append(f"A run of the DAG {MAINTENANCE_DAG} does this for {table} alone, after runs that are on already.")
+    return ControlPlan(verb=JobVerb.MAINTAIN, stream=table, steps=_steps(sentences))
+
+
+def plan_backfill_runs(
+    ledger: Ledger, declarations: Declarations, settings: Settings, stream: LoadedStream, whole: Interval
+) -> ControlPlan:
+    """What the backfill of an interval would do now. Nothing is changed.
+
+    Raises
+    ------
+    UsageError: as `backfill_request`, and when it cannot be backfilled now; the message says why.
+    LakehouseError, DeliveryError, LedgerError: when a table or the ledger cannot be read.
+    """
+    backfill, parts = backfill_of(stream), _parts(stream, whole)
+    plan = plan_backfill(observe_backfill(open_catalog(settings), ledger, declarations, stream, whole)[0])
+    if plan.is_refused:
+        sentence = " ".join(refusal.sentence for refusal in plan.refusals)
+        raise UsageError(sentence, next_step=plan.refusals[0].next_step)
+    runs = "one run" if len(parts) == 1 else f"{len(parts)} runs, at most {backfill.at_once} at a time"
+    sentences = [
+        f"{stream.name}{BACKFILL_SUFFIX}: {runs}, one for each {backfill.interval}",
+        *plan.sentences(),
+        *(
+            f"{one.stream.name} follows: its rows of {one.interval.spoken} are replaced too"
+            for one in followers_of(declarations, stream, whole)
+        ),
+    ]
+    return ControlPlan(verb=JobVerb.BACKFILL, stream=stream.name, steps=_steps(sentences))
+
+
+def record_backfill_request(ledger: Ledger, stream: str, whole: Interval, *, by: str) -> None:
+    """Save that a person is about to ask for a backfill.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; then nothing is asked.
+    """
+    explanation = f"The rows of {whole.spoken} are to be computed again."
+    record_event(ledger, command_event(EventAction.BACKFILL, stream, by=by, explanation=explanation))
+
+
+def record_maintenance_request(ledger: Ledger, table: str, *, by: str) -> None:
+    """Save that a person is about to ask for the maintenance of a table.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; then nothing is asked.
+    """
+    record_event(
+        ledger,
+        Event(
+            subject=EventSubject.TABLE,
+            name=table,
+            actor=Actor.person(by),
+            action=EventAction.MAINTAIN_TABLE,
+            reason=REQUESTED,
+        ),
+    )
+
+
+def _parts(stream: LoadedStream, whole: Interval) -> tuple[Interval, ...]:
+    length = backfill_of(stream).interval
+    parts = divide(whole, length)
+    if len(parts) > MOST_INTERVALS:
+        raise UsageError(
+            f"{whole.spoken} is {len(parts):,} {length}s; a page asks for {MOST_INTERVALS} at most.",
+            next_step="Choose a shorter interval, or use `airflow backfill create`.",
+        )
+    return parts
+
+
+def _spoken(sentence: str) -> str:
+    """A sentence of a plan with its step in words: `rewrite data files would run`."""
+    step = next((step for step in MaintenanceStep if sentence.startswith(step)), None)
+    return sentence if step is None else sentence.replace(step, step.replace("_", " "), 1)
+
+
+def _files_of(table: Table) -> int:
+    """The data files of the newest snapshot, as its summary counts them; a writer that does not count: none."""
+    newest = table.current_snapshot()
+    counted = None if newest is None or newest.summary is None else newest.summary.additional_properties
+    return int((counted or {}).get("total-data-files", 0))
+
+
+def _steps(sentences: list[str]) -> tuple[PlannedStep, ...]:
+    return tuple(PlannedStep(sentence=f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences)

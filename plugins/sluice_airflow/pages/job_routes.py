@@ -1,0 +1,144 @@
+"""The addresses that ask Airflow to run something: the maintenance of a table, the backfill of an interval.
+
+Each needs the permission to start runs of the DAG that does it; a backfill that to edit the DAG of the stream as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Form, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from sluice.backfill.intervals import parse_interval
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.pages.job_plans import (
+    BACKFILL_SUFFIX,
+    MAINTENANCE_DAG,
+    JobVerb,
+    backfill_request,
+    maintenance_request,
+    plan_backfill_runs,
+    plan_maintenance_run,
+    record_backfill_request,
+    record_maintenance_request,
+)
+from sluice.pages.page_templates import render
+from sluice.supervision.control_plans import ControlPlan
+from sluice_airflow.pages.action_routes import NOT_SHOWN, require_own_origin, stream_to_act_on
+from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_guard import ShownPlan
+from sluice_airflow.pages.page_state import PageState, StateDep
+from sluice_airflow.pages.stream_routes import base_of
+
+_log = logging.getLogger(__name__)
+
+_MEANINGS = {
+    JobVerb.MAINTAIN: "Run its maintenance now, where something is due.",
+    JobVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
+}
+
+Moment = Annotated[str, Query(max_length=40)]
+Token = Annotated[str, Form(max_length=2000)]
+
+
+def job_routes() -> APIRouter:
+    """The routes of the jobs. They come before those of the other verbs, whose addresses look the same."""
+    router = APIRouter()
+    own = [Depends(require_own_origin)]
+    router.add_api_route("/tables/{table}/plan/maintain", _plan_maintenance, methods=["GET"])
+    router.add_api_route("/tables/{table}/do/maintain", _maintain, methods=["POST"], dependencies=own)
+    router.add_api_route("/streams/{stream}/backfill", _backfill_form, methods=["GET"])
+    router.add_api_route("/streams/{stream}/plan/backfill", _plan_backfill, methods=["GET"])
+    router.add_api_route("/streams/{stream}/do/backfill", _backfill, methods=["POST"], dependencies=own)
+    return router
+
+
+def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    _require_maintainer(reader, table, pages)
+    plan = plan_maintenance_run(pages.ledger, pages.declarations, pages.deployment.settings, table)
+    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}")
+
+
+def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    _require_maintainer(reader, table, pages)
+    _confirmed(reader, pages, token, subject=table, verb=JobVerb.MAINTAIN)
+    record_maintenance_request(pages.ledger, table, by=reader.actor)
+    pages.ask_airflow(request, maintenance_request(table))
+    return _done(request, reader, JobVerb.MAINTAIN, f"tables/{quote(table)}")
+
+
+def _backfill_form(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    values = {"base": base_of(request), "stream": wanted.name, "backfill": wanted.declaration.backfill}
+    return HTMLResponse(render("backfill", values))
+
+
+def _plan_backfill(
+    stream: str, request: Request, reader: ReaderDep, pages: StateDep, start: Moment, end: Moment
+) -> HTMLResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    whole, settings = parse_interval(start, end), pages.deployment.settings
+    plan = plan_backfill_runs(pages.ledger, pages.declarations, settings, wanted, whole)
+    return _shown(request, reader, pages, plan, place=f"streams/{quote(stream)}", interval=f"{start}/{end}")
+
+
+def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.BACKFILL)
+    start, _, end = shown.interval.partition("/")
+    whole = parse_interval(start, end)
+    asked = backfill_request(wanted, whole)
+    record_backfill_request(pages.ledger, stream, whole, by=reader.actor)
+    pages.ask_airflow(request, asked)
+    return _done(request, reader, JobVerb.BACKFILL, f"streams/{quote(stream)}")
+
+
+def _stream_to_backfill(name: str, reader: Reader, pages: PageState) -> LoadedStream:
+    wanted = stream_to_act_on(name, reader, pages)
+    if wanted.declaration.backfill is None:
+        raise HTTPException(404, f"{name} declares no backfill.")
+    _require_starter(reader, f"{name}{BACKFILL_SUFFIX}")
+    return wanted
+
+
+def _require_maintainer(reader: Reader, table: str, pages: PageState) -> None:
+    _require_starter(reader, MAINTENANCE_DAG)
+    if table not in pages.maintained_tables(reader):
+        raise HTTPException(404, f"No maintained table is called {table}.")
+
+
+def _require_starter(reader: Reader, dag: str) -> None:
+    if not reader.may_start(dag):
+        raise HTTPException(403, f"You may not start runs of the DAG {dag}.")
+
+
+def _shown(
+    request: Request, reader: Reader, pages: PageState, plan: ControlPlan, *, place: str, interval: str = ""
+) -> HTMLResponse:
+    shown = ShownPlan(user=reader.name, subject=plan.stream, verb=plan.verb, interval=interval)
+    values = {
+        "base": base_of(request),
+        "place": place,
+        "plan": plan,
+        "verb": plan.verb,
+        "label": plan.verb.capitalize(),
+        "meaning": _MEANINGS[JobVerb(plan.verb)],
+        "is_grave": False,
+        "token": pages.tokens.token_of(shown),
+    }
+    return HTMLResponse(render("plan", values))
+
+
+def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: JobVerb) -> ShownPlan:
+    shown = pages.tokens.plan_of(token, user=reader.name, subject=subject, verb=verb)
+    if shown is None:
+        raise HTTPException(403, NOT_SHOWN)
+    return shown
+
+
+def _done(request: Request, reader: Reader, verb: JobVerb, place: str) -> RedirectResponse:
+    _log.info("%s asked Airflow: %s %s", reader.name, verb, place)
+    return RedirectResponse(f"{base_of(request)}/{place}?done={verb}", status_code=303)

@@ -1,0 +1,95 @@
+"""What a page asks Airflow for, and which buttons a person gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.unit.pages.test_line_selection import LINES
+
+from sluice.backfill.intervals import parse_interval
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
+from sluice.pages.done_words import DONE_SENTENCES, DoneWord
+from sluice.pages.job_plans import (
+    MOST_INTERVALS,
+    JobVerb,
+    backfill_request,
+    maintenance_request,
+)
+from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
+from sluice.supervision.stream_health import StreamState
+
+BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"
+
+
+def stream(folder: Path, *, more: str = BY_DAY) -> LoadedStream:
+    """A declared stream."""
+    for table in ("bronze.flights", "silver.flights"):
+        write_table(folder, table)
+    write_continuous_stream(folder, "clicks", more=more)
+    return load_declarations(folder).stream("clicks")
+
+
+def test_a_backfill_is_asked_for_by_the_starts_of_its_first_and_last_interval(tmp_path: Path) -> None:
+    asked = backfill_request(stream(tmp_path), parse_interval("2013-01-05", "2013-01-08"))
+
+    assert asked.path == "backfills"
+    assert asked.body == {
+        "dag_id": "clicks__backfill",
+        "from_date": "2013-01-05T00:00:00+00:00",
+        "to_date": "2013-01-07T00:00:00+00:00",
+        "max_active_runs": 2,
+        "reprocess_behavior": "completed",
+    }
+
+
+def test_a_page_asks_for_no_endless_backfill(tmp_path: Path) -> None:
+    wanted, first = stream(tmp_path), parse_interval("2013-01-05", "2013-01-06")
+    longest = replace(first, end=first.start + timedelta(days=MOST_INTERVALS))
+
+    assert backfill_request(wanted, longest).body["to_date"] == "2014-02-08T00:00:00+00:00"
+    with pytest.raises(UsageError, match="401 days; a page asks for 400 at most"):
+        backfill_request(wanted, replace(longest, end=longest.end + timedelta(days=1)))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        ("2013-01-05T10:00", "2013-01-06", "is inside one"),
+        ("2013-01-06", "2013-01-05", "not after its start"),
+        ("<script>", "2013-01-05", "script"),
+    ],
+)
+def test_an_interval_that_is_none_is_refused(tmp_path: Path, start: str, end: str, said: str) -> None:
+    wanted = stream(tmp_path)
+
+    with pytest.raises(UsageError, match=said):
+        backfill_request(wanted, parse_interval(start, end))
+
+
+def test_a_stream_without_a_backfill_is_not_asked_for_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no key `backfill`"):
+        backfill_request(stream(tmp_path, more=""), parse_interval("2013-01-05", "2013-01-06"))
+
+
+def test_maintenance_is_asked_for_one_table_alone() -> None:
+    assert maintenance_request("silver.flights").body == {"logical_date": None, "conf": {"tables": ["silver.flights"]}}
+    assert maintenance_request("silver.flights").path == "dags/table_maintenance/dagRuns"
+
+
+def test_a_reset_that_another_person_must_approve_is_no_button() -> None:
+    line = replace(LINES[0], has_live_run=False, state=StreamState.STOPPED)
+
+    assert verbs_for(line, resets_need_another=False) == (PageVerb.START, PageVerb.RESET)
+    assert verbs_for(line, resets_need_another=True) == (PageVerb.START,)
+
+
+def test_every_verb_has_its_words() -> None:
+    assert set(MEANINGS) == set(PageVerb)
+    assert set(DONE_SENTENCES) == set(DoneWord)
+    assert {str(word) for word in DoneWord} >= {*PageVerb, *JobVerb}
