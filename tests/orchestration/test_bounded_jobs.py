@@ -11,7 +11,9 @@ from tests.fixtures.airflow import RunningAirflow
 from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_history import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import recent_events
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
 
@@ -116,3 +118,18 @@ def test_a_broken_declaration_is_a_red_dag_that_shows_file_and_line(airflow: Run
     assert _ended(airflow, dag_id, run) == "failed"
     assert place in airflow.log(dag_id, "problem", run)
     assert airflow.get("importErrors")["total_entries"] == 0
+
+
+def test_a_red_increment_is_an_alert_in_the_ledger_until_one_succeeds(airflow: RunningAirflow) -> None:
+    def alerts() -> list[tuple[str, str]]:
+        events = recent_events(airflow.ledger, EventSubject.STREAM, "by_clock", limit=9)
+        return [(event.action, event.reason) for event in events if event.action in ("alert", "recover")]
+
+    tell_drivers(airflow.behaviours, "by_clock", Behaviour(fails_with="SchemaError: the table has other columns"))
+    airflow.unpause("by_clock")
+    assert _ended(airflow, "by_clock", airflow.trigger("by_clock")) == "failed"
+    (alert,) = recent_events(airflow.ledger, EventSubject.STREAM, "by_clock", limit=1)
+    assert (alerts(), "the table has other columns" in alert.explanation) == ([("alert", "failed")], True)
+    tell_drivers(airflow.behaviours, "by_clock", Behaviour())
+    assert _ended(airflow, "by_clock", airflow.trigger("by_clock")) == "success"
+    assert alerts() == [("recover", "failed"), ("alert", "failed")]

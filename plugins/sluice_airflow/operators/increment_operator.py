@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
 from sluice.errors import SluiceError
 from sluice.launching.job_command import RunIncrement
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
     from sluice.ledger.announcements import UnannouncedPublications
+
+
+def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) -> bool:
+    """Whether Airflow does not try again after this error."""
+    return isinstance(error, AirflowFailException) or task.try_number > task.max_tries
 
 
 class IncrementOperator(SparkJobOperator):
@@ -37,8 +45,34 @@ class IncrementOperator(SparkJobOperator):
         if self._has_nothing_to_do():
             self.log.info("There is no new input for %s: Spark is not started.", self.stream)
         else:
-            super().execute(context)
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                if is_last_attempt(context["ti"], error):
+                    self._report(context, sentence=str(error))
+                raise
         self._announce(context)
+        self._report(context)
+
+    def _report(self, context: Context, *, sentence: str = "") -> None:
+        """Leave an event in the ledger that the increment is red, or that it is not any more.
+
+        Parameters
+        ----------
+        sentence: why it is red; empty when it succeeded.
+        """
+        from sluice.supervision.red_increments import report_good_increment, report_red_increment
+        from sluice_airflow.composition import load_deployment
+
+        by = f"airflow: {context['ti'].dag_id}, {context['ti'].run_id}"
+        try:
+            with load_deployment().open_ledger() as ledger:
+                if sentence:
+                    report_red_increment(ledger, self.stream, sentence=sentence, by=by)
+                else:
+                    report_good_increment(ledger, self.stream, by=by)
+        except SluiceError as error:  # the task ends as it would without the event
+            self.log.error("How the increment of %s ended is no event in the ledger: %s", self.stream, error)
 
     def _has_nothing_to_do(self) -> bool:
         """Whether it is known that there is nothing to do. What cannot be observed, the increment itself reports."""

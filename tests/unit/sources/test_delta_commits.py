@@ -1,4 +1,4 @@
-"""The unread files of a Delta table, by its log; `tests/spark/test_delta_heads.py` asks Delta itself."""
+"""The unread files of a Delta table, by its log."""
 
 from __future__ import annotations
 
