@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from sluice.pages.file_histogram import bars_of
+from sluice.pages.file_histogram import bars_of, bars_path
 from sluice.pages.page_words import NOTHING, age_words, count_text, duration_text, moment_text, rate_text, size_text
 from sluice.pages.shown_health import ShownTone
 from sluice.pages.svg_charts import line_path, top_of
@@ -56,6 +56,7 @@ def _environment() -> Environment:
         "rate": rate_text,
         "symbol": lambda tone: _SYMBOLS[tone],
         "size": size_text,
+        "small_bars": bars_path,
         "spark": _spark,
         "when": _when,
     }

@@ -12,7 +12,7 @@ from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceStep, StepOutcome
-from sluice.pages.file_histogram import BAR_HEIGHT, bars_of
+from sluice.pages.file_histogram import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.page_templates import render
 from sluice.pages.table_lines import TableLine, debt_of
 from sluice.pages.table_page import TablePage, charts_of_runs, outlooks_of
@@ -50,6 +50,18 @@ def test_the_bars_of_files_by_size() -> None:
     assert [bar.height for bar in bars] == [0.0, 2.0, BAR_HEIGHT, 0.0, 0.0, 0.0, BAR_HEIGHT / 2], "one file is seen too"
     assert bars_of(()) == ()
     assert bars_of((1, 2, 3)) == (), "counts between other edges would be read wrongly"
+
+
+def test_the_bars_of_a_list_are_one_path() -> None:
+    assert bars_path(bars_of((0, 1, 1000, 0, 0, 0, 500))) == "M13 22v-0.7h10v0.7zM25 22v-22h10v22zM73 22v-11h10v11z"
+    assert bars_path(bars_of((0,) * 7)) == ""
+
+
+def test_two_hundred_tables_are_a_page_of_less_than_300_kilobytes() -> None:
+    line = replace(LINE, file_sizes=(12, 30, 3, 1, 4, 0, 0), debt_history=tuple(range(20)), held_for=timedelta(hours=3))
+    lines = [replace(line, table=f"silver.table_{number:03}_of_the_shop") for number in range(200)]
+
+    assert len(render("tables", {"base": "/sluice", "lines": lines}).encode()) < 300_000
 
 
 def test_debt_is_small_files_and_delete_files_and_unknown_where_they_were_not_counted() -> None:
