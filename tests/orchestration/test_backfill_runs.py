@@ -15,7 +15,8 @@ TASK = "replace_interval"
 
 def intervals(airflow: RunningAirflow) -> dict[str, str]:
     """The starts of the intervals that jobs were asked to compute, by the state of their run."""
-    return {run["data_interval_start"][:10]: run["state"] for run in airflow.runs(DAG)}
+    runs = [run for run in airflow.runs(DAG) if run["run_type"] == "backfill"]
+    return {run["data_interval_start"][:10]: run["state"] for run in runs}
 
 
 def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: RunningAirflow) -> None:
@@ -71,5 +72,14 @@ def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airfl
 
     assert airflow.runs("refilled") == []
     assert "refilled__backfill" in airflow.get("dags/refilled/details")["doc_md"]
-    with pytest.raises(AssertionError):
-        airflow.trigger(DAG)
+
+
+def test_a_run_that_is_triggered_by_hand_fails_with_the_way_to_backfill(airflow: RunningAirflow) -> None:
+    run = airflow.trigger(DAG)
+
+    airflow.await_task(DAG, TASK, "failed", run_id=run)
+    assert airflow.task(DAG, TASK, run)["try_number"] == 1
+    log = airflow.log(DAG, TASK, run)
+    assert "runs for backfills only" in log
+    assert "choose Backfill" in log
+    assert "fake driver" not in log

@@ -24,6 +24,9 @@ BACKFILL_TASK = "replace_interval"
 ALL_BUT_BACKFILLS = frozenset(DagRunType) - {DagRunType.BACKFILL}
 """The types of runs that the own DAG of a stream takes: its page names the DAG for backfills."""
 
+_BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
+"""A boundary of the run's interval, in the template of its task; a run that was triggered by hand has none."""
+
 _RETRIES = 2
 
 _BEHIND_INCREMENTS = 5
@@ -42,8 +45,9 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
         schedule=BackfillTimetable(backfill.interval),
         catchup=False,
         is_paused_upon_creation=False,
-        # Airflow wants SCHEDULED for every DAG with a timetable; this timetable yields no such run.
-        allowed_run_types={DagRunType.SCHEDULED, DagRunType.BACKFILL},
+        # Airflow wants SCHEDULED for every DAG with a timetable; this timetable yields no such run. Without MANUAL the
+        # UI disables the button whose dialog has the form for backfills; the task refuses such a run.
+        allowed_run_types={DagRunType.SCHEDULED, DagRunType.MANUAL, DagRunType.BACKFILL},
         max_active_runs=backfill.at_once,
         tags=[*declaration.tags, "backfill"],
         default_args={"owner": declaration.owner},
@@ -53,8 +57,8 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
             task_id=BACKFILL_TASK,
             command=RunBackfill(
                 stream=declaration.stream,
-                start="{{ data_interval_start.isoformat() }}",
-                end="{{ data_interval_end.isoformat() }}",
+                start=_BOUNDARY.format("data_interval_start"),
+                end=_BOUNDARY.format("data_interval_end"),
                 launched_by=LAUNCHED_BY,
             ),
             engine=declaration.engine,

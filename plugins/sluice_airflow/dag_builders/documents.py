@@ -56,7 +56,7 @@ Each run computes one {interval} of `{target}` again, with the transformation of
 replaces the rows of that {interval} in one commit. The stream goes on beside it, and its position does not move.
 
 ## How to operate it
-- **Backfill** with the form *Run backfill* of this DAG, with the API, or with
+- **Backfill** with the button *Trigger* and its choice *Backfill*, with the API, or with
   `airflow backfill create --dag-id {stream}__backfill --from-date 2013-01-05 --to-date 2013-01-07`. Both dates are
   starts of intervals: these two are three days. The DAG `{stream}` itself takes no backfill.
 - **Look first**: `sluice backfill {stream} --from 2013-01-05 --to 2013-01-08 --dry-run` says what would be read and

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pendulum
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Context
+from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
@@ -14,6 +17,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.backfill_gaps import backfill_gaps_dag
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
+from sluice_airflow.operators.backfill_operator import BackfillOperator
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
@@ -45,10 +49,25 @@ def test_one_job_replaces_the_interval_of_its_run(folder: Path) -> None:
     assert task.max_active_tis_per_dag == 3
     assert getattr(task, "application_args", None) == [
         "--stream=daily_flights",
-        "--start={{ data_interval_start.isoformat() }}",
-        "--end={{ data_interval_end.isoformat() }}",
+        "--start={{ data_interval_start.isoformat() if data_interval_start is defined else '' }}",
+        "--end={{ data_interval_end.isoformat() if data_interval_end is defined else '' }}",
         "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}",
     ]
+
+
+def test_a_run_that_is_triggered_by_hand_fails_for_good_with_the_way_to_backfill(folder: Path) -> None:
+    """Such a run has no interval. The UI offers the form for backfills only where runs can be triggered."""
+    dag = _dag(folder)
+    (task,) = dag.tasks
+    assert isinstance(task, BackfillOperator)
+    assert DagRunType.MANUAL in (dag.allowed_run_types or ())
+    run = SimpleNamespace(dag_id=dag.dag_id, run_id="manual__1", run_type="manual")
+
+    task.render_template_fields(Context(dag=dag, run_id="manual__1"))
+
+    assert "--start=" in (task.application_args or ())
+    with pytest.raises(AirflowFailException, match=r"manual__1 belongs to none: .* choose Backfill"):
+        task.execute(Context(dag_run=run))
 
 
 @pytest.mark.parametrize(("length", "runs"), [("hour", 49), ("day", 3), ("month", 0)])
