@@ -155,6 +155,11 @@ class AirflowApi:
             next_step="Look at `sluice stack logs airflow-scheduler`.",
         )
 
+    def has_raised_asset_events(self, run: DagRunObservation) -> bool:
+        """Whether tasks of a run have raised asset events."""
+        query = {"source_dag_id": run.dag_id, "source_run_id": run.run_id}
+        return bool(self.request("GET", "/api/v2/assets/events", params=query)["asset_events"])
+
     def await_success(self, run: DagRunObservation, *, deadline_seconds: float) -> DagRunObservation:
         """Wait until a run has succeeded.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sluice.demo.airflow_api import DagRunObservation
 from sluice.demo.demo_progress import DemoStep, StepLog
 from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.stream_watch import STREAMS
@@ -36,7 +37,8 @@ def unpause_streams(platform: LocalPlatform) -> None:
 
 
 def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
-    """Write weather files, read them with one incremental run, and wait for the run that its new rows trigger.
+    """Write weather files, read them with one incremental run, and wait for the run that its new rows trigger. A demo
+    that continues an interrupted one may find all of them written, and read: then there is nothing to trigger one.
 
     Parameters
     ----------
@@ -51,10 +53,13 @@ def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetim
         platform.airflow.await_known(GOLD_BY_WEATHER, deadline_seconds=_DAG_SECONDS)
         platform.airflow.unpause(GOLD_BY_WEATHER)
         known = _runs(platform, GOLD_BY_WEATHER)
-        drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
-        _run(platform, BRONZE_WEATHER)
-        triggered = platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
-        platform.airflow.await_success(triggered, deadline_seconds=_JOB_SECONDS)
+        written = drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
+        run = _run(platform, BRONZE_WEATHER)
+        if written or platform.airflow.has_raised_asset_events(run):
+            platform.airflow.await_new_run(GOLD_BY_WEATHER, known=known, deadline_seconds=_DAG_SECONDS)
+        for triggered in platform.airflow.runs(GOLD_BY_WEATHER):
+            if triggered.run_id not in known or not triggered.has_ended:
+                platform.airflow.await_success(triggered, deadline_seconds=_JOB_SECONDS)
 
 
 def run_maintenance_jobs(platform: LocalPlatform, log: StepLog) -> None:
@@ -76,14 +81,14 @@ def run_maintenance_jobs(platform: LocalPlatform, log: StepLog) -> None:
         _run(platform, CHECKPOINT_HEALTH)
 
 
-def _run(platform: LocalPlatform, dag_id: str, *, tables: tuple[str, ...] = ()) -> None:
+def _run(platform: LocalPlatform, dag_id: str, *, tables: tuple[str, ...] = ()) -> DagRunObservation:
     airflow = platform.airflow
     airflow.await_known(dag_id, deadline_seconds=_DAG_SECONDS)
     known = _runs(platform, dag_id)
     airflow.unpause(dag_id)
     conf = {"tables": list(tables)} if tables else {}
     run = airflow.run_now(dag_id, conf=conf, known=known, deadline_seconds=_DAG_SECONDS)
-    airflow.await_success(run, deadline_seconds=_JOB_SECONDS * max(1, len(tables)))
+    return airflow.await_success(run, deadline_seconds=_JOB_SECONDS * max(1, len(tables)))
 
 
 def _runs(platform: LocalPlatform, dag_id: str) -> frozenset[str]:
