@@ -92,7 +92,7 @@ class IncrementOperator(SparkJobOperator):
 
     def _announce(self, context: Context) -> None:
         """Keep the outlets whose tables have new rows, and show in their events what is new."""
-        from sluice_airflow.triggers.publication_trigger import payload_of
+        from sluice_airflow.triggers.publication_stream import payload_of
 
         try:
             self.announced = self._publications()
