@@ -8,8 +8,9 @@ from tests.differential.grammar import random_case
 from tests.differential.report import reproduction
 from tests.fixtures.workshop import Workshop
 
-SEEDS = (0, 4, 474, 393, 385, 129, 633, 864)
-"""Cases that have many pairs of features between them; `make drill` runs thousands."""
+SEEDS = (0, 4, 474, 393, 385, 129, 633, 864, 503, 360, 396)
+"""Cases that have many pairs of features between them; `make drill` runs thousands. 503 differs when null keys do not
+meet in a merge, 360 when rows that tie are not refused."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
