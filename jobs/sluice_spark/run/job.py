@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 _LONGEST_REASON = 600
 """Characters of a reason: a sentence or two. Spark's messages fill pages; they stay in the log."""
 
+_OF_JAVA = "An error occurred while calling "
+"""How py4j begins the text of an error of Java; the error itself follows in the next line."""
+
 
 def run_job(work: Callable[[], None]) -> int:
     """Do the work of a job and return the exit status of its process."""
@@ -76,8 +79,10 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
 
 
 def reason_of(error: Exception) -> str:
-    """Why a job failed, in one line."""
+    """Why a job failed, in one line: for an error of Java that PySpark has no class for, that error."""
     lines = redacted(text_of(error)).strip().splitlines() or [""]
+    if lines[0].startswith(_OF_JAVA) and len(chain := chain_of(error)) > 1:
+        return f"{chain[1].name}: {chain[1].message[:_LONGEST_REASON]}"
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
 
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.ledger.event_evidence import (
-    HIDDEN,
     LARGEST_EVIDENCE_BYTES,
     LONGEST_TEXT,
     MOST_ITEMS,
@@ -20,6 +19,7 @@ from sluice.ledger.event_evidence import (
     stored_text,
 )
 from sluice.ledger.records.event import EventAction
+from sluice.messages.redaction import HIDDEN
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -68,7 +68,9 @@ def test_values_become_plain_json() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["password", "aws_secret_access_key", "sasl.jaas.config", "Authorization", "api-key"])
+@pytest.mark.parametrize(
+    "name", ["password", "aws_secret_access_key", "sasl.jaas.config", "Authorization", "api-key", "session_token"]
+)
 def test_the_value_of_a_secret_is_hidden_at_any_depth(name: str) -> None:
     assert stored_evidence({"options": [{name: "hunter2"}]}) == {"options": [{name: HIDDEN}]}
 
@@ -82,10 +84,11 @@ def test_the_token_of_a_lease_is_evidence() -> None:
     [
         (
             "postgresql+psycopg://ann:hunter2@db:5432/ledger does not answer",
-            f"postgresql+psycopg://{HIDDEN}@db:5432/ledger does not answer",
+            f"postgresql+psycopg://ann:{HIDDEN}@db:5432/ledger does not answer",
         ),
-        ("refused: password=hunter2, user=ann", f"refused: password={HIDDEN} user=ann"),
+        ("refused: password=hunter2, user=ann", f"refused: password={HIDDEN}, user=ann"),
         ('fs.s3a.secret.key: "a b" is wrong', f"fs.s3a.secret.key: {HIDDEN} is wrong"),
+        ("sent Authorization: Bearer eyJhbGciOi.eyJzdWIiOi", f"sent Authorization: {HIDDEN} {HIDDEN}"),
         ("line\x00end", "lineend"),
     ],
 )

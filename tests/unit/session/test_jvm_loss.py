@@ -115,6 +115,12 @@ def test_an_error_that_cannot_be_asked_for_its_text_any_more_is_still_reported()
     assert reason_of(JavaError()) == "JavaError: "
 
 
+def test_the_reason_is_the_error_of_java_and_not_the_call_that_raised_it() -> None:
+    text = "An error occurred while calling o1.load.\n: org.postgresql.util.PSQLException: It was refused.\n"
+
+    assert reason_of(RuntimeError(text)) == "PSQLException: It was refused."
+
+
 def test_a_refused_connection_to_another_service_is_left_alone() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
