@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
@@ -26,6 +27,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
+from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sources import open_input
 
 KINDS = ("delta", "files", "iceberg", "jdbc")
@@ -265,6 +267,21 @@ def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
     assert counted.readings(1) == counted.readings(2) == [1, 1]
 
 
+def test_a_copy_of_another_table_is_not_read_however_new_it_is(counted: Counted) -> None:
+    counted.declare(refresh="1 hour")
+    counted.ask(1)
+    counted.workshop.run(counted.stream)
+    settings = counted.workshop.settings
+    run_sql(settings, f"CREATE VIEW {counted.view}_other AS SELECT id, 100 + reading AS reading FROM {counted.view}")  # noqa: S608  # our own names
+    replace(counted, view=f"{counted.view}_other").declare(refresh="1 hour")
+    counted.ask(2)
+
+    counted.workshop.run(counted.stream)
+
+    run_sql(settings, f"DROP VIEW {counted.view}_other")
+    assert counted.readings(2) == [102, 102]
+
+
 def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "a.csv").write_text("id,word\n1,one\n")
@@ -291,3 +308,16 @@ def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: W
     own.run(stream)
 
     assert own.rows("found") == [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
+
+
+def test_a_database_that_fails_within_a_batch_ends_the_run_with_its_own_error(counted: Counted) -> None:
+    counted.declare()
+    counted.ask(1)
+    run_sql(counted.workshop.settings, f"ALTER SEQUENCE {counted.view}_readings MINVALUE 0 MAXVALUE 1 NO CYCLE")
+    counted.workshop.run(counted.stream)
+    counted.ask(2)
+
+    with pytest.raises(Py4JJavaError) as failed:
+        counted.workshop.run(counted.stream)
+
+    assert "reached maximum value of sequence" in first_line(failed.value)

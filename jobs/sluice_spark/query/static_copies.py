@@ -12,6 +12,7 @@ is `org.apache.spark.sql.execution.datasources.FileIndex` of Spark 4.1.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
@@ -25,7 +26,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource, JdbcSource
-from sluice_spark.query.logical_plan import analyzed_plan
+from sluice_spark.query.copy_folder import CopyFolder, MadeCopy, hadoop_conf
 from sluice_spark.query.static_inputs import list_files_again
 from sluice_spark.session.jvm import jvm_of
 
@@ -40,7 +41,6 @@ STATIC = "static"
 _BATCH = "streaming.sql.batchId"
 """The local property of Spark's threads that names the batch they work for."""
 
-_COMPLETE = "_SUCCESS"
 _NO_BATCH = -1
 """Stands for what a transformation reads itself while it describes its result."""
 
@@ -90,7 +90,11 @@ def with_copies(
             spark = opened[name].sparkSession
             copy = StaticCopy(
                 opened[name],
-                CopyFolder(spark=spark, location=f"{checkpoint.rstrip('/')}/{STATIC}/{name}"),
+                CopyFolder(
+                    spark=spark,
+                    location=f"{checkpoint.rstrip('/')}/{STATIC}/{name}",
+                    content=_digest(one.declared_source.model_dump_json(), opened[name].schema.json()),
+                ),
                 reused_for=one.refresh,
                 is_listed=isinstance(one.declared_source.source, FilesSource),
                 clock=clock or CheckpointClock(spark=spark, checkpoint=checkpoint),
@@ -111,7 +115,7 @@ class CheckpointClock:
         """The time of a planned batch."""
         jvm = jvm_of(self.spark)
         file = jvm.org.apache.hadoop.fs.Path(self.checkpoint, f"offsets/{batch}")
-        stream = file.getFileSystem(_hadoop_conf(self.spark)).open(file)
+        stream = file.getFileSystem(hadoop_conf(self.spark)).open(file)
         try:
             text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -121,62 +125,6 @@ class CheckpointClock:
     def now(self) -> datetime:
         """The time now."""
         return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeCopy:
-    """One copy. batch: the one that made it. made_at: before the table was read."""
-
-    batch: int
-    made_at: datetime
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFolder:
-    """The copies of one input, each in a folder `<batch>-<milliseconds since 1970>` of its own."""
-
-    spark: SparkSession
-    location: str
-
-    def complete(self) -> list[MadeCopy]:
-        """The copies that were written to their end."""
-        return [one for one in self._all() if self._files().exists(self._path(f"{one.path}/{_COMPLETE}"))]
-
-    def write(self, rows: DataFrame, batch: int, *, now: datetime) -> MadeCopy:
-        """Copy rows."""
-        path = f"{self.location}/{batch}-{round(now.timestamp() * 1000)}"
-        rows.write.mode("overwrite").parquet(path)
-        return MadeCopy(batch=batch, made_at=now, path=path)
-
-    def keep_only(self, kept: MadeCopy) -> None:
-        """Remove all other copies, complete or not: their batches are over."""
-        for other in self._all():
-            if other.path != kept.path:
-                self._files().delete(self._path(other.path), True)
-
-    def files_of(self, copy: MadeCopy, like: DataFrame) -> JavaObject:
-        """Spark's list of the files of a copy."""
-        read = self.spark.read.schema(like.schema).parquet(copy.path)
-        return analyzed_plan(read).relation().location()
-
-    def _all(self) -> list[MadeCopy]:
-        folder = self._path(self.location)
-        found = self._files().listStatus(folder) if self._files().exists(folder) else []
-        return [copy for name in (str(one.getPath().getName()) for one in found) if (copy := self._of_name(name))]
-
-    def _of_name(self, name: str) -> MadeCopy | None:
-        batch, _, millis = name.rpartition("-")
-        if not millis.isdecimal():
-            return None
-        made_at = datetime.fromtimestamp(int(millis) / 1000, UTC)
-        return MadeCopy(batch=int(batch), made_at=made_at, path=f"{self.location}/{name}")
-
-    def _path(self, location: str) -> JavaObject:
-        return jvm_of(self.spark).org.apache.hadoop.fs.Path(location)
-
-    def _files(self) -> JavaObject:
-        return self._path(self.location).getFileSystem(_hadoop_conf(self.spark))
 
 
 class StaticCopy:
@@ -325,5 +273,5 @@ class CopiedFiles:
         implements = ("org.apache.spark.sql.execution.datasources.FileIndex",)
 
 
-def _hadoop_conf(spark: SparkSession) -> JavaObject:
-    return spark._jsparkSession.sessionState().newHadoopConf()
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
