@@ -1,12 +1,12 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
-        test-unit test-integration test-spark test-spark-a-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
+        test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-unit test-spark-f-l test-spark-a-e test-orchestration test-integration test-spark-m-z test-end-to-end
+CHECKS := lint test-unit test-orchestration test-spark-c-e test-spark-m-z test-integration test-end-to-end test-spark-f-l test-spark-a-b
 CHECKS_AT_ONCE := 3
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
@@ -34,7 +34,7 @@ down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
 # A ring waits for its services for about half of its time, so three rings use two cores well. The longest start first;
-# the longest of all, Spark's, runs as three processes, each with services of its own.
+# the longest of all, Spark's, runs as four processes, each with services of its own.
 test: setup ## Run the checks and every test ring, three at a time
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 	@echo "All checks and all test rings passed."
@@ -87,8 +87,11 @@ test-integration: setup ## Run the tests with real databases, catalogs, programs
 test-spark: setup ## Run the tests on a real Spark
 	$(PYTEST) tests/spark $(WHOLE_LINES)
 
-test-spark-a-e: setup
-	$(PYTEST) tests/spark/test_[a-e]*.py $(WHOLE_LINES)
+test-spark-a-b: setup
+	$(PYTEST) tests/spark/test_[a-b]*.py $(WHOLE_LINES)
+
+test-spark-c-e: setup
+	$(PYTEST) tests/spark/test_[c-e]*.py $(WHOLE_LINES)
 
 test-spark-f-l: setup
 	$(PYTEST) tests/spark/test_[f-l]*.py $(WHOLE_LINES)
