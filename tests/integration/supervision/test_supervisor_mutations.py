@@ -23,8 +23,9 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.leases import find_lease
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
+from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision import stream_observer
+from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.supervisor import Supervisor, supervise
 
 Guard = Literal["guarded", "unguarded"]
@@ -148,6 +149,11 @@ def test_without_the_one_process_of_a_run_a_second_driver_is_bound_to_it(ledger:
     assert find_run(ledger, run.run_id).process == (PROCESS if guard == "guarded" else second)
 
 
+def without_its_run(ledger: Ledger, stream: str) -> StreamRecords:
+    """The records of a stream, of which nobody looked for its newest run."""
+    return replace(read_stream(ledger, stream), runs=())
+
+
 @BOTH
 def test_without_the_look_for_a_live_run_none_is_adopted(
     supervisor: Supervisor, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, guard: Guard
@@ -156,7 +162,7 @@ def test_without_the_look_for_a_live_run_none_is_adopted(
     if guard == "guarded":
         assert supervise(supervisor, WANTED).run == run
     else:
-        monkeypatch.setattr(stream_observer, "newest_run", lambda ledger, stream: None)
+        monkeypatch.setattr(supervisor_module, "read_stream", without_its_run)
         with pytest.raises(LedgerError, match="without coming to rest"):
             supervise(supervisor, WANTED)
     assert len(launcher.requests) == 1, "the ledger's one live run of a stream stands behind it"
