@@ -21,10 +21,18 @@ PROGRESS: dict[str, Any] = {
     "stateOperators": [
         {
             "operatorName": "dedupeWithinWatermark",
+            "numRowsTotal": 400,
+            "memoryUsedBytes": 5000,
             "numRowsDroppedByWatermark": 5,
             "customMetrics": {"numDroppedDuplicateRows": 125},
         },
-        {"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": 0, "customMetrics": {}},
+        {
+            "operatorName": "stateStoreSave",
+            "numRowsTotal": 30,
+            "memoryUsedBytes": 700,
+            "numRowsDroppedByWatermark": 0,
+            "customMetrics": {},
+        },
     ],
     "sources": [
         {"startOffset": None, "endOffset": {"snapshot_id": 3}},
@@ -48,6 +56,14 @@ def test_a_report_becomes_an_observation() -> None:
     assert batch.start_offsets == {"records": None, "words": {"snapshot_id": 1}}
     assert batch.end_offsets == {"records": {"snapshot_id": 3}, "words": {"snapshot_id": 2}}
     assert batch.snapshot_ids == {}  # Spark does not know them
+
+
+def test_the_state_is_that_of_all_operators_and_unset_without_any() -> None:
+    batch = observe_batch(PROGRESS, DELIVERED, ORIGIN)
+    stateless = observe_batch({**PROGRESS, "stateOperators": []}, DELIVERED, ORIGIN)
+
+    assert (batch.state_rows, batch.state_bytes) == (430, 5700)
+    assert (stateless.state_rows, stateless.state_bytes) == (None, None)
 
 
 def test_the_late_rows_of_an_aggregation_are_those_counted_below_it() -> None:

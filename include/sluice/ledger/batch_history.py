@@ -21,6 +21,7 @@ class HistoryStep:
     """The batches that were recorded within one step, together.
 
     longest_ms: the duration of the longest one. phases_ms: the mean of each phase, under Spark's names.
+    state_rows, state_bytes: the largest size of the state; unset where no batch reported one.
     """
 
     batches: int = 0
@@ -30,6 +31,8 @@ class HistoryStep:
     late_rows: int = 0
     duplicate_rows: int = 0
     longest_ms: int | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
@@ -94,6 +97,8 @@ def _recent(stream: str, since: datetime, step: timedelta) -> Subquery:
                     "duplicate_rows",
                     "duration_ms",
                     "durations_ms",
+                    "state_rows",
+                    "state_bytes",
                 )
             ),
         )
@@ -116,6 +121,8 @@ def _sums(recent: Subquery) -> Any:
         ),
         cast(func.coalesce(func.sum(published), 0), BigInteger).label("published_rows"),
         func.max(recent.c.duration_ms).label("longest_ms"),
+        func.max(recent.c.state_rows).label("state_rows"),
+        func.max(recent.c.state_bytes).label("state_bytes"),
     ).group_by(recent.c.step)
 
 

@@ -176,6 +176,8 @@ class Batch(LedgerTable):
         "passed_over", key="skipped_input", server_default=text("'{}'::jsonb")
     )
     is_rejected: Mapped[bool] = mapped_column(server_default=text("false"))
+    state_rows: Mapped[int | None]
+    state_bytes: Mapped[int | None]
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

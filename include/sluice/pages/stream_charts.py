@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.ledger.batch_history import HistoryStep, StreamHistory
-from sluice.pages.page_words import count_text, duration_text, rate_text
+from sluice.pages.page_words import count_text, duration_text, rate_text, size_text
 from sluice.pages.svg_charts import (
     COLOURS,
     HEIGHT,
@@ -30,12 +30,13 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
 
 
 def charts_of(history: StreamHistory, *, max_lag: LagDeclaration | None) -> tuple[Chart, ...]:
-    """All charts of a stream, those that answer most questions first."""
+    """All charts of a stream, those that answer most questions first; of the state where it has one."""
     return (
         _lag_chart(history, max_lag),
         _rate_chart(history),
         _duration_chart(history.steps),
         _lost_rows_chart(history.steps),
+        *_state_charts(history.steps),
     )
 
 
@@ -106,6 +107,25 @@ def _lost_rows_chart(steps: Sequence[HistoryStep]) -> Chart:
         top=count_text(top),
         lines=coloured_lines([refused, late, duplicate], top),
         legend=tuple(zip(COLOURS, words, strict=False)),
+    )
+
+
+def _state_charts(steps: Sequence[HistoryStep]) -> tuple[Chart, ...]:
+    """The rows of the state, and the memory that they take; nothing for a stream without state."""
+    rows, taken = [step.state_rows for step in steps], [step.state_bytes for step in steps]
+    if newest_of(rows) is None:
+        return ()
+    return (_state_chart("State, rows", rows, count_text), _state_chart("State, memory", taken, size_text))
+
+
+def _state_chart(title: str, values: Sequence[int | None], words: Callable[[float | None], str]) -> Chart:
+    top, now, most = top_of(values), words(newest_of(values)), words(most_of(values))
+    return Chart(
+        title=title,
+        figure=now,
+        summary=f"{title}: now {now}, at most {most}.",
+        top=words(top),
+        lines=coloured_lines([values], top),
     )
 
 

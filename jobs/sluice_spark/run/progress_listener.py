@@ -76,6 +76,8 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         end_offsets=_offsets(progress, origin.sources, "endOffset"),
         snapshot_ids={},  # the publication knows them
         durations_ms=progress["durationMs"],
+        state_rows=_sum_over(operators, "numRowsTotal"),
+        state_bytes=_sum_over(operators, "memoryUsedBytes"),
         undeclared_fields=undeclared_fields(progress),
     )
 
@@ -156,6 +158,11 @@ class ProgressListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  # Spark's name
         """Note that all progress of the query was reported: Spark reports in order."""
         self.terminated.set()
+
+
+def _sum_over(operators: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    """A figure of all stateful operators together; none for a query without state."""
+    return sum(operator.get(name, 0) for operator in operators) if operators else None
 
 
 def _input_rows(progress: Mapping[str, Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -111,8 +112,8 @@ def test_the_lag_of_the_last_hours_has_gaps_where_it_was_unknown(ledger: Ledger)
 
 
 def test_a_history_adds_up_what_each_step_did(ledger: Ledger) -> None:
-    for number in range(3):
-        record_batch(ledger, a_batch(number))
+    for number, state_rows in enumerate((None, 50, 40)):
+        record_batch(ledger, replace(a_batch(number), state_rows=state_rows, state_bytes=state_rows and 9 * state_rows))
 
     history = stream_history(ledger, "flights", within=timedelta(hours=1), points=6)
 
@@ -121,6 +122,7 @@ def test_a_history_adds_up_what_each_step_did(ledger: Ledger) -> None:
     assert (step.batches, step.input_rows, step.published_rows) == (3, 300, 405)
     assert (step.refused_rows, step.late_rows, step.duplicate_rows, step.longest_ms) == (12, 9, 9, 420)
     assert step.phases_ms == {"addBatch": 300.0}
+    assert (step.state_rows, step.state_bytes) == (50, 450), "the largest"
     assert history.unread_rows == (None,) * 6
 
 

@@ -41,6 +41,8 @@ class BatchObservation:
         were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
         declaration allows it.
     is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
+    state_rows: the rows of all state stores of the query after the batch. state_bytes: the memory that they take in the
+        executors, as Spark reports it. Both unset for a query without state, and for a batch of an earlier version.
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
         to the sums of the stream and does not keep them with the batch.
     """
@@ -61,6 +63,8 @@ class BatchObservation:
     durations_ms: Mapping[str, int] = field(default_factory=dict)
     skipped_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_rejected: bool = False
+    state_rows: int | None = None
+    state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     recorded_at: datetime | None = None
 
