@@ -204,7 +204,9 @@ class Settings(BaseSettings):
         description="how many days the logs of Sluice's own tasks in Airflow are kept; those of streams stay",
     )
     approval_by_another: bool = Field(
-        False, description="whether a reset in Airflow must be approved by another person than the one who asked for it"
+        False,
+        description="whether a reset or the rejection of a batch in Airflow must be approved by another person than "
+        "the one who asked",
     )
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")

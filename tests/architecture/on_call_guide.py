@@ -83,6 +83,9 @@ sluice batch reject STREAM 17
 sluice stream start STREAM
 ```
 
+*Stop*, *Reject batch* and *Start* on the stream's page in Airflow do the same, as does `reject-batch` in the DAG
+`stream_control`.
+
 Only the first waiting batch can be rejected, in all tables of the stream at once, and not while a driver lives or when
 one of the tables shows the batch already. The command holds the stream's lease meanwhile, so no driver begins. It first
 records the batch as rejected, with no published rows and all its rows as refused; then the marks move past it, and the

@@ -15,7 +15,7 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.publication import batch_commands, batch_rejection
 from sluice.publication.batch_commands import BatchView
-from sluice.publication.batch_rejection import Rejection, RejectionState
+from sluice.publication.batch_rejection import Rejection
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
@@ -122,19 +122,7 @@ def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> N
     if as_json:
         print_json({"verb": "reject", "dry_run": dry_run, **json_value(rejection), "key": str(rejection.key)})
         return
-    typer.echo(_sentence(rejection, dry_run=dry_run))
-
-
-def _sentence(rejection: Rejection, *, dry_run: bool) -> str:
-    batch, outputs = f"Batch {rejection.key}", ", ".join(rejection.outputs)
-    if rejection.state is RejectionState.COMPLETE:
-        return f"{batch} was rejected before: the ledger and every mark have it. Nothing is left to do."
-    if rejection.state is RejectionState.INTERRUPTED:
-        verb = "would be completed" if dry_run else "is complete"
-        return f"{batch} was rejected by a command that was interrupted. The rejection {verb} now, in: {outputs}."
-    rows = ", ".join(f"{count:,} rows of {output}" for output, count in rejection.rows.items())
-    verb = "would be rejected" if dry_run else "is rejected"
-    return f"{batch} {verb}: {rows} never become visible."
+    typer.echo(rejection.sentence(is_done=not dry_run))
 
 
 def _as_json(sight: BatchView) -> dict[str, Any]:

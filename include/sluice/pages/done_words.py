@@ -16,6 +16,7 @@ class DoneWord(StrEnum):
     RESET = "reset"
     BACKFILL = "backfill"
     MAINTAIN = "maintain"
+    REJECT_BATCH = "reject-batch"
 
 
 _IN_LEDGER = "{} is in the ledger; what follows appears below by itself."
@@ -28,5 +29,6 @@ DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.RESET: "A new generation is open; the stream stays stopped until it is started.",
     DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
     DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",
+    DoneWord.REJECT_BATCH: "Airflow has queued the rejection in the DAG stream_control; its result appears below.",
 }
 """What is said of each."""

@@ -46,6 +46,7 @@ class JobVerb(StrEnum):
 
     MAINTAIN = "maintain"
     BACKFILL = "backfill"
+    REJECT_BATCH = "reject-batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

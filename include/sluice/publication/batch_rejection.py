@@ -9,6 +9,7 @@ command typed again, moves the marks that have not moved, and neither publishes 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,23 @@ class Rejection:
     outputs: tuple[str, ...]
     rows: Mapping[str, int]
 
+    @property
+    def digest(self) -> str:
+        """Names the batch and its rows, so that what is carried out is what a person was shown."""
+        return hashlib.sha256(json.dumps([str(self.key), dict(self.rows)], sort_keys=True).encode()).hexdigest()
+
+    def sentence(self, *, is_done: bool) -> str:
+        """What it does, for a person. is_done: whether it was carried out."""
+        batch, outputs = f"Batch {self.key}", ", ".join(self.outputs)
+        if self.state is RejectionState.COMPLETE:
+            return f"{batch} was rejected before: the ledger and every mark have it. Nothing is left to do."
+        if self.state is RejectionState.INTERRUPTED:
+            verb = "is complete" if is_done else "would be completed"
+            return f"{batch} was rejected by a command that was interrupted. The rejection {verb} now, in: {outputs}."
+        rows = ", ".join(f"{count:,} rows of {output}" for output, count in self.rows.items())
+        verb = "is rejected" if is_done else "would be rejected"
+        return f"{batch} {verb}: {rows} never become visible."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
@@ -66,6 +84,20 @@ class _Plan:
     rejection: Rejection
     batches: Mapping[str, StagedBatch]
     waiting: tuple[OutputView, ...]
+
+
+def next_waiting(catalog: Catalog, declaration: StreamDeclaration) -> int:
+    """The number of the batch that is to be published next: the only one that can be rejected.
+
+    Raises
+    ------
+    UsageError: when no batch waits.
+    DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
+    """
+    waiting = [view.plan.ready[0].summary.key.batch for view in output_views(catalog, declaration) if view.plan.ready]
+    if not waiting:
+        raise UsageError(f"No batch of {declaration.stream} is staged and waits for its publication.")
+    return min(waiting)
 
 
 def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
@@ -88,6 +120,7 @@ def reject(
     *,
     number: int,
     requested_by: str,
+    planned: str | None = None,
     reached: Reached = unnoticed,
 ) -> Rejection:
     """Record that a staged batch is rejected, and move the mark of every output past it.
@@ -97,6 +130,7 @@ def reject(
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    planned: the digest of the plan that a person agreed to; unset: the batch as it is staged now.
     reached: is called with RECORDED, then with CHECKED before each commit, FIRST_OUTPUT_PUBLISHED when the first of
         several marks has moved, and PUBLISHED when all have.
 
@@ -104,6 +138,7 @@ def reject(
     ------
     LeaseLostError: when another run has taken the stream over meanwhile; the rejection is recorded, and completed by
         that run.
+    UsageError: when the batch is not the one that was planned; nothing is changed.
     SluiceError: as `plan_rejection` does.
     """
     what = f"the rejection of batch {number}"
@@ -113,6 +148,7 @@ def reject(
         plan = _plan(ledger, declaration, output_views(catalog, declaration), number)
         if plan.rejection.state is RejectionState.COMPLETE:
             return plan.rejection
+        _require_planned(plan.rejection, planned)
         record_event(ledger, _event(plan.rejection, run, requested_by=requested_by))
         record_batch(ledger, _rejected_observation(declaration, plan.batches))
         reached(CrashPoint.RECORDED)
@@ -124,6 +160,16 @@ def reject(
                 reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         reached(CrashPoint.PUBLISHED)
     return plan.rejection
+
+
+def _require_planned(rejection: Rejection, planned: str | None) -> None:
+    """Refuse a batch that is another one than the plan showed. What the ledger has as rejected is only completed."""
+    if planned is not None and rejection.state is RejectionState.NEW and rejection.digest != planned:
+        rows = ", ".join(f"{count:,} rows of {output}" for output, count in rejection.rows.items())
+        raise UsageError(
+            f"The plan is out of date: what waits as batch {rejection.key} now has {rows}, or another generation.",
+            next_step="Look at the plan again; nothing was rejected.",
+        )
 
 
 def _require_lease(ledger: Ledger, run: RunObservation) -> None:

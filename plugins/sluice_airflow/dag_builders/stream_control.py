@@ -22,7 +22,7 @@ APPROVED_WITHIN = timedelta(days=1)
 
 
 class ControlVerb(StrEnum):
-    """What can be done to a stream; the same verbs as `sluice stream …`."""
+    """What can be done to a stream; the same verbs as `sluice stream …`, and `sluice batch reject`."""
 
     SHOW = "show"
     START = "start"
@@ -30,6 +30,7 @@ class ControlVerb(StrEnum):
     RESTART = "restart"
     RESET = "reset"
     RESET_BREAKER = "reset-breaker"
+    REJECT_BATCH = "reject-batch"
 
 
 _DOCUMENT = """\
@@ -44,12 +45,14 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `restart` | ends its driver between two batches and starts it with its declaration as it is now |
 | `reset` | leaves the checkpoint of a stopped stream: its next start rereads its inputs from their declared beginning |
 | `reset-breaker` | resets its failure count, so that it is started again at once |
+| `reject-batch` | discards the next staged batch, as `sluice batch reject` does: its rows are never published |
 
 The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` then waits at the task
 `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an answer
 within a day it is rejected, and a rejected reset changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person who
-approves must not be the one who triggered it. The other verbs need no approval. Clearing a task
-does its verb once more, which is safe: an approved reset is done once.
+approves must not be the one who triggered it, and `reject-batch` waits for an approval as well. The other verbs need
+none. Clearing a task does its verb once more, which is safe: an approved reset is done once, and a batch is rejected
+only as the plan has shown it.
 
 Who may trigger it for a stream, clear or approve such a run: who may edit the stream's own DAG, as on the stream's
 page. The API server refuses everybody else, whatever they may do with this DAG. A command of the terminal is not bound
@@ -58,7 +61,7 @@ by that.
 
 
 def stream_control_dag(declarations: Declarations) -> DAG:
-    """Build the DAG: `plan`, then `carry_out`, or for a reset `approve` and `carry_out_approved`."""
+    """Build the DAG: `plan`, then `carry_out`, or for what needs an approval `approve` and `carry_out_approved`."""
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
     with DAG(
@@ -91,11 +94,11 @@ def _plan_task() -> Any:
     @task.branch(task_id=PLAN_TASK, retries=0)
     def plan(params: Mapping[str, Any] | None = None) -> str:
         """Show what the verb will do, and choose the next task: a reset that is not a dry run needs approval."""
-        from sluice_airflow.tasks.control_task import show_plan
+        from sluice_airflow.tasks.control_task import needs_approval, show_plan
 
         chosen = params or {}
         show_plan(chosen, dag_id=DAG_ID)
-        return APPROVE_TASK if chosen["verb"] == ControlVerb.RESET and not chosen["dry_run"] else CARRY_OUT_TASK
+        return APPROVE_TASK if needs_approval(chosen) else CARRY_OUT_TASK
 
     return plan()
 
@@ -106,7 +109,7 @@ def _carry_out_task() -> Any:
         """Carry the verb out, unless it is a dry run."""
         from sluice_airflow.tasks import control_task
 
-        control_task.carry_out(params or {}, dag_id=DAG_ID)
+        control_task.carry_out(params or {}, dag_id=DAG_ID, plan_task=PLAN_TASK)
 
     return carry_out()
 
@@ -114,10 +117,10 @@ def _carry_out_task() -> Any:
 def _carry_out_approved_task() -> Any:
     @task(task_id=CARRY_OUT_APPROVED_TASK, retries=0)
     def carry_out_approved(params: Mapping[str, Any] | None = None) -> None:
-        """Carry the approved reset out, once."""
-        from sluice_airflow.tasks.control_task import carry_out_reset
+        """Carry out what was approved, once."""
+        from sluice_airflow.tasks import control_task
 
-        carry_out_reset(params or {}, dag_id=DAG_ID, plan_task=PLAN_TASK, approve_task=APPROVE_TASK)
+        control_task.carry_out_approved(params or {}, dag_id=DAG_ID, plan_task=PLAN_TASK, approve_task=APPROVE_TASK)
 
     return carry_out_approved()
 
@@ -129,4 +132,20 @@ def _params(streams: list[str]) -> dict[str, Param]:
             str(ControlVerb.SHOW), type="string", enum=[str(verb) for verb in ControlVerb], title="Verb", section="What"
         ),
         "dry_run": Param(True, type="boolean", title="Dry run", description_md="Only show what would be done."),
+        "batch": Param(
+            None,
+            type=["integer", "null"],
+            minimum=0,
+            title="Batch",
+            section="For reject-batch",
+            description_md="Its number in the current generation; empty: the next one.",
+        ),
+        "plan_digest": Param(
+            None,
+            type=["string", "null"],
+            maxLength=64,
+            title="Plan",
+            section="For reject-batch",
+            description_md="What a page has shown; another batch is then refused. Leave it empty.",
+        ),
     }

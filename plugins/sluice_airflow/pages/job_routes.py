@@ -1,6 +1,7 @@
-"""The addresses that ask Airflow to run something: the maintenance of a table, the backfill of an interval.
+"""The addresses that ask Airflow to run something: maintenance of a table, a backfill, the rejection of a batch.
 
-Each needs the permission to start runs of the DAG that does it; a backfill that to edit the DAG of the stream as well.
+Each needs the permission to start runs of the DAG that does it; a backfill and a rejection also that to edit the DAG of
+the stream.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.pages.batch_rejections import (
+    CONTROL_DAG,
+    can_stage,
+    plan_page_rejection,
+    record_rejection_request,
+    rejection_request,
+)
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
     MAINTENANCE_DAG,
@@ -38,6 +46,7 @@ _log = logging.getLogger(__name__)
 _MEANINGS = {
     JobVerb.MAINTAIN: "Run its maintenance now, where something is due.",
     JobVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
+    JobVerb.REJECT_BATCH: "Discard the next staged batch for good, because it cannot be published.",
 }
 
 Moment = Annotated[str, Query(max_length=40)]
@@ -53,6 +62,8 @@ def job_routes() -> APIRouter:
     router.add_api_route("/streams/{stream}/backfill", _backfill_form, methods=["GET"])
     router.add_api_route("/streams/{stream}/plan/backfill", _plan_backfill, methods=["GET"])
     router.add_api_route("/streams/{stream}/do/backfill", _backfill, methods=["POST"], dependencies=own)
+    router.add_api_route("/streams/{stream}/plan/reject-batch", _plan_rejection, methods=["GET"])
+    router.add_api_route("/streams/{stream}/do/reject-batch", _reject, methods=["POST"], dependencies=own)
     return router
 
 
@@ -96,6 +107,38 @@ def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep,
     return _done(request, reader, JobVerb.BACKFILL, f"streams/{quote(stream)}")
 
 
+def _plan_rejection(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    wanted = stream_to_reject_from(stream, reader, pages)
+    plan = plan_page_rejection(pages.ledger, pages.deployment.settings, wanted)
+    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=plan.batch, digest=plan.digest)
+    label = f"Reject batch {plan.batch} of"
+    return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=True)
+
+
+def _reject(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    stream_to_reject_from(stream, reader, pages)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.REJECT_BATCH)
+    if shown.number is None:
+        raise HTTPException(403, NOT_SHOWN)
+    record_rejection_request(pages.ledger, stream, batch=shown.number, by=reader.actor)
+    pages.ask_airflow(request, rejection_request(stream, batch=shown.number, digest=shown.digest))
+    return _done(request, reader, JobVerb.REJECT_BATCH, f"streams/{quote(stream)}")
+
+
+def stream_to_reject_from(name: str, reader: Reader, pages: PageState) -> LoadedStream:
+    """A stream with staged outputs of which a person may reject a batch: they may edit its DAG, and start the run.
+
+    Raises
+    ------
+    HTTPException: 403 when they may not, 404 when there is no such stream.
+    """
+    wanted = stream_to_act_on(name, reader, pages)
+    if not can_stage(wanted):
+        raise HTTPException(404, f"{name} stages no batches that could be rejected.")
+    _require_starter(reader, CONTROL_DAG)
+    return wanted
+
+
 def _stream_to_backfill(name: str, reader: Reader, pages: PageState) -> LoadedStream:
     wanted = stream_to_act_on(name, reader, pages)
     if wanted.declaration.backfill is None:
@@ -119,14 +162,20 @@ def _shown(
     request: Request, reader: Reader, pages: PageState, plan: ControlPlan, *, place: str, interval: str = ""
 ) -> HTMLResponse:
     shown = ShownPlan(user=reader.name, subject=plan.stream, verb=plan.verb, interval=interval)
+    return _page_of(request, pages, plan, shown, place=place, label=plan.verb.capitalize(), is_grave=False)
+
+
+def _page_of(
+    request: Request, pages: PageState, plan: ControlPlan, shown: ShownPlan, *, place: str, label: str, is_grave: bool
+) -> HTMLResponse:
     values = {
         "base": base_of(request),
         "place": place,
         "plan": plan,
         "verb": plan.verb,
-        "label": plan.verb.capitalize(),
+        "label": label,
         "meaning": _MEANINGS[JobVerb(plan.verb)],
-        "is_grave": False,
+        "is_grave": is_grave,
         "token": pages.tokens.token_of(shown),
     }
     return HTMLResponse(render("plan", values))

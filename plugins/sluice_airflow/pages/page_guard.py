@@ -64,6 +64,7 @@ class ShownPlan:
 
     number: of a reset, the generation that it leaves; of a rejection, the batch; unset for the other verbs.
     interval: of a backfill, its start and end joined by `/`; empty for the other verbs.
+    digest: of the plan of a rejection; empty for the other verbs.
     """
 
     user: str
@@ -71,6 +72,7 @@ class ShownPlan:
     verb: str
     number: int | None = None
     interval: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +97,4 @@ class PlanTokens:
         return URLSafeTimedSerializer(self.secret, salt=_SALT)
 
 
-_FIELDS = ("user", "subject", "verb", "number", "interval")
+_FIELDS = ("user", "subject", "verb", "number", "interval", "digest")

@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.declarations.loaded_declarations import declared_name
+from sluice.pages.batch_rejections import CONTROL_DAG, can_stage
 from sluice.pages.done_words import DONE_SENTENCES, DoneWord
 from sluice.pages.job_plans import BACKFILL_SUFFIX
 from sluice.pages.line_selection import LineCounts, LineSelection
@@ -97,6 +98,7 @@ def _stream_page(
         "done": None if done is None else DONE_SENTENCES[done],
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
+        "may_reject": _may_reject(line, reader, pages),
         "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,
         "tones": {one.stream: one.tone for one in seen.lines},
@@ -117,6 +119,14 @@ def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
     if declared is None or declared.declaration.backfill is None:
         return False
     return bool(reader.may_act_on([line.stream])) and reader.may_start(f"{line.stream}{BACKFILL_SUFFIX}")
+
+
+def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
+    """Not while a driver lives, which publishes what is staged. Whether a batch waits is seen with the plan."""
+    declared = pages.declarations.streams.get(line.stream)
+    if declared is None or line.has_live_run or not can_stage(declared):
+        return False
+    return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
 
 
 def _dag_run_link(launched_by: str) -> str:

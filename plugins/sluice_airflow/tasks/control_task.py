@@ -22,6 +22,12 @@ from sluice.supervision.control_plans import (
     plan_stop,
     with_beginning,
 )
+from sluice.supervision.rejection_plans import (
+    REJECT_BATCH,
+    plan_batch_rejection,
+    reject_planned,
+    require_same_plan,
+)
 from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import Supervisor
@@ -29,8 +35,9 @@ from sluice_airflow.composition import Deployment, load_deployment
 
 _log = logging.getLogger(__name__)
 
-PLAN_TEXT, LEAVES = "plan", "leaves"
-"""The XComs of the task `plan` for a reset: the plan's text, and the generation that the reset leaves."""
+PLAN_TEXT, LEAVES, BATCH, DIGEST = "plan", "leaves", "batch", "digest"
+"""The XComs of the task `plan`: the plan's text; the generation that a reset leaves; the batch that a rejection is of,
+and the digest of that plan."""
 
 UNKNOWN_PERSON = "somebody"
 """Whom Airflow does not name."""
@@ -56,16 +63,19 @@ _COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
 def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """Write into the log, step by step, what the chosen verb will do to the chosen stream.
 
-    The plan of a reset also goes to the task that shows it for approval and to the one that carries it out.
+    The plan of a reset or a rejection also goes to the task that shows it for approval, and to the one that carries it
+    out.
 
     Raises
     ------
-    AirflowFailException: when the stream is not declared any more, the ledger does not answer, or a reset is refused.
+    AirflowFailException: when the stream is not declared any more, the ledger does not answer, or the verb is refused.
     """
 
     def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if params["verb"] == "reset":
             _show_reset(deployment, ledger, stream)
+        elif params["verb"] == REJECT_BATCH:
+            _show_rejection(deployment, ledger, stream, params)
         else:
             supervisor = deployment.supervisor(ledger, launched_by=requesting_user(dag_id))
             plan = _PLANS[params["verb"]](supervisor, stream)
@@ -75,7 +85,15 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     _with_stream(params, show)
 
 
-def carry_out(params: Mapping[str, Any], *, dag_id: str) -> None:
+def needs_approval(params: Mapping[str, Any]) -> bool:
+    """Whether the chosen verb waits for the answer of a person: a reset, and a rejection where another must approve."""
+    if params["dry_run"]:
+        return False
+    is_rejection = params["verb"] == REJECT_BATCH
+    return params["verb"] == "reset" or (is_rejection and load_deployment().settings.approval_by_another)
+
+
+def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None:
     """Carry the chosen verb out; a dry run and `show` change nothing.
 
     Raises
@@ -89,6 +107,8 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str) -> None:
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         person = requesting_user(dag_id)
         supervisor = deployment.supervisor(ledger, launched_by=person)
+        if params["verb"] == REJECT_BATCH:
+            reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=person)
         if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out by `carry_out_reset` only
             command(supervisor, stream, person)
         _log_steps(plan_show(supervisor, stream))
@@ -96,26 +116,29 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str) -> None:
     _with_stream(params, act)
 
 
-def carry_out_reset(params: Mapping[str, Any], *, dag_id: str, plan_task: str, approve_task: str) -> None:
-    """Carry an approved reset out as it was planned: when the stream was reset meanwhile, nothing is done.
+def carry_out_approved(params: Mapping[str, Any], *, dag_id: str, plan_task: str, approve_task: str) -> None:
+    """Carry an approved reset or rejection out as it was planned: when that is out of date, nothing is done.
 
     Raises
     ------
     AirflowFailException: when it cannot be carried out; the message says why.
     """
-    leaving = int(get_current_context()["ti"].xcom_pull(task_ids=plan_task, key=LEAVES))
     approver = _approver(approve_task)
     if approver is None:
         raise AirflowFailException("There is no approval: the task was marked. Trigger it again.")
     persons = f"{requesting_user(dag_id)}, approved by {approver}"
 
-    def reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+    def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if deployment.settings.approval_by_another:
             require_another_person(requested_by=_triggering_user(), approved_by=approver)
+        if params["verb"] == REJECT_BATCH:
+            reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=persons, is_approved=True)
+            return
+        leaving = int(_of_plan(plan_task, LEAVES))
         opened = reset_stream(ledger, stream, deployment.settings, leaving=leaving, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
 
-    _with_stream(params, reset)
+    _with_stream(params, act)
 
 
 def requesting_user(dag_id: str) -> str:
@@ -169,6 +192,50 @@ def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) ->
     task_instance = get_current_context()["ti"]
     task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
     task_instance.xcom_push(LEAVES, plan.leaves)
+
+
+def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:
+    plan = plan_batch_rejection(ledger, stream, deployment.settings, batch=params.get("batch"))
+    require_same_plan(plan, params.get("plan_digest"))
+    _log_steps(plan)
+    task_instance = get_current_context()["ti"]
+    task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
+    task_instance.xcom_push(BATCH, plan.batch)
+    task_instance.xcom_push(DIGEST, plan.digest)
+
+
+def reject_as_planned(
+    deployment: Deployment,
+    ledger: Ledger,
+    stream: LoadedStream,
+    *,
+    plan_task: str,
+    asked_by: str,
+    is_approved: bool = False,
+) -> None:
+    """Reject the batch that the task `plan` has shown.
+
+    Parameters
+    ----------
+    is_approved: whether another person has approved it.
+
+    Raises
+    ------
+    UsageError: when this deployment asks for an approval and there is none, or the plan is out of date.
+    SluiceError: as `reject_planned` does.
+    """
+    if deployment.settings.approval_by_another and not is_approved:
+        raise UsageError(
+            "This deployment needs the approval of another person for a rejection (SLUICE_APPROVAL_BY_ANOTHER).",
+            next_step="Trigger it again, and let another person approve it.",
+        )
+    batch, digest = int(_of_plan(plan_task, BATCH)), str(_of_plan(plan_task, DIGEST))
+    done = reject_planned(ledger, stream, deployment.settings, batch=batch, digest=digest, asked_by=asked_by)
+    _log.info("%s", done.sentence(is_done=True))
+
+
+def _of_plan(plan_task: str, key: str) -> Any:
+    return get_current_context()["ti"].xcom_pull(task_ids=plan_task, key=key)
 
 
 def _log_steps(plan: ControlPlan) -> None:

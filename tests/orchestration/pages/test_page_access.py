@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -36,6 +37,7 @@ READ = (
 PLANS = tuple(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("start", "stop", "restart", "reset-breaker"))
 JOB_PLANS = (
     "/sluice/streams/acted_on/plan/reset",
+    "/sluice/streams/acted_on/plan/reject-batch",
     "/sluice/streams/asked_back/backfill",
     "/sluice/streams/asked_back/plan/backfill?start=2012-01-05&end=2012-01-07",
     "/sluice/tables/silver.acted_on/plan/maintain",
@@ -43,7 +45,8 @@ JOB_PLANS = (
 STOP = "/sluice/streams/acted_on/do/stop"
 MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
 BACKFILL = "/sluice/streams/asked_back/do/backfill"
-JOBS = (MAINTAIN, BACKFILL, "/sluice/streams/acted_on/do/reset")
+REJECT = "/sluice/streams/acted_on/do/reject-batch"
+JOBS = (MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
 FOREIGN: tuple[dict[str, str], ...] = (
     {},
     {"Sec-Fetch-Site": "cross-site"},
@@ -172,10 +175,10 @@ def test_a_confirmed_plan_is_in_the_ledger_with_the_person(as_admin: httpx.Clien
     assert (event.action, event.actor.kind, event.actor.name) == ("stop", ActorKind.PERSON, "airflow: pages, admin")
 
 
-def shown_to_admin(airflow: RunningAirflow, *, subject: str, verb: str, interval: str = "") -> dict[str, str]:
+def shown_to_admin(airflow: RunningAirflow, *, subject: str, verb: str, **more: Any) -> dict[str, str]:
     """The form of a plan that was shown to the administrator, signed as the server signs it."""
     tokens = PlanTokens(airflow.environment["AIRFLOW__API__SECRET_KEY"])
-    return {"token": tokens.token_of(ShownPlan(user="admin", subject=subject, verb=verb, interval=interval))}
+    return {"token": tokens.token_of(ShownPlan(user="admin", subject=subject, verb=verb, **more))}
 
 
 def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
@@ -220,6 +223,33 @@ def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Clien
     airflow.client.put(f"/api/v2/backfills/{made['id']}/cancel").raise_for_status()
     events = recent_events(airflow.ledger, EventSubject.STREAM, "asked_back", limit=5)
     assert ("backfill", "airflow: pages, admin") in [(event.action, event.actor.name) for event in events]
+
+
+def test_a_rejection_becomes_a_run_of_stream_control_for_the_person_with_the_plan_they_saw(
+    as_admin: httpx.Client, airflow: RunningAirflow
+) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/stream_control").is_success, within_seconds=180)
+    shown = shown_to_admin(airflow, subject="acted_on", verb="reject-batch", number=7, digest="d" * 64)
+    same_site = {"Sec-Fetch-Site": "same-origin"}
+    before = len(airflow.runs("stream_control"))
+    for headers in FOREIGN:
+        assert as_admin.post(REJECT, data=shown, headers=headers).status_code == 403
+    of_no_batch = shown_to_admin(airflow, subject="acted_on", verb="reject-batch")
+    of_another = shown_to_admin(airflow, subject="asked_back", verb="reject-batch", number=7, digest="d" * 64)
+    of_a_reset = shown_to_admin(airflow, subject="acted_on", verb="reset", number=7)
+    for data in ({"token": "made up"}, of_no_batch, of_another, of_a_reset):
+        assert as_admin.post(REJECT, data=data, headers=same_site).status_code == 403
+    assert len(airflow.runs("stream_control")) == before
+
+    done = as_admin.post(REJECT, data=shown, headers=same_site)
+
+    assert done.status_code == 200, done.text
+    assert "Airflow has queued the rejection" in done.text
+    run = airflow.runs("stream_control")[-1]
+    asked = {"stream": "acted_on", "verb": "reject-batch", "dry_run": False, "batch": 7, "plan_digest": "d" * 64}
+    assert (run["conf"], run["triggering_user_name"]) == (asked, "admin")
+    (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
+    assert (event.action, event.actor.name) == ("reject_batch", "airflow: pages, admin")
 
 
 def test_an_unknown_stream_is_not_found(as_admin: httpx.Client) -> None:

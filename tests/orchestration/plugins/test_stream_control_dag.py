@@ -39,5 +39,6 @@ def test_what_is_not_answered_within_a_day_is_rejected(dag: DAG) -> None:
 
 @pytest.mark.parametrize("verb", ControlVerb)
 def test_its_verbs_are_those_of_the_command_line(verb: ControlVerb) -> None:
-    answer = CliRunner().invoke(app, ["stream", verb, "--help"])
+    words = ["batch", "reject"] if verb is ControlVerb.REJECT_BATCH else ["stream", verb]
+    answer = CliRunner().invoke(app, [*words, "--help"])
     assert answer.exit_code == 0, answer.output

@@ -9,7 +9,7 @@ import pytest
 from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin
 
 HOST = {"host": "airflow.example:8080"}
-PLAN = ShownPlan(user="ann", subject="clicks", verb="reset", number=3)
+PLAN = ShownPlan(user="ann", subject="clicks", verb="reset", number=3, digest="of the plan")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def page_of(**changed: Any) -> str:
         "done": None,
         "verbs": (PageVerb.START, PageVerb.RESET),
         "may_backfill": True,
+        "may_reject": True,
         "resets_need_another": False,
         "meanings": MEANINGS,
         "tones": {},
@@ -56,6 +57,7 @@ def test_a_person_who_may_act_finds_the_buttons() -> None:
     assert "/streams/clicks/plan/start" in page
     assert "/streams/clicks/plan/reset" in page
     assert 'href="/sluice/streams/clicks/backfill"' in page
+    assert 'href="/sluice/streams/clicks/plan/reject-batch"' in page
     assert "Airflow has queued the runs of the backfill." in page
     assert "Another person must approve" not in page
 
@@ -69,7 +71,7 @@ def test_where_another_person_must_approve_a_reset_the_page_says_how() -> None:
 
 
 def test_who_may_not_act_finds_neither_buttons_nor_what_they_would_need() -> None:
-    page = page_of(verbs=(), may_backfill=False, resets_need_another=True)
+    page = page_of(verbs=(), may_backfill=False, may_reject=False, resets_need_another=True)
 
     assert "/plan/" not in page
     assert "/backfill" not in page

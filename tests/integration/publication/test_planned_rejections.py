@@ -1,0 +1,109 @@
+"""A rejection that is planned at one place and carried out at another: as it was shown, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.stack import Stack
+from tests.integration.publication.test_batch_commands import Deployment, deployment
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import RunAlreadyLiveError, UsageError
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.events import recent_events
+from sluice.ledger.records.event import EventSubject
+from sluice.ledger.records.run import RunState
+from sluice.ledger.runs import admit_run, record_end
+from sluice.pages.batch_rejections import plan_page_rejection
+from sluice.publication.batch_rejection import RejectionState
+from sluice.settings import Settings
+from sluice.supervision.rejection_plans import plan_batch_rejection, reject_planned, require_same_plan
+
+__all__ = ["deployment"]
+ANN = "airflow: stream_control, ann"
+
+
+def declared(deployment: Deployment) -> LoadedStream:
+    """The stream as its file declares it."""
+    return load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream)
+
+
+@pytest.fixture
+def settings(services_environment: Stack) -> Settings:
+    """The settings of the catalog that the tables are in."""
+    return services_environment.settings()
+
+
+def test_a_plan_shows_the_next_batch_and_is_carried_out_as_shown(deployment: Deployment, settings: Settings) -> None:
+    deployment.stage(0, 1, 2)
+    deployment.stage(1, 3)
+
+    plan = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+
+    assert plan.batch == 0
+    assert f"Batch {deployment.stream}:1:0 would be rejected: 2 rows of main, 2 rows of other" in plan.steps[0].sentence
+    assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == (), (
+        "a plan changes nothing"
+    )
+    done = reject_planned(
+        deployment.ledger, declared(deployment), settings, batch=plan.batch, digest=plan.digest, asked_by=ANN
+    )
+    assert done.state is RejectionState.NEW
+    (event,) = recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5)
+    assert (event.action, event.actor.name, event.evidence["batch"]) == (
+        "reject_batch",
+        ANN,
+        f"{deployment.stream}:1:0",
+    )
+    again = reject_planned(
+        deployment.ledger, declared(deployment), settings, batch=plan.batch, digest=plan.digest, asked_by=ANN
+    )
+    assert again.state is RejectionState.COMPLETE
+    assert deployment.next_driver() == [[3], [3]]
+
+
+def test_a_batch_that_is_another_one_by_now_is_not_rejected(deployment: Deployment, settings: Settings) -> None:
+    deployment.stage(0, 1, 2)
+    shown = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    for bench in deployment.benches:
+        bench.begin_as(2)
+        bench.as_run(2).stage(0, [5])
+
+    now = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+
+    assert (now.batch, now.digest == shown.digest) == (0, False)
+    require_same_plan(now, None)
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        require_same_plan(now, shown.digest)
+    with pytest.raises(UsageError, match="The plan is out of date"):
+        reject_planned(deployment.ledger, declared(deployment), settings, batch=0, digest=shown.digest, asked_by=ANN)
+    assert recent_batches(deployment.ledger, deployment.stream, limit=5) == ()
+    assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == ()
+
+
+def test_nothing_is_planned_while_a_driver_lives_or_when_nothing_waits(
+    deployment: Deployment, settings: Settings
+) -> None:
+    with pytest.raises(UsageError, match=r"No batch of .* waits for its publication"):
+        plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    deployment.stage(0, 1)
+    run = admit_run(
+        deployment.ledger, stream=deployment.stream, mode="continuous", declaration_digest="d", launched_by="a test"
+    )
+    with pytest.raises(RunAlreadyLiveError):
+        plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    record_end(deployment.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="the test is over")
+
+
+@pytest.mark.parametrize("needs_another", [False, True])
+def test_a_page_says_who_carries_it_out_and_who_must_approve(
+    deployment: Deployment, settings: Settings, needs_another: bool
+) -> None:
+    deployment.stage(0, 1)
+
+    plan = plan_page_rejection(
+        deployment.ledger, settings.model_copy(update={"approval_by_another": needs_another}), declared(deployment)
+    )
+
+    assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
+    assert ("the approval of another person" in plan.steps[-1].sentence) is needs_another
