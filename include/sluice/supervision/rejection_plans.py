@@ -76,7 +76,7 @@ def reject_planned(
 
 
 def require_same_plan(plan: RejectionPlan, digest: str | None) -> None:
-    """Check that a plan is the one that a person agreed to elsewhere. digest: of that; unset: nobody has yet.
+    """Check that a plan is the one that a person agreed to elsewhere. digest: of that one; unset: there is none.
 
     Raises
     ------
