@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.plan_report import PlansObservation
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.plan_report import PlanObservation, PlansObservation
+from sluice.declarations.quarantine_table import all_tables
 from sluice.errors import UsageError
 from sluice.launching.job_command import ValidateStreams, parse_arguments
 from sluice.launching.job_output import json_line
-from sluice.settings import load_settings
+from sluice.settings import Settings, load_settings
+from sluice.tables.catalog import open_catalog
 from sluice_spark.query.plan_check import observe_plan
+from sluice_spark.query.tables_to_create import TablesOfStream, session_with_all, tables_of_stream
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 
@@ -35,11 +42,21 @@ def _run(command: ValidateStreams) -> None:
     streams = [declarations.stream(name) for name in command.streams.split(",")]
     with_delta = any(stream.declaration.uses_delta for stream in streams)
     spark = open_session(settings, name="validate streams", state=StateDeclaration(), with_delta=with_delta)
-    plans = PlansObservation(plans=tuple(observe_plan(spark, stream, settings) for stream in streams))
+    catalog, tables = open_catalog(settings), all_tables(declarations)
+    found = (tables_of_stream(catalog, stream.declaration, tables) for stream in streams)
+    observed = (_observe(spark, stream, settings, its) for stream, its in zip(streams, found, strict=True))
+    plans = PlansObservation(plans=tuple(observed))
     sys.stdout.write(f"{json_line(plans)}\n")
     sys.stdout.flush()
     if broken := [plan.stream for plan in plans.plans if plan.problem is not None]:
         raise UsageError(f"{', '.join(broken)} cannot run.")
+
+
+def _observe(spark: SparkSession, stream: LoadedStream, settings: Settings, tables: TablesOfStream) -> PlanObservation:
+    if not tables.to_create:
+        return observe_plan(spark, stream, settings)
+    with session_with_all(spark, settings.catalog.name, tables) as session:
+        return replace(observe_plan(session, stream, settings), tables_to_create=tables.names_to_create)
 
 
 if __name__ == "__main__":

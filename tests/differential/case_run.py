@@ -142,8 +142,8 @@ class _Running:
         except Exception as error:  # py4j wraps what is raised in a callback
             if "the driver dies here" not in _chain(error):
                 raise
-        planned = (self.workshop.checkpoint(self.stream) / "offsets").iterdir()
-        newest = max((int(file.name) for file in planned if file.name.isdigit()), default=-1)
+        committed = (self.workshop.checkpoint(self.stream) / "commits").glob("*")
+        newest = max((int(file.name) for file in committed if file.name.isdigit()), default=-1)
         self.interrupted = range(len(self._recorded()), newest + 1)
 
     def _run(self, *, reached: Any = unnoticed) -> None:
@@ -204,8 +204,8 @@ class _Running:
 def _different_numbers(found: Sequence[BatchObservation], right: Sequence[Numbers], *, interrupted: range) -> list[str]:
     """Which numbers of the ledger differ.
 
-    interrupted: the batches that were planned and not recorded when the driver died. What is staged of them is not
-        computed again, so that only the rows that they publish are known.
+    interrupted: the batches that Spark had committed and the ledger did not have when the driver died. They never run
+        again, so that only the rows that they publish are known.
     """
     got = [
         Numbers(

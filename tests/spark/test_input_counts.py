@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
+from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
+from sluice.ledger.batches import recent_batches
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
 from sluice.sources.iceberg_positions import snapshot_of
 from sluice_spark.query.plan_check import observe_plan
@@ -165,3 +167,15 @@ def test_the_header_of_a_file_and_its_blank_lines_are_no_rows(
     (batch,) = workshop.run(name).batches
 
     assert (batch.input_rows, batch.published_rows) == (4, {"copies": 4})
+
+
+def test_a_batch_that_was_staged_before_a_crash_is_counted_when_it_runs_again(workshop: Workshop) -> None:
+    name = declare(workshop, "SELECT id, word FROM records WHERE id > 1")
+    with pytest.raises(Exception, match="the driver dies here"):  # py4j wraps what is raised in a callback
+        workshop.run(name, reached=dying_at(CrashPoint.STAGED))
+
+    workshop.run(name, is_recorded=True)
+
+    (batch,) = recent_batches(workshop.ledger, name, limit=10)
+    assert (batch.input_rows, batch.published_rows) == (3, {"copies": 2})
+    assert len(workshop.rows("target")) == 2

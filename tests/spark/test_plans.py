@@ -14,6 +14,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
+from sluice.tables.catalog import open_catalog
 from sluice_spark.query.plan_check import observe_plan
 from sluice_spark.query.stream_preview import preview
 
@@ -122,6 +123,35 @@ def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(w
     cut = preview(workshop.spark, workshop.stream(name), workshop.settings, sample=2, shown=1)
     assert [given.rows for given in cut.inputs] == [2]
     assert cut.differences[0] == "records: the first 2 rows only; there may be more."
+
+
+def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Workshop, services: Stack) -> None:
+    good, bad = f"good{workshop.namespace}", f"bad{workshop.namespace}"
+    there = workshop.declare_table("there", COLUMNS)
+    absent = workshop.declare_table("absent", COLUMNS)
+    target = workshop.declare_table("target", {"id": "long", "n": "long"})
+    outputs = {"counts": {"iceberg": {"table": target}}}
+    inputs = {
+        "records": {"stream": {"iceberg": {"table": absent}}},
+        "names": {"static": {"iceberg": {"table": there}}},
+    }
+    joined = "SELECT records.id, {} AS n FROM records JOIN names USING (id)"
+    workshop.declare_stream(good, inputs=inputs, sql=joined.format("names.id"), outputs=outputs)
+    workshop.declare_stream(bad, inputs=inputs, sql=joined.format("names.word"), outputs=outputs)
+    catalog = open_catalog(workshop.settings)
+    for name in (absent, target):
+        catalog.drop_table(name)
+    environment = {**os.environ, **services.environment(), "SLUICE_PIPELINES": str(workshop.folder)}
+    command = [sys.executable, "-m", "sluice.cli.app", "validate", str(workshop.folder), "--plan", "--json"]
+
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # our own
+
+    plans = {plan["stream"]: plan for plan in json.loads(ended.stdout)["plans"]}
+    assert ended.returncode == 2
+    assert plans[good]["problem"] is None
+    assert plans[good]["tables_to_create"] == [absent, target]
+    assert "n: declared bigint, got string" in plans[bad]["problem"]["message"]
+    assert not any(catalog.table_exists(name) for name in (absent, target))
 
 
 def test_the_commands_start_spark_and_print_json(workshop: Workshop, services: Stack) -> None:

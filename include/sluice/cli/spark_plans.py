@@ -55,6 +55,8 @@ def _tree(plan: PlanObservation) -> Tree:
     for given in plan.inputs:
         watermark = f", watermark {given.watermark}" if given.watermark else ""
         inputs.add(f"{given.name}: {given.kind}, {'stream' if given.is_stream else 'static'}{watermark}")
+    if plan.tables_to_create:
+        tree.add(f"planned as declared, not created yet: {', '.join(plan.tables_to_create)} (`sluice table create`)")
     if plan.problem is not None:
         place = f"{plan.problem.file}:{plan.problem.line}: " if plan.problem.line else ""
         tree.add(f"[red]cannot run[/red]: {escape(place + plan.problem.message)} {escape(plan.problem.next_step)}")

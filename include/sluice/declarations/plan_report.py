@@ -42,6 +42,7 @@ class PlanObservation:
 
     trigger: as declared. output_mode: Spark's. operators: the plan's steps, each with its depth, inputs deepest.
     stateful: the operators that keep state from batch to batch. state: how that is kept; none without state.
+    tables_to_create: the tables that do not exist yet; the plan takes them as they are declared.
     """
 
     stream: str
@@ -52,6 +53,7 @@ class PlanObservation:
     operators: tuple[tuple[int, str], ...] = ()
     stateful: tuple[str, ...] = ()
     state: str | None = None
+    tables_to_create: tuple[str, ...] = ()
     problem: PlanProblem | None = None
 
 

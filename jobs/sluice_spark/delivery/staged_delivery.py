@@ -56,7 +56,6 @@ class StagedDelivery:
     """Delivers the batches of one run. Spark calls it on a thread of its own, one batch after the other.
 
     offsets: says which offsets of the sources a batch covers.
-    is_stateful: a batch that is staged already is still computed, so that its state and its watermark move.
     """
 
     context: DeliveryContext
@@ -64,7 +63,6 @@ class StagedDelivery:
     publisher: Publisher
     publication: StagedPublication
     offsets: OffsetLog
-    is_stateful: bool
     _newest: int | None = None
     _rejected: frozenset[int] = frozenset()
 
@@ -155,11 +153,9 @@ class StagedDelivery:
     def _stage(
         self, rows: DataFrame, batch: BatchSummary, *, found: StagedByOutput, missing: Collection[str]
     ) -> Mapping[str, int]:
-        """Stage what is missing. A staged batch is computed again only for its state, or when its counts are lost."""
-        is_counted = found.keys() == self.publisher.outputs
-        if not missing and is_counted and not self.is_stateful:
-            _log.info("batch %s is staged already; nothing is computed again", batch.key)
-            return {}
+        """Stage what is missing. A batch that is staged or visible is computed all the same: its state has to move, and
+        only Spark knows how many rows it read and dropped.
+        """
         if not missing:
             _log.info("batch %s is staged already; it is computed for its state and its counts alone", batch.key)
         counted = self.staging.stage(rows, batch, missing)
@@ -220,7 +216,6 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
             on_failure=context.controls.on_failure,
         ),
         offsets=OffsetLog(spark=plan.rows.sparkSession, query_name=plan.declaration.stream, sources=plan.sources),
-        is_stateful=plan.is_stateful,
     )
 
 
