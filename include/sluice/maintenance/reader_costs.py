@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sluice.maintenance.pin_plan import Pin, PinKind
+from sluice.messages.durations import in_words
 from sluice.tables.table_observation import TableObservation
 
 
@@ -27,7 +28,7 @@ class ReaderCost:
     def __str__(self) -> str:
         return (
             f"stream {self.stream} ({self.endpoint}) holds back {self.snapshots} old snapshots and "
-            f"{self.replaced_bytes / 1024**2:,.1f} MiB of replaced files; the oldest is {_duration(self.age)} old"
+            f"{self.replaced_bytes / 1024**2:,.1f} MiB of replaced files; the oldest is {in_words(self.age)} old"
         )
 
 
@@ -62,10 +63,3 @@ def _costs(seen: TableObservation, pins: tuple[Pin, ...], cutoff: datetime, reta
                 replaced_bytes=sum(one.removed_bytes for one in line[:depth]),
                 age=seen.observed_at - min(one.committed_at for one in held),
             )
-
-
-def _duration(age: timedelta) -> str:
-    hours, minutes = divmod(int(age.total_seconds()) // 60, 60)
-    if hours >= 48:
-        return f"{hours // 24} days"
-    return f"{hours} hours" if hours else f"{minutes} minutes"

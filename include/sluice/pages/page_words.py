@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from sluice.messages.durations import in_words
+
 NOTHING = "\N{EN DASH}"
 """Stands where there is no figure."""
 
@@ -44,23 +46,8 @@ def rate_text(per_second: float) -> str:
 
 
 def duration_text(duration: timedelta | None) -> str:
-    """A duration in its two largest units: `4 min 10 s`, `2 h`, `0.4 s`."""
-    if duration is None:
-        return NOTHING
-    seconds = max(0.0, duration.total_seconds())
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    left = round(seconds)
-    parts: list[str] = []
-    for size, unit in _UNITS:
-        if left >= size or parts:
-            count, left = divmod(left, size)
-            parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if part)
+    """A duration in its two largest units, as everywhere; a dash where there is none."""
+    return NOTHING if duration is None else in_words(duration)
 
 
 def age_words(age: timedelta | None) -> str:

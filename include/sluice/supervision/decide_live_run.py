@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
+from sluice.messages.durations import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.supervision_decision import (
@@ -15,7 +16,6 @@ from sluice.supervision.supervision_decision import (
     SupervisionDecision,
     SupervisionReason,
     decision,
-    in_seconds,
 )
 from sluice.supervision.time_limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
 
@@ -63,16 +63,14 @@ def decide_about_live_run(seen: StreamObservation, run: RunObservation, now: dat
 def _decide_about_launch(run: RunObservation, now: datetime) -> SupervisionDecision:
     age = now - run.launched_at
     if age <= LAUNCHED_WITHIN:
-        text = (
-            f"Run {run.run_id} was admitted {in_seconds(age)} ago for {run.launched_by}; its driver is being started."
-        )
+        text = f"Run {run.run_id} was admitted {in_words(age)} ago for {run.launched_by}; its driver is being started."
         return decision(SupervisionAction.WAIT, SupervisionReason.BEING_LAUNCHED, text, LAUNCHED_WITHIN - age)
-    text = f"Run {run.run_id} was admitted {in_seconds(age)} ago and no driver was started for it."
+    text = f"Run {run.run_id} was admitted {in_words(age)} ago and no driver was started for it."
     return decision(SupervisionAction.CLOSE, SupervisionReason.NEVER_LAUNCHED, text)
 
 
 def _decide_about_lease(process: ProcessState, run: RunObservation, now: datetime) -> SupervisionDecision:
-    text = f"Run {run.run_id} has been silent for {in_seconds(now - _last_sign(run))}, and its lease has expired"
+    text = f"Run {run.run_id} has been silent for {in_words(now - _last_sign(run))}, and its lease has expired"
     if process is ProcessState.UNKNOWN:
         unknown = f"{text}; whether its driver lives is unknown, and what it still publishes will be refused."
         return decision(SupervisionAction.TAKE_OVER, SupervisionReason.LEASE_OVER, unknown)
@@ -82,15 +80,15 @@ def _decide_about_lease(process: ProcessState, run: RunObservation, now: datetim
 def _decide_about_stop(seen: StreamObservation, run: RunObservation, now: datetime) -> SupervisionDecision:
     age = now - (run.end_asked_at or seen.desired.changed_at or run.launched_at)
     if age <= STOPPED_WITHIN:
-        text = f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and finishes its batch."
+        text = f"Run {run.run_id} was asked to stop {in_words(age)} ago and finishes its batch."
         return decision(SupervisionAction.WAIT, SupervisionReason.STOPPING, text, STOPPED_WITHIN - age)
     if seen.process is ProcessState.UNKNOWN:
         unknown = (
-            f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and did not, and whether its driver lives is "
+            f"Run {run.run_id} was asked to stop {in_words(age)} ago and did not, and whether its driver lives is "
             "unknown: it loses its lease. It ends itself then, and what it still publishes will be refused."
         )
         return decision(SupervisionAction.REVOKE, SupervisionReason.STOP_OVERDUE, unknown)
-    text = f"Run {run.run_id} was asked to stop {in_seconds(age)} ago and did not; its driver is ended."
+    text = f"Run {run.run_id} was asked to stop {in_words(age)} ago and did not; its driver is ended."
     return decision(SupervisionAction.STOP, SupervisionReason.STOP_OVERDUE, text)
 
 
@@ -99,13 +97,13 @@ def _decide_about_driver(seen: StreamObservation, run: RunObservation, now: date
         if run.heartbeat_at is None:
             text = f"The driver of run {run.run_id} is alive and starts up."
             return decision(SupervisionAction.ADOPT, SupervisionReason.STARTING, text, LOOK_AGAIN_AFTER)
-        text = f"The driver of run {run.run_id} was heard {in_seconds(now - run.heartbeat_at)} ago."
+        text = f"The driver of run {run.run_id} was heard {in_words(now - run.heartbeat_at)} ago."
         return decision(SupervisionAction.ADOPT, SupervisionReason.HEARTBEAT_FRESH, text, LOOK_AGAIN_AFTER)
     if _is_queued(seen, run):
-        waiting = in_seconds(now - run.launched_at)
+        waiting = in_words(now - run.launched_at)
         text = f"The cluster has had no place for the driver of run {run.run_id} for {waiting}."
         return decision(SupervisionAction.WAIT, SupervisionReason.AWAITS_CLUSTER, text, LOOK_AGAIN_AFTER)
-    silence = f"It has been silent for {in_seconds(now - _last_sign(run))}."
+    silence = f"It has been silent for {in_words(now - _last_sign(run))}."
     if seen.process is ProcessState.UNKNOWN:
         return _unknown(run, silence)
     text = f"The driver of run {run.run_id} is alive. {silence} See `sluice stream logs {run.stream}`."

@@ -48,6 +48,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import describe_failure, given_up_steps
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.messages.durations import in_words
 from sluice.supervision.decide_live_run import decide_about_live_run
 from sluice.supervision.restart_history import RestartHistory
 from sluice.supervision.restart_policy import RestartVerdict, judge_restart, tries_of, wait_after
@@ -57,7 +58,6 @@ from sluice.supervision.supervision_decision import (
     SupervisionDecision,
     SupervisionReason,
     decision,
-    in_seconds,
 )
 from sluice.supervision.time_limits import LOOK_AGAIN_AFTER
 
@@ -133,7 +133,7 @@ def _decide_about_restart(
     due = (history.newest_ended_at or now) + wait_after(wanted.supervision, history)
     counted = f"{failed}, {history.failures_of_class} of {tries} of its class that are restarted"
     if now < due:
-        text = f"{counted}; the next start is due in {in_seconds(due - now)}."
+        text = f"{counted}; the next start is due in {in_words(due - now)}."
         return decision(SupervisionAction.RESTART_LATER, SupervisionReason.BACKING_OFF, text, due - now)
     text = f"{counted}; the start is due."
     return decision(SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE, text, LOOK_AGAIN_AFTER)

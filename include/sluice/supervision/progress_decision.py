@@ -39,6 +39,7 @@ from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.messages.durations import in_words
 
 SHORTEST_WINDOW = timedelta(minutes=5)
 """The shortest derived window: a full machine or a long garbage collection is shorter."""
@@ -141,7 +142,7 @@ def _unseen(run: RunObservation, samples: Sequence[ProgressSample], now: datetim
     newest = samples[0] if samples else None
     unobserved = now - max(newest.observed_at if newest is not None else run.launched_at, run.launched_at)
     if unobserved > SAMPLED_WITHIN:
-        text = f"Its sources were not observed for {_duration(unobserved)}: see that the DAG stream_reconciler runs."
+        text = f"Its sources were not observed for {in_words(unobserved)}: see that the DAG stream_reconciler runs."
         return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=text)
     if newest is None:
         return _unknown("Its sources were not observed yet.")
@@ -154,7 +155,7 @@ def _unseen(run: RunObservation, samples: Sequence[ProgressSample], now: datetim
         return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=f"Its sources cannot be read: {problem}.")
     silent_for = now - max(at for at in (answered_at, run.launched_at) if at is not None)
     if newest.is_failure and silent_for > UNANSWERED_FOR:
-        text = f"Its unread input is unknown for {_duration(silent_for)}: {problem}."
+        text = f"Its unread input is unknown for {in_words(silent_for)}: {problem}."
         return ProgressJudgement(state=ProgressState.UNOBSERVED, explanation=text)
     if known_at is None or now - known_at > SAMPLED_WITHIN:
         return _unknown(f"Its unread input is unknown: {problem}.")
@@ -243,7 +244,7 @@ def _stalled(
 ) -> ProgressJudgement:
     restarts = wanted.supervision.on_stall == "restart" and may_restart
     text = (
-        f"{_amount(newest)} have waited for {_duration(waiting)} and run {run.run_id} has recorded no batch "
+        f"{_amount(newest)} have waited for {in_words(waiting)} and run {run.run_id} has recorded no batch "
         f"since. See `sluice stream logs {run.stream}`."
     )
     if restarts:
@@ -291,11 +292,6 @@ def _beyond(allowed: LagDeclaration | None, sample: ProgressSample, behind: time
         beyond.append(f"{sample.unread_rows:,} rows are unread, {allowed.rows:,} are allowed")
     if allowed.duration is not None and behind is not None and behind > allowed.duration:
         beyond.append(
-            f"the oldest unread row has waited for {_duration(behind)}, {_duration(allowed.duration)} is allowed"
+            f"the oldest unread row has waited for {in_words(behind)}, {in_words(allowed.duration)} is allowed"
         )
     return beyond
-
-
-def _duration(duration: timedelta) -> str:
-    seconds = duration.total_seconds()
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"

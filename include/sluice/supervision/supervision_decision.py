@@ -96,8 +96,3 @@ def decision(
 ) -> SupervisionDecision:
     """A decision without a failure."""
     return SupervisionDecision(action=action, reason=reason, explanation=explanation, delay=delay)
-
-
-def in_seconds(duration: timedelta) -> str:
-    """A duration in an explanation: `90 s`."""
-    return f"{duration.total_seconds():.0f} s"

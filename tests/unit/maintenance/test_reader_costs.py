@@ -50,7 +50,7 @@ def test_a_reader_holds_back_what_is_older_than_the_policy_from_its_position_on(
 
     assert (cost.snapshots, cost.replaced_bytes, cost.age) == (3, 8 * 1024**2, 8 * DAY)
     assert str(cost) == (
-        "stream silver (rows) holds back 3 old snapshots and 8.0 MiB of replaced files; the oldest is 8 days old"
+        "stream silver (rows) holds back 3 old snapshots and 8.0 MiB of replaced files; the oldest is 8 d old"
     )
 
 

@@ -33,7 +33,7 @@ def test_rate(rate: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "400 ms"), (9.94, "9.9 s"), (59.6, "1 min"), (250, "4 min 10 s"), (7200, "2 h"), (90_000, "1 d 1 h"),
-     (86_460, "1 d"), (-5, "0 ms")],
+     (86_460, "1 d"), (-5, "0 s"), (0, "0 s")],
 )  # fmt: skip
 def test_duration(seconds: float, text: str) -> None:
     assert duration_text(timedelta(seconds=seconds)) == text
