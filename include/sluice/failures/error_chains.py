@@ -52,7 +52,7 @@ _ERROR_LINE = re.compile(
 _CONDITION = re.compile(r"^\[(?P<condition>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 """The beginning of every error of Spark's catalogue: https://spark.apache.org/docs/latest/sql-error-conditions.html"""
 
-_NO_PART_OF_A_MESSAGE = ("\n=== ", "\n\tat ", "\nTraceback ")
+_NO_PART_OF_A_MESSAGE = ("\n=== ", "\n\tat ", "\nTraceback ", ": Traceback (most recent call last)")
 """Where Spark repeats the query, and where Java and Python list their calls; neither explains the failure."""
 
 _ERRNO = re.compile(r"^\[Errno (?P<number>\d+)\]")

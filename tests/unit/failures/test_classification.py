@@ -12,7 +12,7 @@ from tests.fixtures.failures import CORPUS, EXPECTED, recorded_chain
 from sluice.errors import ERROR_CLASSES
 from sluice.failure_reasons import Failure, FailureClass, FailureReason, next_step
 from sluice.failures.classification import CONDITIONS, KINDS, TEXTS, classify, failure_of_exit
-from sluice.failures.error_chains import ErrorChain, ErrorLink
+from sluice.failures.error_chains import ErrorChain, ErrorLink, chain_in
 from sluice.ledger.records.run import RunState
 
 Reason = FailureReason
@@ -131,3 +131,11 @@ def test_a_driver_without_a_recorded_failure_is_classified_by_its_exit(
 def test_no_rule_is_without_an_error() -> None:
     for rule in (*CONDITIONS, *KINDS, *TEXTS):
         assert rule.kinds or rule.conditions or rule.text is not None
+
+
+def test_the_message_of_an_error_ends_where_the_traceback_of_a_worker_begins() -> None:
+    (link,) = chain_in(
+        "pyspark.errors.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed when method is called: "
+        "Traceback (most recent call last):"
+    )
+    assert link.message == "[PYTHON_DATA_SOURCE_ERROR] Failed when method is called"
