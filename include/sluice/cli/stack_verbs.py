@@ -1,10 +1,12 @@
-"""`sluice stack up | down | status | logs`: the local services."""
+"""`sluice stack up | down | status | logs | clean-airflow`: the local services."""
 
 from __future__ import annotations
 
 import json
+import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -16,8 +18,10 @@ from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note
 from sluice.errors import UsageError
 from sluice.stack import logs as service_logs
 from sluice.stack import orchestration, stopping
+from sluice.stack.airflow_history import SHORT_DAGS, clean_airflow_history
 from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.display import Display, LiveDisplay, PlainDisplay, SilentDisplay
+from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import UpReport
 from sluice.stack.stack_status import ServiceStatus, StackStatus, observe_stack
@@ -174,6 +178,27 @@ def logs(
     if follow:
         for line in service_logs.follow(log, position=position):
             typer.echo(line)
+
+
+@app.command()
+def clean_airflow(
+    kept_days: Annotated[
+        int, typer.Option("--kept-days", min=1, help="Runs that began within so many days stay.")
+    ] = 30,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete old runs of the platform's own short DAGs from Airflow's database. No run of a stream is touched."""
+    folder = stack_folder()
+    environment = load_environment(folder.data) if folder.environment.exists() else os.environ
+    before = datetime.now(UTC) - timedelta(days=kept_days)
+    report = clean_airflow_history(environment, before=before, dry_run=dry_run)
+    if as_json:
+        _print_json({"dry_run": dry_run, "before": before.isoformat(), "dags": SHORT_DAGS, "report": report})
+        return
+    typer.echo(report)
+    if dry_run:
+        print_dry_run_note()
 
 
 def _print_json(value: object) -> None:

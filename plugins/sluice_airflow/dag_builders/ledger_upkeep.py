@@ -6,13 +6,10 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
-from sluice_airflow.dag_builders import checkpoint_health, stream_control, stream_reconciler
+from sluice.stack.airflow_history import SHORT_DAGS
 
 DAG_ID = "ledger_upkeep"
 TIDY_TASK = "tidy"
-
-SHORT_DAGS = (stream_reconciler.DAG_ID, DAG_ID, stream_control.DAG_ID, checkpoint_health.DAG_ID)
-"""Sluice's own DAGs whose tasks end within minutes: the reconciler alone runs 1,440 times a day."""
 
 _DOCUMENT = """\
 # ledger_upkeep
@@ -24,11 +21,9 @@ where the task runs, but not that of a stream's newest run.
 
 So are logs of Sluice's own tasks older than `SLUICE_AIRFLOW_LOGS_KEPT_DAYS`, but not those of streams.
 
-Airflow's metadata database is not cleaned here, because tasks have no access to it. Do it where Airflow's database
-is administered, and for the DAGs of Sluice that end within minutes only:
-`airflow db clean --tables dag_run,log --dag-ids stream_reconciler,ledger_upkeep,stream_control,checkpoint_health
---clean-before-timestamp …`. Airflow judges tasks and triggers by their beginning: without `--dag-ids` it would delete
-the live task of a stream that runs for longer than that.
+Airflow's metadata database is not cleaned here, because tasks have no access to it. `sluice stack clean-airflow` does
+it, on the host of the scheduler, for the DAGs of Sluice that end within minutes only; run it by cron. A plain
+`airflow db clean` judges tasks by their beginning, and would delete the live task of a stream that runs for longer.
 
 ## How to operate it
 - It runs every night. **Trigger** it to run now; the same from the command line: `sluice ledger tidy`, which has
