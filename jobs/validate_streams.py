@@ -55,8 +55,8 @@ def _run(command: ValidateStreams) -> None:
 def _observe(spark: SparkSession, stream: LoadedStream, settings: Settings, tables: TablesOfStream) -> PlanObservation:
     if not tables.to_create:
         return observe_plan(spark, stream, settings)
-    with session_with_all(spark, settings.catalog.name, tables) as session:
-        return replace(observe_plan(session, stream, settings), tables_to_create=tables.names_to_create)
+    session = session_with_all(spark, settings.catalog.name, tables)
+    return replace(observe_plan(session, stream, settings), tables_to_create=tables.names_to_create)
 
 
 if __name__ == "__main__":

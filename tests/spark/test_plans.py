@@ -146,6 +146,7 @@ def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Works
 
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # our own
 
+    assert ended.stdout, ended.stderr
     plans = {plan["stream"]: plan for plan in json.loads(ended.stdout)["plans"]}
     assert ended.returncode == 2
     assert plans[good]["problem"] is None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -15,12 +13,16 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.errors import SluiceError
 from sluice.tables.declared_tables import load_table
 from sluice.tables.table_schemas import schema_of
+from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
+
+_IN_MEMORY = "org.apache.iceberg.inmemory.InMemory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,7 @@ def tables_of_stream(
     )
 
 
-@contextmanager
-def session_with_all(spark: SparkSession, catalog: str, tables: TablesOfStream) -> Iterator[SparkSession]:
+def session_with_all(spark: SparkSession, catalog: str, tables: TablesOfStream) -> SparkSession:
     """A session in which the catalog has a stream's existing tables, and those that are to be created as empty ones.
     The deployment's own catalog gets none of them.
 
@@ -67,22 +68,32 @@ def session_with_all(spark: SparkSession, catalog: str, tables: TablesOfStream) 
     ----------
     catalog: its name in Spark.
 
-    Source: https://iceberg.apache.org/docs/latest/spark-configuration/#catalogs, `InMemoryCatalog` of Iceberg.
+    Source: https://iceberg.apache.org/docs/latest/spark-configuration/#catalogs, and Iceberg's `InMemoryCatalog`, which
+    reads the metadata of tables from the memory alone.
+
+    Raises
+    ------
+    SluiceError: when Spark has opened another catalog.
     """
     session = spark.newSession()
-    with TemporaryDirectory() as folder:
-        prefix = f"spark.sql.catalog.{catalog}"
-        session.conf.unset(f"{prefix}.type")
-        session.conf.set(f"{prefix}.catalog-impl", "org.apache.iceberg.inmemory.InMemoryCatalog")
-        session.conf.set(f"{prefix}.io-impl", "org.apache.iceberg.io.ResolvingFileIO")
-        session.conf.set(f"{prefix}.warehouse", Path(folder).as_uri())
-        _fill(session, catalog, tables)
-        yield session
+    prefix = f"spark.sql.catalog.{catalog}"
+    session.conf.unset(f"{prefix}.type")
+    session.conf.unset(f"{prefix}.io-impl")
+    session.conf.set(f"{prefix}.catalog-impl", f"{_IN_MEMORY}Catalog")
+    session.conf.set(f"{prefix}.warehouse", f"memory://{uuid4().hex}")
+    _fill(session, catalog, tables)
+    return session
 
 
 def _fill(session: SparkSession, catalog: str, tables: TablesOfStream) -> None:
     iceberg = jvm_of(session).org.apache.iceberg
+    # Spark opens a catalog with the settings of the active session, which a query makes its own.
+    session.sql(f"SHOW NAMESPACES IN {quoted(catalog)}")
     in_memory = session._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
+    if in_memory.getClass().getName() != f"{_IN_MEMORY}Catalog":
+        raise SluiceError(
+            f"Spark opened the deployment's catalog {catalog} instead of one in memory; nothing was created."
+        )
 
     def identifier_of(name: str) -> JavaObject:
         identifier = iceberg.catalog.TableIdentifier.parse(name)
@@ -90,7 +101,9 @@ def _fill(session: SparkSession, catalog: str, tables: TablesOfStream) -> None:
             in_memory.createNamespace(identifier.namespace())
         return identifier
 
+    files = iceberg.inmemory.InMemoryFileIO()  # all of them have the same files
     for table in tables.existing:
+        files.addFile(table.metadata_location, table.metadata.model_dump_json().encode())
         in_memory.registerTable(identifier_of(".".join(table.name())), table.metadata_location)
     for declaration in tables.to_create:
         schema = iceberg.SchemaParser.fromJson(schema_of(declaration).model_dump_json())
