@@ -25,7 +25,7 @@ _TABLES = ("dag_run", "log")
 _NOT_CLEANED = re.compile(r"did not clean them: \[(?P<tables>[^\]]*)\]")
 
 _NEVER_CLEANED = "'deadline'"
-"""Airflow 3.3.2 cleans it with the runs, by a column `dag_id` which that table does not have, so that it always fails
+"""Airflow 3.3 cleans it with the runs, by a column `dag_id` which that table does not have, so that it always fails
 when DAGs are named. The short DAGs have no deadlines. Source: https://github.com/apache/airflow/issues/69030"""
 
 
