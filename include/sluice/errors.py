@@ -116,7 +116,7 @@ class DeclarationError(SluiceError):
 
     Parameters
     ----------
-    message: what was found and what is allowed, without the place.
+    message: what was found and what is allowed, without the place; it becomes one line, as it may repeat any text.
     location: the file and line of the key that is wrong.
     """
 
@@ -124,6 +124,7 @@ class DeclarationError(SluiceError):
     fallback_reason = FailureReason.DECLARATION_REFUSED
 
     def __init__(self, message: str, *, location: Location, next_step: str = "") -> None:
+        message = one_line(message)
         super().__init__(f"{location}: {message}", next_step=next_step)
         self.location = location
         self.problem = redacted(message)
