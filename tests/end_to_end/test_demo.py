@@ -15,7 +15,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from playwright.sync_api import expect
+from tests.fixtures.browser import log_in, running_browser, screenshot
 from tests.fixtures.stack import CommandResult, Stack, stack_in
+from tests.fixtures.supervised_streams import kill_driver
 from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
@@ -24,6 +27,7 @@ from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.proof import prove
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.connection import open_ledger
+from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
@@ -33,6 +37,15 @@ pytestmark = pytest.mark.timeout(
 )  # three demos and two starts of the whole platform, on a machine that may be busy
 
 _DEMO_SECONDS = 1200
+_PAGE_MS = 300_000
+"""How long a page may take to show what follows: the start of a driver, on a machine that may be busy."""
+
+_PAGES = {
+    "streams": "Streams",
+    "streams/silver_flights": "silver_flights",
+    "tables": "Tables",
+    "tables/silver.flights": "silver.flights",
+}
 _SOME_BUT_NOT_ALL_SENT = re.compile(r"Drivers start: [1-9]\d* of [\d,]+ records sent")
 
 
@@ -125,6 +138,40 @@ def test_maintenance_and_quality_ran_through_airflow(demos: Demos) -> None:
     assert tables["bronze.flights"]["files_after"] <= tables["bronze.flights"]["files_before"]
     assert tables["silver.flights"]["quality"] == "passed"
     assert demos.repeated["where"]["airflow_url"].startswith("http://127.0.0.1:")
+
+
+def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_sees_it_recover(demos: Demos) -> None:
+    url = demos.stack.environment()["AIRFLOW__API__BASE_URL"]
+    password = read_credentials(demos.stack.data / "credentials.json").airflow_admin_password
+    with open_ledger(demos.stack.settings().ledger_url.get_secret_value()) as ledger, running_browser() as browser:
+        page = log_in(browser, url, user=AIRFLOW_USER, password=password)
+        killed = newest_run(ledger, "silver_flights")
+        assert killed is not None
+        kill_driver(killed)
+        for place, heading in _PAGES.items():
+            page.goto(f"/sluice/{place}")
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=_PAGE_MS)
+            screenshot(page, f"demo-{place.replace('/', '-')}")
+        page.goto("/sluice/streams?q=silver_flights")
+        page.get_by_role("link", name="silver_flights", exact=True).click()
+        banner = page.locator("#live .banner .state")
+        expect(page.locator("#live")).to_contain_text("driver_killed", timeout=_PAGE_MS)
+        expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
+        restarted = newest_run(ledger, "silver_flights")
+        assert restarted is not None
+        assert restarted.run_id != killed.run_id
+        page.get_by_role("link", name="Restart…").click()
+        page.get_by_role("button", name="Restart silver_flights").click()
+        expect(page.locator("#live")).to_contain_text("Restart is in the ledger", timeout=_PAGE_MS)
+        newest = page.locator("h2:text-is('Runs') + .wide tbody tr").first
+        expect(newest).not_to_contain_text(restarted.run_id[:8], timeout=_PAGE_MS)
+        expect(newest).to_contain_text("running", timeout=_PAGE_MS)
+        expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
+        screenshot(page, "demo-recovered")
+        page.context.clear_cookies()
+        answer = page.goto("/sluice/streams")
+        assert answer is not None
+        assert answer.status == 401
 
 
 def test_a_damaged_table_fails_the_verification(demos: Demos) -> None:
