@@ -75,3 +75,16 @@ def test_a_table_with_maps_is_compacted_and_compared(workshop: Workshop) -> None
     assert "contains Content(rows=" in changed_content(
         workshop.spark, f"`lakehouse`.`{workshop.namespace}`.`rows`", ((before, after),), is_hashed=True
     )
+
+
+def test_rows_are_counted_where_to_compare_them_would_read_too_much(workshop: Workshop) -> None:
+    policy = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 2}, "content_check_bytes": "1KiB"}
+    name = workshop.declare_table("rows", {"id": "long"}, maintenance=policy)
+    for number in range(3):
+        workshop.append(name, [{"id": number}])
+
+    run = maintain(workshop, name)
+
+    (done,) = (one for one in run.operations if one.step is MaintenanceStep.REWRITE_DATA_FILES)
+    assert done.outcome is StepOutcome.DONE
+    assert (done.result["rewrites_verified"], done.result["rows_hashed"]) == (1, False)

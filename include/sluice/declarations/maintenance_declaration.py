@@ -74,6 +74,12 @@ class MaintenanceDeclaration(Declared):
     )
     expiry: ExpiryDeclaration | None = Field(ExpiryDeclaration(), description="old snapshots go")
     orphan_removal: OrphanRemovalDeclaration | None = Field(None, description="files that nothing references go")
+    content_check_bytes: ByteSize = Field(
+        ByteSize(512 * 1024**2),
+        ge=0,
+        le=1024**5,
+        description="how much may be read to compare the rows before and after a rewrite; beyond it they are counted",
+    )
     window: MaintenanceWindow | None = Field(None, description="when; unset: whenever it is due")
 
     @property

@@ -83,12 +83,14 @@ class StepDecision:
 class MaintenancePlan:
     """The observation of one table, and the decisions about its steps.
 
+    content_check_bytes: how much may be read to compare the rows before and after rewrites.
     costs: what each reader holds back. notes: sentences about the readers.
     """
 
     seen: TableObservation
     pins: PinPlan
     steps: tuple[StepDecision, ...]
+    content_check_bytes: int
     costs: tuple[ReaderCost, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -117,7 +119,7 @@ def plan_maintenance(
         _decide_pins(policy.expiry, pins),
         _decide_expiry(policy.expiry, seen, pins, now),
     )
-    return MaintenancePlan(seen=seen, pins=pins, steps=steps)
+    return MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
 
 
 def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> MaintenancePlan:

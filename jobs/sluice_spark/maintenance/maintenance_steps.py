@@ -24,7 +24,7 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, Ste
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
-from sluice_spark.maintenance.table_content import HASHED_UP_TO_BYTES, changed_content, rewrites_since
+from sluice_spark.maintenance.table_content import changed_content, rewrites_since
 from sluice_spark.session.identifiers import quoted, quoted_table
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class TableMaintainer:
         """Compare the content of every rewrite after the snapshot `since` with its parent."""
         now = self.observe(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
         rewrites = rewrites_since(now, since)
-        is_hashed = now.data_bytes <= HASHED_UP_TO_BYTES
+        is_hashed = 2 * len(rewrites) * now.data_bytes <= plan.content_check_bytes
         if changed := changed_content(self.open_session(), self._qualified, rewrites, is_hashed=is_hashed):
             raise _SetbackError(Setback.CONTENT_CHANGED, changed)
         return {"rewrites_verified": len(rewrites), "rows_hashed": is_hashed}

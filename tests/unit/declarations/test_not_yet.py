@@ -129,6 +129,7 @@ _WORKS_BELOW = {
     "partitioning.*.": ("column", "transform", "width"),
     "sort_order.*.": ("column", "direction", "nulls"),
     "quality.expectations.*.": ("type", "kwargs"),
+    "maintenance.": ("content_check_bytes",),
     "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last"),

@@ -58,7 +58,7 @@ def table(*, files: int, snapshot_id: int | None = 7, manifests: int = 3) -> Tab
 def run(*operations: StepObservation) -> MaintenanceObservation:
     """A run that made one file of twelve."""
     return maintenance_record(
-        MaintenancePlan(seen=table(files=12), pins=PINS, steps=(), costs=COSTS),
+        MaintenancePlan(seen=table(files=12), pins=PINS, steps=(), content_check_bytes=0, costs=COSTS),
         table(files=1, snapshot_id=8, manifests=1),
         operations,
         launched_by="a test",
