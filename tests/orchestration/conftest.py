@@ -68,9 +68,8 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
-    write_table(pipelines, "silver.refilled", more="maintenance: {compaction: null, expiry: null}\n")
-    write_table(pipelines, "silver.asked_back", more="maintenance: {compaction: null, expiry: null}\n")
-    for stream in ("refilled", "asked_back"):
+    for stream in ("refilled", "asked_back", "filled_in"):
+        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)
     broken = write_continuous_stream(pipelines, "broken_one")
