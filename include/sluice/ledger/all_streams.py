@@ -136,11 +136,9 @@ def lag_history(
     LedgerError: when the ledger cannot be reached.
     """
     query = select_lag_history(asked_for(names), within=within, points=points)
-    history: dict[str, list[int | None]] = {name: [None] * points for name in names}
     with ledger.transaction() as connection:
-        for row in connection.execute(query):
-            history[row.stream][row.point] = row.unread
-    return {name: tuple(values) for name, values in history.items()}
+        unread = {row.stream: row.unread for row in connection.execute(query)}
+    return {name: tuple(unread.get(name, {}).get(str(point)) for point in range(points)) for name in names}
 
 
 class _Found:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     select,
     true,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from sluice.ledger.models import Batch, Run, SourceSample
 from sluice.ledger.records.run import RunState
@@ -132,7 +133,7 @@ def select_failed_runs(asked: TableValuedAlias) -> Select[Any]:
 
 
 def select_lag_history(asked: TableValuedAlias, *, within: timedelta, points: int) -> Select[Any]:
-    """The newest sample at or before each of several evenly spaced times, numbered from 0."""
+    """The newest sample at or before each of several evenly spaced times, by its number from 0, in a row a stream."""
     step = within / points
     numbers = func.generate_series(0, points - 1).table_valued("point").render_derived(name="points")
     end = func.now() - step * (points - 1 - numbers.c.point)
@@ -148,4 +149,5 @@ def select_lag_history(asked: TableValuedAlias, *, within: timedelta, points: in
         .lateral("sample")
     )
     joined = asked.join(numbers, true()).join(sample, true())
-    return select(asked.c.stream, numbers.c.point, sample.c.unread).select_from(joined)
+    unread = func.jsonb_object_agg(numbers.c.point, sample.c.unread, type_=JSONB).label("unread")
+    return select(asked.c.stream, unread).select_from(joined).group_by(asked.c.stream)
