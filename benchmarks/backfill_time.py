@@ -1,0 +1,233 @@
+"""Days backfilled one by one and two at a time, beside one batch over all of them, by turns on one stack.
+
+    .venv/bin/python -m benchmarks.backfill_time [--days 30] [--rows 100000] [--rounds 2] [--json]
+
+A stream has read a table of so many days. Each turn empties its target and backfills it by jobs of `spark-submit`, as
+the runs of its DAG start them: *one batch* is one job over all days; *by day* is a job for each day, the newest first,
+two at a time. Every job is a Spark application of its own. The target is partitioned by day, so that no two jobs
+exchange the same file. What the target holds is compared with the source before any time counts. *A job of one day*
+is the same day alone: what a start costs is most of it when a day is small.
+
+The limit is missed as long as every interval starts an application of its own: with 8 days of 100,000 rows on two busy
+cores, days one by one reached 0.23 of one batch, and 18 s of a job of one day were mostly its start.
+
+Ends with 1 when a target differs from the source, or days one by one reach less than 0.8 of one batch's throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+from benchmarks.paired_turns import Limit, Spread, Turn, over_rounds, speed, take_turns
+from pyiceberg.expressions import AlwaysTrue
+from rich.console import Console
+from rich.table import Table
+from tests.fixtures.spark_jobs import Jobs, jobs_in
+from tests.fixtures.stack import stack_in
+
+from sluice.backfill.intervals import Interval, divide
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.quarantine_table import all_tables
+from sluice.launching.job_command import JobCommand, RunBackfill, RunIncrement
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
+
+STREAM, SOURCE, TARGET = "days", "bench.records", "bench.days"
+FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
+AT_ONCE = 2
+JOB_SECONDS = 900.0
+
+ONE_BATCH, BY_DAY, ONE_DAY = "one batch", "by day", "a job of one day"
+LIMIT = Limit(way=BY_DAY, what="throughput", figure=speed, least=0.8)
+
+COLUMNS = [{"name": "id", "type": "long"}, {"name": "at", "type": "timestamptz"}, {"name": "word", "type": "string"}]
+QUERY = "SELECT id, at, sha2(word, 256) AS word FROM records\n"
+DECLARATION: Mapping[str, Any] = {
+    "stream": STREAM,
+    "description": "records by day",
+    "owner": "benchmark",
+    "mode": "incremental",
+    "schedule": {"cron": "0 0 1 1 *"},
+    "inputs": {"records": {"stream": {"iceberg": {"table": SOURCE}}}},
+    "transformation": {"sql": "days.sql"},
+    "outputs": {"days": {"iceberg": {"table": TARGET}}},
+    "backfill": {"column": "at", "interval": "day", "at_once": AT_ONCE, "reads": {"records": "at"}},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where the ways run. rows: of each day."""
+
+    settings: Settings
+    jobs: Jobs
+    days: int
+    rows: int
+
+    @property
+    def interval(self) -> Interval:
+        """All days."""
+        return Interval(start=FIRST_DAY, end=FIRST_DAY + timedelta(days=self.days))
+
+    def fill(self) -> None:
+        """Write the source, a file for each day, and have the stream read it."""
+        catalog = open_catalog(self.settings)
+        for declaration in all_tables(load_declarations(self.settings.pipelines)).values():
+            create_or_evolve_table(catalog, declaration)
+        source = catalog.load_table(SOURCE)
+        for day in range(self.days):
+            source.append(rows_of(day, count=self.rows).to_arrow().cast(source.schema().as_arrow()))
+        self.run(RunIncrement(stream=STREAM, launched_by="a benchmark"))
+
+    def one_batch(self) -> Turn:
+        """All days in one job."""
+        return self.turn((self.interval,))
+
+    def by_day(self) -> Turn:
+        """A job for each day."""
+        return self.turn(tuple(reversed(divide(self.interval, "day"))))
+
+    def one_day(self) -> float:
+        """The seconds of a job that backfills one day alone."""
+        self.empty()
+        began = time.monotonic()
+        self.backfill(divide(self.interval, "day")[0])
+        return time.monotonic() - began
+
+    def turn(self, intervals: Sequence[Interval]) -> Turn:
+        """Empty the target, and backfill it."""
+        self.empty()
+        began = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self.backfill, intervals))
+        seconds = time.monotonic() - began
+        return Turn(batches_ms=(seconds * 1000,), busy_seconds=seconds, seconds=seconds, content=self.content())
+
+    def empty(self) -> None:
+        """Delete all rows of the target."""
+        open_catalog(self.settings).load_table(TARGET).delete(AlwaysTrue())
+
+    def backfill(self, interval: Interval) -> None:
+        """Backfill an interval by a job."""
+        start, end = interval.start.isoformat(), interval.end.isoformat()
+        self.run(RunBackfill(stream=STREAM, start=start, end=end, launched_by="a benchmark"))
+
+    def run(self, command: JobCommand) -> None:
+        """Run a job to its end."""
+        job = self.jobs.start(command, load_declarations(self.settings.pipelines).stream(STREAM))
+        if job.wait(JOB_SECONDS) != 0:
+            raise SystemExit(f"{command} failed:\n{job.log.read_text()[-4000:]}")
+
+    def content(self) -> tuple[int, int, int]:
+        """The number of rows in the target, of different ids among them, and a sum over all values."""
+        seen = pl.DataFrame(open_catalog(self.settings).load_table(TARGET).scan().to_arrow())
+        return content_of(seen)
+
+
+def rows_of(day: int, *, count: int) -> pl.DataFrame:
+    """The source's rows of a day."""
+    ids = np.arange(day * count, (day + 1) * count)
+    midnight = FIRST_DAY + timedelta(days=day)
+    offsets_us = (np.arange(count) * (86_400_000_000 // count)).astype("timedelta64[us]")
+    times = pl.Series("at", np.datetime64(midnight.replace(tzinfo=None), "us") + offsets_us)
+    return pl.DataFrame({"id": ids, "at": times.dt.replace_time_zone("UTC"), "word": [f"word {one}" for one in ids]})
+
+
+def content_of(rows: pl.DataFrame) -> tuple[int, int, int]:
+    """What is compared of a table: numbers of rows and of ids, and a sum that depends on every value of every row."""
+    values = rows.select(pl.col("id"), pl.col("at").dt.timestamp("us"), pl.col("word"))
+    return len(rows), rows["id"].n_unique(), int(values.hash_rows(seed=7).cast(pl.UInt64).sum())
+
+
+def expected_content(*, days: int, rows: int) -> tuple[int, int, int]:
+    """The same of the source, transformed by polars instead of Spark."""
+    every_day = pl.concat([rows_of(day, count=rows) for day in range(days)])
+    hashed = pl.Series("word", [sha256(word.encode()).hexdigest() for word in every_day["word"]])
+    return content_of(every_day.with_columns(hashed))
+
+
+@contextmanager
+def running_bench(folder: Path, *, days: int, rows: int) -> Iterator[Bench]:
+    """A stack with the declared stream, which has read all days."""
+    pipelines = folder / "pipelines"
+    pipelines.mkdir()
+    for table in (SOURCE, TARGET):
+        by_day = [{"column": "at", "transform": "day"}]
+        declared = {"table": table, "description": table, "owner": "benchmark", "columns": COLUMNS}
+        (pipelines / f"{table}.table.yaml").write_text(yaml.safe_dump({**declared, "partitioning": by_day}))
+    (pipelines / f"{STREAM}.stream.yaml").write_text(yaml.safe_dump(dict(DECLARATION)))
+    (pipelines / "days.sql").write_text(QUERY)
+    with stack_in(folder / "data", SLUICE_PIPELINES=str(pipelines)) as stack:
+        stack.up(("postgres", "seaweedfs"))
+        logs = folder / "logs"
+        logs.mkdir()
+        with jobs_in(stack.settings(), stack.environment(), logs) as jobs:
+            bench = Bench(settings=stack.settings(), jobs=jobs, days=days, rows=rows)
+            bench.fill()
+            yield bench
+
+
+def show(bench: Bench, turns: Mapping[str, Sequence[Turn]], one_day: Sequence[float], ratio: Spread) -> None:
+    """Print what each way took."""
+    table = Table(title=f"{bench.days} days of {bench.rows:,} rows, {AT_ONCE} jobs at a time, {os.cpu_count()} cores")
+    for heading in ("way", "jobs", "seconds", "rows/s", "throughput"):
+        table.add_column(heading, justify="left" if heading == "way" else "right")
+    for name, of_way in turns.items():
+        seconds = statistics.median(turn.seconds for turn in of_way)
+        jobs, figure = (bench.days, str(ratio)) if name == BY_DAY else (1, "1")
+        table.add_row(name, str(jobs), f"{seconds:.1f}", f"{bench.days * bench.rows / seconds:,.0f}", figure)
+    alone = statistics.median(one_day)
+    table.add_row(ONE_DAY, "1", f"{alone:.1f}", f"{bench.rows / alone:,.0f}", "")
+    table.add_section()
+    table.add_row(LIMIT.way, "", "", LIMIT.what, f"{LIMIT}: {'met' if LIMIT.is_met(ratio) else 'MISSED'}")
+    Console(width=120).print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print. Returns 1 when a target differs from the source, or the throughput is too low."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of a day")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    options = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_bench(Path(folder), days=options.days, rows=options.rows) as bench,
+    ):
+        turns = take_turns({ONE_BATCH: bench.one_batch, BY_DAY: bench.by_day}, rounds=options.rounds)
+        one_day = [bench.one_day() for _ in range(options.rounds)]
+    expected = expected_content(days=options.days, rows=options.rows)
+    different = {turn.content for of_way in turns.values() for turn in of_way} - {expected}
+    if different:
+        sys.stderr.write(f"The target held {different}, and not {expected}: no time counts.\n")
+        return 1
+    ratio = over_rounds(speed, turns[ONE_BATCH], turns[BY_DAY])
+    if options.json:
+        seconds = {name: [turn.seconds for turn in of_way] for name, of_way in turns.items()} | {ONE_DAY: one_day}
+        sys.stdout.write(f"{json.dumps({'seconds': seconds, 'throughput': ratio.median})}\n")
+    else:
+        show(bench, turns, one_day, ratio)
+    return 0 if LIMIT.is_met(ratio) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
