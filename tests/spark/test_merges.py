@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -130,40 +129,6 @@ def test_different_rows_that_tie_stop_the_batch(merging: Workshop, stream_name: 
         merging.run(stream_name)
 
     assert merging.rows("target") == []
-
-
-def test_a_null_in_a_key_is_a_value_like_any_other(workshop: Workshop, stream_name: str) -> None:
-    """Also where the key is a partition, and where all keys of a batch are null."""
-    columns = {"region": "string", "at": "timestamptz", "turn": "long"}
-    source = workshop.declare_table("source", columns)
-    outputs = {}
-    for table, partitioning in (
-        ("plain", []),
-        ("by_region", [{"column": "region"}]),
-        ("by_day", [{"column": "at", "transform": "day"}]),
-    ):
-        more: dict[str, Any] = {"partitioning": partitioning} if partitioning else {}
-        name = workshop.declare_table(table, columns, **more)
-        outputs[table] = {"iceberg": {"table": name, "mode": "merge", "keys": ["region", "at"]}}
-    workshop.declare_stream(
-        stream_name,
-        python="""
-            def transform(records):
-                return {"plain": records, "by_region": records, "by_day": records}
-        """,
-        inputs=reading(source),
-        outputs=outputs,
-    )
-    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    keys = [(None, None), ("here", None), (None, noon), ("here", noon)]
-
-    for turn, some in enumerate((keys, keys, keys[:1])):
-        workshop.append("source", [{"region": region, "at": at, "turn": turn} for region, at in some])
-        workshop.run(stream_name)
-
-    rows = [("here", noon, 1), ("here", None, 1), (None, noon, 1), (None, None, 2)]
-    for table in outputs:
-        assert [tuple(row.values()) for row in workshop.rows(table)] == rows
 
 
 def test_a_column_that_is_added_while_a_stream_merges_keeps_its_values(merging: Workshop, stream_name: str) -> None:

@@ -153,6 +153,19 @@ def test_partitions_that_a_batch_brings_are_replaced(workshop: Workshop, stream_
     assert len(publications(workshop)) == 2
 
 
+def test_partitions_of_a_uuid_are_found_and_replaced(workshop: Workshop, stream_name: str) -> None:
+    """Writers in Java and pyiceberg order a uuid differently, so the bounds of manifests are of no use."""
+    workshop.declare_table("target", {"id": "long", "word": "uuid"}, partitioning=[{"column": "word"}])
+    declare(workshop, stream_name, "SELECT id, word FROM records", mode="overwrite_partitions")
+    words = ("00000000-0000-0000-0000-000000000001", "ffffffff-0000-4000-8000-00000000000a")
+    for first in (0, 10):
+        rows = [{"id": first + number, "word": word} for number, word in enumerate(words)]
+        workshop.append("source", rows)
+        workshop.run(stream_name)
+
+    assert [row["id"] for row in workshop.rows("target")] == [10, 11]
+
+
 def test_after_a_change_of_the_partitioning_one_rewrite_lets_partitions_be_replaced(
     workshop: Workshop, stream_name: str
 ) -> None:

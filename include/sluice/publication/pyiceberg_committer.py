@@ -26,6 +26,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.visitors import manifest_evaluator
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -39,6 +40,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _FastAppendFiles, _OverwriteFiles, _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.types import DoubleType, FloatType, UUIDType
 from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
@@ -151,14 +153,23 @@ def _producer_of(update: UpdateSnapshot, change: TableChange) -> Producer:
     if change.operation == Operation.APPEND:
         return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), change.added)
     producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": change.operation})
-    specs = update._transaction.table_metadata.specs()
-    if any(specs[file.spec_id].is_unpartitioned() for file in change.removed):
+    metadata = update._transaction.table_metadata
+    specs = [metadata.specs()[spec_id] for spec_id in {file.spec_id for file in change.removed}]
+    if any(spec.is_unpartitioned() or _has_unordered_values(spec, metadata.schema()) for spec in specs):
         # pyiceberg searches the removed files in manifests that may hold their partitions; without this predicate it
-        # would search no manifest of an unpartitioned table.
+        # would search no manifest of an unpartitioned table, and too few of one that is partitioned by a uuid.
         producer.delete_by_predicate(AlwaysTrue())
     for file in change.removed:
         producer.delete_data_file(file)
     return _adding(producer, change.added)
+
+
+def _has_unordered_values(spec: PartitionSpec, schema: Schema) -> bool:
+    """Whether a manifest's bounds say nothing about the partitions in it: writers in Java order a uuid by its halves as
+    signed numbers, and -0.0 below 0.0; pyiceberg orders neither like that.
+    """
+    kinds = (part.field_type for part in spec.partition_type(schema).fields)
+    return any(isinstance(kind, (UUIDType, FloatType, DoubleType)) for kind in kinds)
 
 
 def data_files_of(table: Table, partitions: Collection[Record]) -> list[DataFile]:
@@ -174,13 +185,14 @@ def data_files_of(table: Table, partitions: Collection[Record]) -> list[DataFile
     names = [part.name for part in spec.fields]
     may_match = Transaction(table)._build_partition_predicate(set(partitions), names)
     may_hold = manifest_evaluator(spec, table.schema(), may_match, case_sensitive=True)
+    are_all_read = _has_unordered_values(spec, table.schema())
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         return [
             entry.data_file
             for manifest in newest.manifests(table.io)
             if manifest.content == ManifestContent.DATA
             and manifest.partition_spec_id == spec.spec_id
-            and may_hold(manifest)
+            and (are_all_read or may_hold(manifest))
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
             if entry.data_file.partition in partitions
         ]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, FloatType, UUIDType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BinaryType, DataType
@@ -20,6 +21,10 @@ from sluice_spark.sinks.iceberg import IcebergTarget
 
 BATCH_VIEW = "sluice_batch"
 """The name of the staged rows in the conditions of a MERGE."""
+
+_ORDERED_OTHERWISE = (UUIDType, FloatType, DoubleType)
+"""Types without bounds: Iceberg would skip files that hold the key. Spark orders a uuid as text, Iceberg by its halves
+as signed numbers; to Spark -0.0 equals 0.0, to Iceberg it is less."""
 
 _MOST_VALUES = 200
 """So many partitions are named one by one in a MERGE; above this number, as a range from the lowest to the highest."""
@@ -45,6 +50,8 @@ def _partition_keys(target: IcebergTarget, table: Table) -> Iterator[tuple[str, 
     by_value = {part.source_id for part in table.spec().fields if isinstance(part.transform, IdentityTransform)}
     for part in table.spec().fields:
         column = table.schema().find_column_name(part.source_id)
+        if isinstance(table.schema().find_type(part.source_id), _ORDERED_OTHERWISE):
+            continue
         if column is not None and column in target.declared.keys:
             yield column, part.source_id in by_value
 
