@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.records.stream_batch import BatchObservation
@@ -30,8 +31,15 @@ def recovered_observation(batch: Mapping[str, StagedBatch]) -> BatchObservation:
         late_rows=0,
         duplicate_rows=0,
         watermark=summaries[0].watermark,
-        start_offsets=json.loads(summaries[0].start_offsets),
-        end_offsets=json.loads(summaries[0].end_offsets),
+        start_offsets=_by_input(summaries[0].start_offsets),
+        end_offsets=_by_input(summaries[0].end_offsets),
         snapshot_ids={},
         durations_ms={},
     )
+
+
+def _by_input(offsets: str) -> dict[str, Any]:
+    """The offsets by input. Spark's log repeats those of a source for each place where the plan reads it, without a name
+    of an input; its report of a batch, from which all other records come, has them once.
+    """
+    return {name: value for name, value in json.loads(offsets).items() if " " not in name}
