@@ -39,7 +39,7 @@ def recovered_observation(batch: Mapping[str, StagedBatch]) -> BatchObservation:
 
 
 def _by_input(offsets: str) -> dict[str, Any]:
-    """The offsets by input. Spark's log repeats those of a source for each place where the plan reads it, without a name
-    of an input; its report of a batch, from which all other records come, has them once.
+    """The offsets by input. Spark's log repeats those of a source for each place where the plan reads it, under a name
+    that no input has; its report of a batch, from which all other records come, has them once.
     """
     return {name: value for name, value in json.loads(offsets).items() if " " not in name}
