@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -32,13 +33,20 @@ _POLL_SECONDS = 0.5
 
 def main(command: Sequence[str]) -> int:
     """Run the command and drain its drivers. Returns the command's exit code."""
+    started: list[subprocess.Popen[bytes]] = []
+    is_asked = threading.Event()
+
+    def stop(*_: object) -> None:
+        is_asked.set()
+        for process in started:
+            process.terminate()
+        _ask_drivers_to_end()
+
+    signal.signal(signal.SIGTERM, stop)  # before the command runs: a request that came first would end this alone
     with subprocess.Popen(command) as running:  # noqa: S603  # the container's own command
-
-        def stop(*_: object) -> None:
+        started.append(running)
+        if is_asked.is_set():
             running.terminate()
-            _ask_drivers_to_end()
-
-        signal.signal(signal.SIGTERM, stop)
         exit_code = running.wait()
     left = drain()
     if left:
