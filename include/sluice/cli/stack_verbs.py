@@ -15,10 +15,11 @@ from rich.table import Table
 
 from sluice.cli.command_options import AsJson, DryRun
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note
+from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.errors import UsageError
 from sluice.stack import logs as service_logs
 from sluice.stack import orchestration, stopping
-from sluice.stack.airflow_history import SHORT_DAGS, clean_airflow_history
+from sluice.stack.airflow_history import clean_airflow_history
 from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.display import Display, LiveDisplay, PlainDisplay, SilentDisplay
 from sluice.stack.environment import load_environment
@@ -192,7 +193,7 @@ def clean_airflow(
     folder = stack_folder()
     environment = load_environment(folder.data) if folder.environment.exists() else os.environ
     before = datetime.now(UTC) - timedelta(days=kept_days)
-    report = clean_airflow_history(environment, before=before, dry_run=dry_run)
+    report = clean_airflow_history(environment, dag_ids=SHORT_DAGS, before=before, dry_run=dry_run)
     if as_json:
         _print_json({"dry_run": dry_run, "before": before.isoformat(), "dags": SHORT_DAGS, "report": report})
         return

@@ -51,6 +51,10 @@ PLATFORM_DAGS = frozenset(
 )
 """The DAG of a stream has the stream's name, so no stream may have the name of one of the platform's DAGs."""
 
+SHORT_DAGS = ("stream_reconciler", "ledger_upkeep", "stream_control", "checkpoint_health", "backfill_gaps")
+"""The platform's DAGs whose tasks end within minutes: the reconciler alone runs 1,440 times a day. The DAGs of streams
+are not among them: Airflow judges a task by its beginning, and the task of a live stream may have begun long ago."""
+
 
 def _is_grouped(output: OutputDeclaration) -> bool:
     return output.iceberg is not None and output.iceberg.publish_every is not None

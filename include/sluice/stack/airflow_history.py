@@ -8,16 +8,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sluice.errors import StackError, UsageError
 
 DATABASE_SETTING = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-
-SHORT_DAGS = ("stream_reconciler", "ledger_upkeep", "stream_control", "checkpoint_health", "backfill_gaps")
-"""The platform's DAGs whose tasks end within minutes: the reconciler alone runs 1,440 times a day. The DAGs of streams
-are not among them: Airflow judges a task by its beginning, and the task of a live stream may have begun long ago."""
 
 _TABLES = ("dag_run", "log")
 """The deletion of a run deletes its tasks, their history and their XComs, too."""
@@ -29,12 +25,15 @@ _NEVER_CLEANED = "'deadline'"
 when DAGs are named. The short DAGs have no deadlines. Source: https://github.com/apache/airflow/issues/69030"""
 
 
-def clean_airflow_history(environment: Mapping[str, str], *, before: datetime, dry_run: bool) -> str:
-    """Delete the runs of the short DAGs that began before a time, with all that belongs to them; Airflow keeps the
-    newest scheduled run of each DAG.
+def clean_airflow_history(
+    environment: Mapping[str, str], *, dag_ids: Sequence[str], before: datetime, dry_run: bool
+) -> str:
+    """Delete the runs of some DAGs that began before a time, with all that belongs to them; Airflow keeps the newest
+    scheduled run of each DAG.
 
     Parameters
     ----------
+    dag_ids: DAGs whose tasks end within minutes.
     environment: of a process of Airflow that may write to the metadata database.
     dry_run: show only what would be deleted.
 
@@ -55,7 +54,7 @@ def clean_airflow_history(environment: Mapping[str, str], *, before: datetime, d
             next_step="Start the stack with `sluice stack up`, or run this where the scheduler runs.",
         )
     command = [sys.executable, "-m", "airflow", "db", "clean", "--yes", "--skip-archive", "--error-on-cleanup-failure"]
-    command += ["--tables", ",".join(_TABLES), "--dag-ids", ",".join(SHORT_DAGS)]
+    command += ["--tables", ",".join(_TABLES), "--dag-ids", ",".join(dag_ids)]
     command += ["--clean-before-timestamp", before.isoformat(), *(["--dry-run"] if dry_run else [])]
     ended = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)  # noqa: S603  # our own
     not_cleaned = _NOT_CLEANED.search(ended.stderr)

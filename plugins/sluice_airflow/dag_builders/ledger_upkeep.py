@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
-from sluice.stack.airflow_history import SHORT_DAGS
+from sluice.declarations.stream_declaration import SHORT_DAGS
 
 DAG_ID = "ledger_upkeep"
 TIDY_TASK = "tidy"
