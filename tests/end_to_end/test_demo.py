@@ -23,10 +23,14 @@ from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.demo.comparison import require_truth
+from sluice.demo.demo_progress import DemoStep
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.proof import prove
+from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
+from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.connection import open_ledger
+from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
@@ -131,6 +135,29 @@ def test_the_rows_add_up(demos: Demos) -> None:
     assert balance["bronze"] == demos.repeated["sent_records"]
     assert balance["bronze"] == sum(balance[part] for part in ("silver", "refused", "late", "duplicate"))
     assert all(balance[part] > 0 for part in balance)
+
+
+def test_corrupted_days_are_backfilled_beside_the_streams_and_a_second_backfill_changes_nothing(demos: Demos) -> None:
+    for demo, days in ((demos.completed, "2013-01-01"), (demos.repeated, "2013-01-01 to 2013-01-03")):
+        checks = {check["name"]: check for check in demo["checks"] if "backfill" in check["name"]}
+        assert len(checks) == 4
+        assert all(check["is_true"] and check["expected_rows"] > 100 for check in checks.values())
+        assert all(f" {days} " in check["statement"] for check in checks.values())
+        assert [step["title"] for step in demo["steps"] if "backfilled" in step["title"]] == [DemoStep.BACKFILL]
+
+
+def test_the_first_backfill_replaced_a_day_and_the_second_left_it(demos: Demos) -> None:
+    settings = demos.stack.settings()
+    for stream in (SILVER, GOLD):
+        with (
+            patch.dict(os.environ, demos.stack.environment()),
+            open_ledger(settings.ledger_url.get_secret_value()) as ledger,
+        ):
+            attempts = recent_attempts(ledger, stream, limit=100)
+        assert {attempt.key.interval_start.day for attempt in attempts} == {1, 2, 3}
+        of_third_day = [attempt.state for attempt in reversed(attempts) if attempt.key.interval_start.day == 3]
+        ended = [state for state in of_third_day if state is not BackfillState.CHANGED_MEANWHILE]
+        assert ended == [BackfillState.PUBLISHED, BackfillState.UNCHANGED], stream
 
 
 def test_maintenance_and_quality_ran_through_airflow(demos: Demos) -> None:

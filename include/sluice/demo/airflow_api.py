@@ -90,7 +90,7 @@ class AirflowApi:
         ------
         DemonstrationError: when it has not done so within `deadline_seconds`.
         """
-        self._await(
+        self.await_answer(
             lambda: self._request_or_none("GET", f"/api/v2/dags/{dag_id}"),
             what=f"Airflow does not know the DAG {dag_id}",
             deadline_seconds=deadline_seconds,
@@ -124,7 +124,7 @@ class AirflowApi:
                 return started
             return None if self._is_run_due(dag_id) else self.trigger(dag_id, conf=conf)
 
-        return self._await(
+        return self.await_answer(
             started_run,
             what=f"Airflow has not started the run of {dag_id} that is due",
             deadline_seconds=deadline_seconds,
@@ -136,9 +136,15 @@ class AirflowApi:
         order = {"logical_date": None, "conf": dict(conf)}
         return _run_of(self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=order))
 
-    def runs(self, dag_id: str) -> tuple[DagRunObservation, ...]:
-        """The newest runs of a DAG, newest first."""
-        answer = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns", params={"order_by": "-run_after", "limit": 50})
+    def runs(self, dag_id: str, **filters: str) -> tuple[DagRunObservation, ...]:
+        """The newest runs of a DAG, newest first.
+
+        Parameters
+        ----------
+        filters: conditions of Airflow's API, such as `run_type`.
+        """
+        query = {"order_by": "-run_after", "limit": 50, **filters}
+        answer = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns", params=query)
         return tuple(_run_of(run) for run in answer["dag_runs"])
 
     def await_new_run(self, dag_id: str, *, known: frozenset[str], deadline_seconds: float) -> DagRunObservation:
@@ -148,7 +154,7 @@ class AirflowApi:
         ------
         DemonstrationError: when there is none within `deadline_seconds`.
         """
-        return self._await(
+        return self.await_answer(
             lambda: self._new_run(dag_id, known),
             what=f"Airflow has not started a run of {dag_id}",
             deadline_seconds=deadline_seconds,
@@ -174,7 +180,7 @@ class AirflowApi:
             seen = _run_of(self.request("GET", path))
             return seen if seen.has_ended else None
 
-        seen = self._await(
+        seen = self.await_answer(
             ended,
             what=f"Run {run.run_id} of the DAG {run.dag_id} has not ended",
             deadline_seconds=deadline_seconds,
@@ -186,6 +192,33 @@ class AirflowApi:
                 next_step="The task's whole log is in Airflow. The same command continues where this one stopped.",
             )
         return seen
+
+    def await_answer(
+        self, seen: Callable[[], Answer | None], *, what: str, deadline_seconds: float, next_step: str
+    ) -> Answer:
+        """Look repeatedly until there is an answer.
+
+        Parameters
+        ----------
+        seen: looks once; None when there is no answer yet.
+        what: what is not so yet, as the beginning of a sentence.
+
+        Raises
+        ------
+        DemonstrationError: when there is none within `deadline_seconds`, or the demo is stopped.
+        """
+        waiting = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda answer: answer is None),
+            wait=tenacity.wait_fixed(_POLL_SECONDS),
+            stop=tenacity.stop_after_delay(deadline_seconds) | tenacity.stop_when_event_set(self._stopped),
+            sleep=tenacity.sleep_using_event(self._stopped),
+        )
+        try:
+            answer = waiting(seen)
+        except tenacity.RetryError as error:
+            raise DemonstrationError(f"{what} after {deadline_seconds:.0f} s.", next_step=next_step) from error
+        assert answer is not None  # noqa: S101  # what the retry has waited for
+        return answer
 
     def request(self, method: str, path: str, **arguments: Any) -> Any:
         """Make one request, and return its JSON answer.
@@ -223,22 +256,6 @@ class AirflowApi:
     def _is_run_due(self, dag_id: str) -> bool:
         due = self.request("GET", f"/api/v2/dags/{dag_id}")["next_dagrun_run_after"]
         return due is not None and datetime.fromisoformat(due) <= datetime.now(UTC)
-
-    def _await(
-        self, seen: Callable[[], Answer | None], *, what: str, deadline_seconds: float, next_step: str
-    ) -> Answer:
-        waiting = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda answer: answer is None),
-            wait=tenacity.wait_fixed(_POLL_SECONDS),
-            stop=tenacity.stop_after_delay(deadline_seconds) | tenacity.stop_when_event_set(self._stopped),
-            sleep=tenacity.sleep_using_event(self._stopped),
-        )
-        try:
-            answer = waiting(seen)
-        except tenacity.RetryError as error:
-            raise DemonstrationError(f"{what} after {deadline_seconds:.0f} s.", next_step=next_step) from error
-        assert answer is not None  # noqa: S101  # what the retry has waited for
-        return answer
 
     def _failed_tasks(self, run_path: str) -> str:
         tasks = self.request("GET", f"{run_path}/taskInstances", params={"limit": 100})["task_instances"]

@@ -11,8 +11,10 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 
 from sluice.supervision.stream_status import StreamRow
 
@@ -20,21 +22,36 @@ Render = Callable[[Sequence[StreamRow], str], RenderableType]
 """Makes the table of the streams under a headline."""
 
 _LINE_EVERY_SECONDS = 10.0
+_BAR_COLUMNS = 40
 
 
 class DemoStep(StrEnum):
-    """The steps in the order in which they begin; the jobs begin at the same time as the late set."""
+    """The steps in the order in which they begin; the backfill begins before the last quarter of
+    the flights, the other jobs with the late set."""
 
     STACK = "Local stack"
     TABLES = "Tables and reference data"
     DRIVERS = "Streams launched by Airflow"
     FLIGHTS = "Flights through the streams"
+    BACKFILL = "Days that another writer corrupted, backfilled through Airflow beside the streams, and once more"
     LATE_SET = "Late flights, which must be dropped"
     WEATHER = "Weather: an incremental run, and the run that its new rows trigger"
     MAINTENANCE = "Maintenance of the tables that receive small files"
     QUALITY = "Quality of the tables that people read"
     HEALTH = "Health of the checkpoints"
     VERIFICATION = "Verification by DuckDB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """How far a job beside the streams is. what: its name. done: how many of its `total` parts have ended."""
+
+    what: str
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.done} of {self.total}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +119,7 @@ class LiveTable:
         self._live: Live | None = None
         self._line_due = float("-inf")
         self._last_line = ""
+        self._job: JobProgress | None = None
 
     def __enter__(self) -> Self:
         if self._console is not None and self._console.is_terminal:
@@ -116,6 +134,10 @@ class LiveTable:
             self._live.stop()
             self._live = None
 
+    def show_job(self, job: JobProgress | None) -> None:
+        """From now on show also how far a job is; None ends that. Safe to use from another thread."""
+        self._job = job
+
     def show(self, headline: str, rows: Sequence[StreamRow]) -> None:
         """Show the newest state.
 
@@ -124,13 +146,19 @@ class LiveTable:
         headline: what the demo does now.
         rows: the streams.
         """
+        job = self._job
         if self._live is not None:
-            self._live.update(self._render(rows, headline))
+            table = self._render(rows, headline)
+            self._live.update(table if job is None else Group(table, _bar(job)))
         elif self._console is not None and self._clock() >= self._line_due:
-            line = stream_line(headline, rows)
+            line = stream_line(headline if job is None else f"{headline} · {job}", rows)
             if line != self._last_line:
                 self._console.print(line, highlight=False, soft_wrap=True)
             self._line_due, self._last_line = self._clock() + _LINE_EVERY_SECONDS, line
+
+
+def _bar(job: JobProgress) -> RenderableType:
+    return Columns([str(job), ProgressBar(total=job.total, completed=job.done, width=_BAR_COLUMNS)])
 
 
 def stream_line(headline: str, rows: Sequence[StreamRow]) -> str:

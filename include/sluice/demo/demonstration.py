@@ -1,8 +1,8 @@
 """The demo from the first service to the last check: `sluice demo`.
 
 Steps overlap to keep both cores of a small machine busy: the replay is planned while the tables are created; half of
-the flights are sent as a backlog while the drivers start, the other half while the streams run; and the jobs run in
-Airflow, two at a time, while the streams process the late set.
+the flights are sent as a backlog while the drivers start, a quarter while the streams run, and a quarter while earlier
+days are corrupted and backfilled; the other jobs run in Airflow, two at a time, while the streams process the late set.
 
 Ctrl-C stops the replay between two hours of event time, when every sent record is acknowledged. The stack keeps
 running, as it does at the end of the demo: `sluice stack down` stops it, and `sluice demo` continues the replay. While
@@ -21,7 +21,8 @@ from threading import Event
 from rich.console import Console
 
 from sluice.demo.airflow_jobs import run_maintenance_jobs, run_weather, unpause_streams
-from sluice.demo.comparison import require_truth
+from sluice.demo.backfill_step import run_backfill
+from sluice.demo.comparison import CheckResult, require_truth
 from sluice.demo.demo_progress import DemoStep, LiveTable, Render, StepLog
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
@@ -33,7 +34,8 @@ from sluice.demo.report import DemoReport
 from sluice.ledger.connection import database_time
 
 _THREADS = 4
-"""The plan, then the replay, the weather and the maintenance jobs: at most three at a time."""
+"""The plan, then the replay beside the backfill, or beside the weather and the maintenance jobs: at most three at a
+time."""
 
 YEAR = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA)
 
@@ -73,7 +75,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
         upcoming = _prepare(platform, options, log, pool)
         flights_until = upcoming.plan.span.ends_at if upcoming else YEAR.ends_at
         live = LiveTable(console, render=render)
-        _stream(platform, options, log, pool, live=live, upcoming=upcoming, flights_until=flights_until)
+        repair = _stream(platform, options, log, pool, live=live, upcoming=upcoming, flights_until=flights_until)
         with log.step(DemoStep.VERIFICATION):
             proof = prove(settings=platform.settings, ledger=platform.ledger, topic=platform.topic)
         require_truth(proof.checks)
@@ -83,7 +85,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
             sent_records=proof.sent_records,
             balance=proof.balance,
             tables=proof.tables,
-            checks=proof.checks,
+            checks=(*proof.checks, *repair),
             steps=log.durations,
             total_seconds=log.seconds,
             where=where_to_look(access, platform.settings),
@@ -110,7 +112,7 @@ def _prepare(platform: LocalPlatform, options: DemoOptions, log: StepLog, pool: 
         prepare_tables(platform)
     upcoming = planning.result()
     if upcoming is None:
-        log.print("Every flight of 2013 has been sent already: nothing is replayed.")
+        log.print("Every flight of 2013 has been sent already: nothing is replayed, and no day is corrupted beside it.")
     else:
         what = "An earlier replay was interrupted; it still has" if upcoming.is_continued else "The replay has"
         log.print(f"{what} {len(upcoming.missing):,} records of {upcoming.plan.span}.")
@@ -126,9 +128,11 @@ def _stream(
     live: LiveTable,
     upcoming: NextReplay | None,
     flights_until: datetime,
-) -> None:
+) -> tuple[CheckResult, ...]:
+    """Run the streams and the jobs; the checks of the backfill."""
     on_time, late_set = (upcoming.on_time, upcoming.late_set) if upcoming else ((), ())
-    backlog, flowing = on_time[: len(on_time) // 2], on_time[len(on_time) // 2 :]
+    half, three_quarters = len(on_time) // 2, len(on_time) * 3 // 4
+    backlog, flowing, rest = on_time[:half], on_time[half:three_quarters], on_time[three_quarters:]
     with live:
         streaming = FlightStreaming(
             platform=platform,
@@ -147,6 +151,13 @@ def _stream(
         with log.step(DemoStep.FLIGHTS):
             sending = streaming.send(flowing, hours_per_second=options.hours_per_second)
             streaming.await_drained(sending, headline="Streams read flights")
+            repairing = (
+                pool.submit(run_backfill, platform, log, span=upcoming.plan.span, live=live) if upcoming else None
+            )
+            sending = streaming.send(rest, hours_per_second=options.hours_per_second)
+            streaming.await_drained(sending, headline="Streams read flights beside a backfill")
+        if repairing is not None:
+            streaming.await_job(repairing, headline="Streams run beside the backfill")
         jobs = (
             pool.submit(run_weather, platform, log, flights_until=flights_until),
             pool.submit(run_maintenance_jobs, platform, log),
@@ -158,3 +169,4 @@ def _stream(
                 streaming.await_drained(sending, headline="Streams drop the late flights")
     for job in jobs:
         job.result()
+    return repairing.result() if repairing is not None else ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from rich.markup import escape
 
@@ -93,11 +95,27 @@ class FlightStreaming:
         """
         self._await(lambda rows: has_passed(rows, event_time), sending=None, headline=headline)
 
+    def await_job(self, job: Future[Any], *, headline: str) -> None:
+        """Watch until a job beside the streams has ended. It has deadlines of its own; the streams may stand still.
+
+        Raises
+        ------
+        DemonstrationError: when a stream fails repeatedly.
+        SluiceError: what the job has raised.
+        """
+        self._await(lambda _: job.done(), sending=None, headline=headline, standstill_seconds=math.inf)
+        job.result()
+
     def _note_progress(self, progress: ReplayProgress) -> None:
         self._progress = progress
 
     def _await(
-        self, is_reached: Callable[[Sequence[StreamRow]], bool], *, sending: Future[int] | None, headline: str
+        self,
+        is_reached: Callable[[Sequence[StreamRow]], bool],
+        *,
+        sending: Future[int] | None,
+        headline: str,
+        standstill_seconds: float = _STANDSTILL_SECONDS,
     ) -> None:
         moved_at, seen = time.monotonic(), None
         while True:
@@ -113,9 +131,9 @@ class FlightStreaming:
             newest = (self._sent, tuple((row.health.state, row.totals.batches) for row in rows))
             if newest != seen:
                 moved_at, seen = time.monotonic(), newest
-            if time.monotonic() - moved_at > _STANDSTILL_SECONDS:
+            if time.monotonic() - moved_at > standstill_seconds:
                 raise DemonstrationError(
-                    f"Nothing has progressed for {_STANDSTILL_SECONDS:.0f} s. {stream_line(headline, rows)}.",
+                    f"Nothing has progressed for {standstill_seconds:.0f} s. {stream_line(headline, rows)}.",
                     next_step="Look at the streams' DAGs in Airflow and at `sluice stream status`.",
                 )
             if self.platform.stopped.wait(_POLL_SECONDS):

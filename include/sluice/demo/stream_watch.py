@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -49,12 +49,12 @@ def have_read_everything(rows: Sequence[StreamRow]) -> bool:
     return all(row.lag.rows == 0 for row in rows)
 
 
-def has_passed(rows: Sequence[StreamRow], event_time: datetime) -> bool:
-    """Whether the watermark of the newest batch of `silver_flights` is later than an event time."""
-    for row in rows:
-        if row.stream == SILVER and (batch := row.seen.newest_batch) is not None and batch.watermark is not None:
-            return batch.watermark > event_time
-    return False
+def has_passed(rows: Sequence[StreamRow], event_time: datetime, *, streams: Collection[str] = (SILVER,)) -> bool:
+    """Whether the watermarks of the newest batches of streams, by default of `silver_flights`, are later than an event
+    time."""
+    newest = {row.stream: row.seen.newest_batch for row in rows}
+    batches = [newest.get(stream) for stream in streams]
+    return all(batch is not None and batch.watermark is not None and batch.watermark > event_time for batch in batches)
 
 
 def _is_running(row: StreamRow) -> bool:

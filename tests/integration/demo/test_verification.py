@@ -13,6 +13,7 @@ import pytest
 
 from sluice.backfill.intervals import Interval
 from sluice.demo import verification
+from sluice.demo.backfill_step import check_repair, check_repetition, restrict
 from sluice.demo.comparison import CheckResult, compare, compare_number, require_truth
 from sluice.demo.flights_data import Span, flights_of
 from sluice.demo.lakehouse_copy import create_schema_of, open_database
@@ -293,6 +294,54 @@ def test_late_flights_that_a_backfill_brought_in_are_expected(
 
     assert verification.recovered_rows(database) == 1
     assert [check.name for check in verification.verify(database, silver=silver) if not check.is_true] == []
+
+
+FIRST_OF_JANUARY = Interval(start=datetime(2013, 1, 1, tzinfo=UTC), end=datetime(2013, 1, 2, tzinfo=UTC))
+
+LAST_FLIGHT_IS_LOST = """
+    delete from seen.silver.flights
+    where departure = (select max(departure) from seen.silver.flights where departure < '2013-01-02 00:00:00Z')
+"""
+
+DAMAGED_DAYS = [
+    ("delete from seen.silver.flights where departure < '2013-01-02 00:00:00Z'", [True, False, False, True]),
+    (LAST_FLIGHT_IS_LOST, [True, False, False, True]),
+    ("insert into seen.silver.flights from seen.silver.flights", [False, True, False, True]),
+    ("insert into seen.gold.delays_by_carrier_hour from seen.gold.delays_by_carrier_hour", [False, True, True, False]),
+    ("update seen.gold.delays_by_carrier_hour set flights = flights + 1", [True, True, True, False]),
+    ("delete from seen.silver.flights where departure >= '2013-01-02 00:00:00Z'", [False, False, True, True]),
+]
+
+
+@pytest.mark.parametrize(("mistake", "seen"), DAMAGED_DAYS)
+def test_damage_that_a_backfill_left_in_its_days_is_found_and_nothing_else(
+    database: duckdb.DuckDBPyConnection, mistake: str, seen: list[bool]
+) -> None:
+    database.execute(mistake)
+    restrict(database, FIRST_OF_JANUARY)
+    silver, gold = check_repair(database, FIRST_OF_JANUARY)
+    found = [any(check.missing_rows for check in (silver, gold)), any(check.surplus_rows for check in (silver, gold))]
+    assert [*found, silver.is_true, gold.is_true] == seen
+    assert silver.expected_rows > 600
+    assert gold.expected_rows > 100
+
+
+def test_a_row_that_a_repeated_backfill_has_changed_is_found(database: duckdb.DuckDBPyConnection) -> None:
+    restrict(database, FIRST_OF_JANUARY)
+    unchanged = check_repetition(database, database, FIRST_OF_JANUARY)
+    assert [check.is_true for check in unchanged] == [True, True]
+    assert [check.expected_rows for check in unchanged] == [
+        check.expected_rows for check in check_repair(database, FIRST_OF_JANUARY)
+    ]
+
+    with open_database() as repeated:
+        for table in ("silver.flights", "gold.delays_by_carrier_hour"):
+            create_schema_of(repeated, table)
+            repeated.register("content", database.execute(f"from seen.{table}").to_arrow_table())
+            repeated.execute(f"create table seen.{table} as from content")
+        repeated.execute("""update seen.silver.flights set "offset" = -1 where "offset" = 17""")
+        silver, gold = check_repetition(database, repeated, FIRST_OF_JANUARY)
+    assert (silver.missing_rows > 0, silver.surplus_rows > 0, gold.is_true) == (True, True, True)
 
 
 def test_the_error_names_the_check_what_was_expected_what_was_got_and_examples(

@@ -8,9 +8,10 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from sluice.demo.demo_progress import LiveTable, stream_line
-from sluice.demo.stream_watch import BRONZE, SILVER, are_under_way, has_passed, have_read_everything
+from sluice.demo.demo_progress import JobProgress, LiveTable, stream_line
+from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, are_under_way, has_passed, have_read_everything
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
@@ -111,6 +112,13 @@ def test_the_watermark_of_silver_decides_what_is_late() -> None:
     assert not has_passed([_row(BRONZE)], WATERMARK.replace(day=4))
 
 
+def test_the_watermarks_of_all_streams_decide_whether_an_interval_is_closed() -> None:
+    both, earlier = (SILVER, GOLD), WATERMARK.replace(day=4)
+    assert has_passed([_row(SILVER), _row(GOLD)], earlier, streams=both)
+    assert not has_passed([_row(SILVER), _row(GOLD, watermark=earlier)], earlier, streams=both)
+    assert not has_passed([_row(SILVER)], earlier, streams=both)
+
+
 def test_a_line_shows_each_stream_and_what_it_has_left() -> None:
     line = stream_line("Flights flow", [_row(BRONZE, lag_rows=1_500), _row(SILVER)])
     assert line.split(" · ") == [
@@ -147,6 +155,19 @@ def test_on_a_terminal_the_table_is_rendered_under_its_headline() -> None:
     file = console.file
     assert isinstance(file, StringIO)
     assert "Drivers start" in file.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_job_beside_the_streams_is_shown_with_them(is_terminal: bool) -> None:
+    now = {"seconds": 0.0}
+    console = Console(file=StringIO(), width=200, force_terminal=is_terminal)
+    with LiveTable(console, render=lambda rows, headline: headline, clock=lambda: now["seconds"]) as live:
+        live.show_job(JobProgress(what="Backfill", done=1, total=3))
+        live.show("Flights flow", [_row()])
+    file = console.file
+    assert isinstance(file, StringIO)
+    assert "Backfill: 1 of 3" in Text.from_ansi(file.getvalue()).plain
+    assert ("━" in file.getvalue()) is is_terminal
 
 
 def test_nothing_is_shown_without_a_console() -> None:
