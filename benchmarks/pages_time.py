@@ -114,7 +114,7 @@ def everything(names: Iterable[str]) -> frozenset[str]:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def logged(what: str) -> Iterator[None]:
     """Say on stderr how long something took."""
     began = time.perf_counter()
     yield
@@ -130,9 +130,12 @@ def fill(ledger: Ledger, *, streams: int, batches: int) -> None:
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         for statement in _FILL.format(streams=streams, batches=batches).split(";"):
-            with told(statement.split("(")[0].strip()):
+            with logged(statement.split("(")[0].strip()):
                 connection.execute(text(statement))
-    with ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection, told("VACUUM ANALYZE"):
+    with (
+        ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        logged("VACUUM ANALYZE"),
+    ):
         connection.execute(text("SET statement_timeout = 0"))
         connection.execute(text("VACUUM ANALYZE"))
 

@@ -22,7 +22,7 @@ from sluice_spark.session.jvm import jvm_of
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-_IN_MEMORY = "org.apache.iceberg.inmemory.InMemory"
+_IN_MEMORY_CATALOG = "org.apache.iceberg.inmemory.InMemoryCatalog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def session_with_all(spark: SparkSession, catalog: str, tables: TablesOfStream) 
     prefix = f"spark.sql.catalog.{catalog}"
     session.conf.unset(f"{prefix}.type")
     session.conf.unset(f"{prefix}.io-impl")
-    session.conf.set(f"{prefix}.catalog-impl", f"{_IN_MEMORY}Catalog")
+    session.conf.set(f"{prefix}.catalog-impl", _IN_MEMORY_CATALOG)
     session.conf.set(f"{prefix}.warehouse", f"memory://{uuid4().hex}")
     _fill(session, catalog, tables)
     return session
@@ -90,7 +90,7 @@ def _fill(session: SparkSession, catalog: str, tables: TablesOfStream) -> None:
     # Spark opens a catalog with the settings of the active session, which a query makes its own.
     session.sql(f"SHOW NAMESPACES IN {quoted(catalog)}")
     in_memory = session._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
-    if in_memory.getClass().getName() != f"{_IN_MEMORY}Catalog":
+    if in_memory.getClass().getName() != _IN_MEMORY_CATALOG:
         raise SluiceError(
             f"Spark opened the deployment's catalog {catalog} instead of one in memory; nothing was created."
         )
