@@ -19,6 +19,7 @@ from sluice.declarations.checks.not_yet import NOT_YET, NotYetPart
 from sluice.declarations.input_declaration import meaningless_sources
 from sluice.declarations.scalar_types import (
     ColumnName,
+    ColumnPath,
     Cron,
     Description,
     Duration,
@@ -92,6 +93,7 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (Name, "name"),
     (TableName, "table"),
     (ColumnName, "column"),
+    (ColumnPath, "column path"),
     (Duration, "duration"),
     (Cron, "cron"),
     (RelativePath, "path"),

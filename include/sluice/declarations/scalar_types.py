@@ -14,6 +14,7 @@ from sluice.messages.plain_text import one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_COLUMN_PATH = re.compile(r"[^\s.]{1,128}(\.[^\s.]{1,128}){0,7}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].{1,40}")
 _DURATION = re.compile(r"([0-9]{1,13})\s*(millisecond|second|minute|hour|day)s?")
 
@@ -60,6 +61,14 @@ def _checked_table_name(text: str) -> str:
 def _checked_column(text: str) -> str:
     if not _COLUMN.fullmatch(text):
         raise ValueError("a column is named with letters, digits and underscores, and does not start with a digit")
+    return text
+
+
+def _checked_column_path(text: str) -> str:
+    if not _COLUMN_PATH.fullmatch(text) or text != one_line(text):
+        raise ValueError(
+            "a column is masked by its name, or a field of it by a path such as `address.street`, of at most 8 names"
+        )
     return text
 
 
@@ -177,6 +186,7 @@ def _ever_comes(cron: str) -> bool:
 Name = Annotated[str, AfterValidator(_checked_name)]
 TableName = Annotated[str, AfterValidator(_checked_table_name)]
 ColumnName = Annotated[str, AfterValidator(_checked_column)]
+ColumnPath = Annotated[str, AfterValidator(_checked_column_path)]
 RelativePath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=*./-]*$"), AfterValidator(_checked_path)]
 FunctionReference = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.py:[A-Za-z_][A-Za-z0-9_]*$")

@@ -13,6 +13,7 @@ from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.scalar_types import (
     MOST_TAGS,
+    ColumnPath,
     Declared,
     Description,
     Flag,
@@ -34,6 +35,9 @@ from sluice.declarations.trigger_declaration import (
     ScheduleDeclaration,
     TriggerDeclaration,
 )
+
+MOST_MASKED = 100
+"""How many columns a stream masks at most: each value that is shown is searched for all of them."""
 
 QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
@@ -79,6 +83,12 @@ class StreamDeclaration(Declared):
     outputs: dict[Name, OutputDeclaration] = Field(min_length=1, description="where its rows go, by name")
     quarantine: Flag = Field(
         False, description="whether the transformation also returns the rows it refuses, as the output `quarantine`"
+    )
+    masked_columns: tuple[ColumnPath, ...] = Field(
+        (),
+        max_length=MOST_MASKED,
+        description="columns of the inputs, and fields of columns such as `address.street`, whose values the page of "
+        "the quarantine does not show; the quarantine itself holds them",
     )
     rules: tuple[RuleDeclaration, ...] = Field((), description="what must be true of every row")
     state: StateDeclaration = Field(StateDeclaration(), description="where a stateful stream keeps its state")
@@ -146,6 +156,12 @@ class StreamDeclaration(Declared):
             if files is not None and files.on_malformed == "quarantine" and not self.quarantine:
                 sentence = "lines that are put aside go to the quarantine: write `quarantine: true`"
                 raise wrong(sentence, "inputs", name, "stream", "files", "on_malformed")
+        return self
+
+    @model_validator(mode="after")
+    def _masks_belong_to_a_quarantine(self) -> Self:
+        if self.masked_columns and not self.quarantine:
+            raise wrong("belongs to a stream with a quarantine: write `quarantine: true`", "masked_columns")
         return self
 
     @model_validator(mode="after")

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder
 
 _WORKS_BELOW = {
-    "": ("stream", "description", "owner", "tags", "mode", "quarantine", "table", "properties", "unchecked_properties"),
+    "": (
+        "stream",
+        "description",
+        "owner",
+        "tags",
+        "mode",
+        "quarantine",
+        "masked_columns",
+        "table",
+        "properties",
+        "unchecked_properties",
+    ),
     "schedule.": ("cron", "tables"),
     "trigger.": ("processing_time", "available_now", "once", "continuous_processing", "real_time"),
     "transformation.": ("python", "sql"),

@@ -12,6 +12,7 @@ from sluice.declarations.checks.combinations import forbidden_combinations
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.ignored_limits import ignored_limits
 from sluice.declarations.checks.lag_of_sources import unobservable_limits
+from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
@@ -71,6 +72,7 @@ def find_problems(
         *(problem for stream in streams for problem in islice(_outputs_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_columns(stream, by_name), MOST_PROBLEMS)),
+        *(found for stream in streams for found in islice(unknown_masked_columns(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),
     ]
