@@ -68,6 +68,20 @@ An event is saved before it is carried out, so the newest one may be about to ha
 and batches (`sluice stream show STREAM`) and in the maintenance runs (`sluice table history TABLE`). Events are kept
 for `SLUICE_EVENTS_KEPT_DAYS` and never changed.
 
+## Records that are rejected
+
+When a stream rejects more records than usual, read why: *Quarantine* on its page in Airflow shows the newest ones with
+reason, position and value, to those who have [the permission](pages.md#records-in-quarantine); columns that the
+declaration masks are masked. The numbers are in its charts and batches. All records are in the table
+`quarantine.STREAM`, each with the reason, its position in the source, and its value as it came:
+
+```sql
+SELECT reason, count(*), min(refused_at), max(refused_at) FROM quarantine.STREAM GROUP BY reason
+```
+
+A rejected record is not processed again by itself. After a repair, `sluice backfill STREAM` computes the interval
+again where the stream declares a backfill.
+
 ## A batch that cannot be published
 
 Batches become visible strictly in order, so all later batches wait in the staging tables behind one that cannot be

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
@@ -50,6 +50,7 @@ _PAGES = {
     "tables": "Tables",
     "tables/silver.flights": "silver.flights",
 }
+_LOOKS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _SOME_BUT_NOT_ALL_SENT = re.compile(r"Drivers start: [1-9]\d* of [\d,]+ records sent")
 
 
@@ -179,6 +180,12 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
             page.goto(f"/sluice/{place}")
             expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=_PAGE_MS)
             screenshot(page, f"demo-{place.replace('/', '-')}")
+        page.goto("/sluice/streams/silver_flights")
+        page.get_by_role("link", name="The newest quarantined records").click()
+        expect(page.locator("table.samples tbody tr").first).to_contain_text("records", timeout=_PAGE_MS)
+        for look in _LOOKS:
+            page.emulate_media(color_scheme=look)
+            screenshot(page, f"demo-quarantine-{look}")
         page.goto("/sluice/streams?q=silver_flights")
         page.get_by_role("link", name="silver_flights", exact=True).click()
         banner = page.locator("#live .banner .state")

@@ -9,7 +9,12 @@ import pytest
 import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from sqlalchemy.engine import URL
 from tests.fixtures.airflow import RunningAirflow, running_airflow
-from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
+from tests.fixtures.sample_declarations import (
+    write_continuous_stream,
+    write_incremental_stream,
+    write_refusing_stream,
+    write_table,
+)
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
 from sluice.ledger.desired_states import set_desired_state
@@ -72,5 +77,7 @@ def _declare(pipelines: Path) -> None:
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)
+    write_table(pipelines, "silver.refusing")
+    write_refusing_stream(pipelines, "refusing", writes="silver.refusing")
     broken = write_continuous_stream(pipelines, "broken_one")
     broken.write_text(broken.read_text() + "colour: green\n")

@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 from tests.fixtures.workshop import Workshop
 
+from sluice.errors import LakehouseError
+from sluice.pages.quarantine_page import QuarantineReading
 from sluice.settings import FilesConnection
 
 COLUMNS = [
@@ -41,6 +43,13 @@ CONTENTS = {
 """What a file holds by its format, and which of its lines are refused for which reason."""
 
 
+def delete_with_delete_files(workshop: Workshop, table: str, payload: str) -> None:
+    """Delete rows of a table as an engine does that rewrites no data file."""
+    name = f"{workshop.settings.catalog.name}.{table}"
+    workshop.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    workshop.spark.sql(f"DELETE FROM {name} WHERE payload = :payload", {"payload": payload})  # noqa: S608  # the test's own
+
+
 @pytest.mark.parametrize("form", list(CONTENTS))
 def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     workshop: Workshop, tmp_path: Path, form: str
@@ -69,5 +78,11 @@ def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     assert {row["payload"]: row["reason"] for row in refused} == malformed
     assert {json.loads(row["position"])["file"].rsplit("/", 1)[1] for row in refused} == {f"lines.{form}"}
     assert sum(batch.refused_rows for batch in batches) == len(refused) == len(malformed)
+    page = QuarantineReading(settings=workshop.settings).load(workshop.stream(stream).declaration, {})
+    assert {(sample.value, sample.reason) for sample in page.samples} == set(malformed.items())
+    assert {(sample.source, sample.batch) for sample in page.samples} == {("lines", "1:0")}
+    delete_with_delete_files(workshop, f"quarantine.{stream}", next(iter(malformed)))
+    with pytest.raises(LakehouseError, match="has delete files"):
+        QuarantineReading(settings=workshop.settings).load(workshop.stream(stream).declaration, {})
     undeclared = [dict(batch.undeclared_fields) for batch in batches if batch.undeclared_fields]
     assert undeclared == ([{"lines": {"more": 1}}] if form == "json" else [])

@@ -14,6 +14,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
 from sluice.pages.declared_now import DeclaredNow
+from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, observe_streams
 from sluice.processes.driver_processes import observe_process
 from sluice_airflow.composition import Deployment
@@ -30,6 +31,7 @@ class PageState:
     ledger: Ledger
     declared: DeclaredNow
     tokens: PlanTokens
+    quarantines: QuarantineReading
     ask_airflow: AskAirflow = ask_airflow
 
     @classmethod
@@ -40,6 +42,7 @@ class PageState:
             ledger=deployment.open_ledger(),
             declared=DeclaredNow(deployment.settings.pipelines),
             tokens=PlanTokens(conf.get_mandatory_value("api", "secret_key")),
+            quarantines=QuarantineReading(settings=deployment.settings),
         )
 
     @property

@@ -18,7 +18,7 @@ from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
-from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_state import PageState, StateDep
 from sluice_airflow.pages.page_views import PREFIX
 
@@ -99,6 +99,9 @@ def _stream_page(
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
         "may_reject": _may_reject(line, reader, pages),
+        "has_quarantine": _has_quarantine(line, pages),
+        "may_see_samples": reader.may_see_samples(line.stream),
+        "samples_hidden": SAMPLES_HIDDEN,
         "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,
         "tones": {one.stream: one.tone for one in seen.lines},
@@ -127,6 +130,11 @@ def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
     if declared is None or line.has_live_run or not can_stage(declared):
         return False
     return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
+
+
+def _has_quarantine(line: StreamLine, pages: PageState) -> bool:
+    declared = pages.declarations.streams.get(line.stream)
+    return declared is not None and declared.declaration.quarantine
 
 
 def _dag_run_link(launched_by: str) -> str:

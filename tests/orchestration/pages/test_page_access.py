@@ -43,6 +43,7 @@ JOB_PLANS = (
     "/sluice/tables/silver.acted_on/plan/maintain",
 )
 STOP = "/sluice/streams/acted_on/do/stop"
+SAMPLES = "/sluice/streams/refusing/quarantine"
 MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
 BACKFILL = "/sluice/streams/asked_back/do/backfill"
 REJECT = "/sluice/streams/acted_on/do/reject-batch"
@@ -97,7 +98,7 @@ def token_of(client: httpx.Client, verb: str = "stop") -> str:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
-@pytest.mark.parametrize("address", [*READ, *PLANS, *JOB_PLANS, STOP, *JOBS, *NOT_THERE])
+@pytest.mark.parametrize("address", [*READ, *PLANS, *JOB_PLANS, SAMPLES, STOP, *JOBS, *NOT_THERE])
 def test_a_stranger_sees_nothing(as_stranger: httpx.Client, address: str, method: str) -> None:
     answer = as_stranger.request(method, address, headers={"Sec-Fetch-Site": "same-origin"})
 
@@ -256,6 +257,26 @@ def test_an_unknown_stream_is_not_found(as_admin: httpx.Client) -> None:
     assert as_admin.get("/sluice/streams/no_such_stream").status_code == 404
     assert as_admin.get("/sluice/streams/no_such_stream/plan/stop").status_code == 404
     assert as_admin.get("/sluice/streams/acted_on/plan/explode").status_code == 422
+
+
+def test_records_in_quarantine_need_a_permission_of_their_own(as_viewer: httpx.Client, as_admin: httpx.Client) -> None:
+    page = as_viewer.get("/sluice/streams/refusing")
+    assert page.status_code == 200, "a viewer sees the stream"
+    assert SAMPLES not in page.text
+    assert "Samples of quarantined records are data." in page.text
+    refused = as_viewer.get(SAMPLES)
+    assert refused.status_code == 403
+    assert "Sluice Quarantine Samples" in refused.text
+
+    assert SAMPLES in as_admin.get("/sluice/streams/refusing").text
+    asked = as_admin.get(SAMPLES)
+
+    assert asked.status_code == 409, "the catalog of these tests is not there"
+    assert "Cannot open the catalog" in asked.text
+    assert as_viewer.get("/sluice/streams/acted_on/quarantine").status_code == 403
+    assert as_admin.get("/sluice/streams/acted_on/quarantine").status_code == 404, "it has no quarantine"
+    assert as_admin.get("/sluice/streams/no_such_stream/quarantine").status_code == 404
+    assert "<h2>Quarantine</h2>" not in as_admin.get("/sluice/streams/acted_on").text
 
 
 REPORT = "<script>document.title = 'ran'</script><h1>A report</h1>"

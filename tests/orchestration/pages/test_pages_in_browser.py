@@ -24,6 +24,7 @@ PAGES = (
     "tables",
     "tables/silver.paged",
     "streams/asked_back/backfill",
+    "streams/refusing",
 )
 PATIENCE = 90 * SECONDS
 

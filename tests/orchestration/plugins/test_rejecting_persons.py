@@ -50,7 +50,13 @@ def pages(tmp_path: Path) -> PageState:
         write_table(tmp_path, table)
     write_continuous_stream(tmp_path, "clicks")
     nothing: Any = None  # a permission needs neither
-    return PageState(deployment=nothing, ledger=nothing, declared=DeclaredNow(tmp_path), tokens=PlanTokens("secret"))
+    return PageState(
+        deployment=nothing,
+        ledger=nothing,
+        declared=DeclaredNow(tmp_path),
+        tokens=PlanTokens("secret"),
+        quarantines=nothing,
+    )
 
 
 def test_who_may_edit_the_stream_and_start_the_run_may_reject(pages: PageState) -> None:

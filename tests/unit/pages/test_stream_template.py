@@ -43,6 +43,9 @@ def page_of(**changed: Any) -> str:
         "verbs": (PageVerb.START, PageVerb.RESET),
         "may_backfill": True,
         "may_reject": True,
+        "has_quarantine": True,
+        "may_see_samples": True,
+        "samples_hidden": "hidden from you",
         "resets_need_another": False,
         "meanings": MEANINGS,
         "tones": {},
@@ -76,6 +79,18 @@ def test_who_may_not_act_finds_neither_buttons_nor_what_they_would_need() -> Non
     assert "/plan/" not in page
     assert "/backfill" not in page
     assert "Another person" not in page
+
+
+def test_the_records_of_a_quarantine_are_a_link_or_the_reason_why_they_are_hidden() -> None:
+    link = 'href="/sluice/streams/clicks/quarantine"'
+
+    assert link in page_of()
+    hidden = page_of(may_see_samples=False)
+    assert link not in hidden
+    assert "hidden from you" in hidden
+    without = page_of(has_quarantine=False, may_see_samples=False)
+    assert "hidden from you" not in without
+    assert "<h2>Quarantine</h2>" not in without
 
 
 def test_hostile_words_stay_words() -> None:

@@ -1,0 +1,205 @@
+"""Reads the newest rows of a table that is only appended to, from its newest files and within bounds, without a JVM.
+
+What is read does not grow with the table: its manifest list, the manifests and files that were added last, and of those
+files as many rows as are wanted. A file whose rows all have one time, as a batch writes them, is read no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import IO, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.types import TimestamptzType
+
+from sluice.errors import LakehouseError
+from sluice.processes.deadline import Deadline
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.inspection import READERS
+
+MOST_MANIFESTS = 40
+MOST_MANIFEST_BYTES = 16 * 2**20
+"""How many manifests are read: a batch adds one, and maintenance unites them into manifests of 8 MiB."""
+
+MOST_FILES = 24
+"""How many data files are opened, each with a few requests."""
+
+_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_BATCH_ROWS = 256
+_BUFFER_BYTES = 2**20
+_UNKNOWN = 2**63 - 1
+"""The newest time of a file that does not say it: it is looked at first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestRows:
+    """The newest rows of a table, the newest first.
+
+    is_cut: whether fewer were found than asked for, although there are files that were not looked at.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    is_cut: bool
+
+
+def read_newest_rows(
+    table: Table, *, time_column: str, limit: int, longest_text: int, deadline: Deadline
+) -> NewestRows:
+    """Read the newest rows of a table.
+
+    Parameters
+    ----------
+    table: freshly loaded from the catalog. time_column: a column of type timestamptz that every row has.
+    limit: how many rows are wanted.
+    longest_text: texts are cut behind one character more, which shows that they are longer.
+    deadline: when the reading ends with the rows found so far.
+
+    Raises
+    ------
+    LakehouseError: when a file cannot be read, or the table has delete files, which are not applied here.
+    """
+    name = ".".join(table.name())
+    wanted = _Wanted(time_column=time_column, limit=limit, longest_text=longest_text, deadline=deadline)
+    with catalog_refusals(f"read the newest rows of {name}"):
+        files, is_cut = _newest_files(table, time_column)
+        try:
+            rows = _newest_of(table, files, wanted)
+        except pa.ArrowException as error:
+            raise LakehouseError(f"A data file of {name} cannot be read: {error}.") from error
+    return NewestRows(rows=rows, is_cut=is_cut and len(rows) < limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is read. The parameters of `read_newest_rows`."""
+
+    time_column: str
+    limit: int
+    longest_text: int
+    deadline: Deadline
+
+    def newest(self, rows: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        return tuple(sorted(rows, key=lambda row: row[self.time_column], reverse=True)[: self.limit])
+
+    def oldest_that_counts(self, rows: Sequence[Mapping[str, Any]]) -> datetime | None:
+        """A row counts only if it is newer; unset while rows are missing."""
+        return rows[-1][self.time_column] if len(rows) >= self.limit else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A data file. newest: the time of its newest row in microseconds since 1970."""
+
+    path: str
+    newest: int
+
+
+def _newest_files(table: Table, time_column: str) -> tuple[list[_File], bool]:
+    """The files with the newest rows, the newest first, and whether there are others."""
+    snapshot = table.current_snapshot()
+    manifests = [one for one in snapshot.manifests(table.io) if _lists_files(one)] if snapshot is not None else []
+    if any(one.content == ManifestContent.DELETES for one in manifests):
+        raise LakehouseError(
+            f"{'.'.join(table.name())} has delete files, and only an engine applies them.",
+            next_step="Query the table with an engine, for example Spark SQL.",
+        )
+    manifests.sort(key=lambda one: one.sequence_number, reverse=True)
+    looked_at = manifests[: _fitting(manifests)]
+    column = table.schema().find_field(time_column).field_id
+    with ThreadPoolExecutor(READERS) as pool:
+        read = pool.map(lambda one: one.fetch_manifest_entry(table.io), looked_at)
+        entries = [entry for found in read for entry in found]
+    files = [_file_of(entry, column) for entry in entries if entry.data_file.file_format == FileFormat.PARQUET]
+    files.sort(key=lambda file: file.newest, reverse=True)
+    is_cut = len(looked_at) < len(manifests) or len(files[:MOST_FILES]) < len(entries)
+    return files[:MOST_FILES], is_cut
+
+
+def _lists_files(manifest: ManifestFile) -> bool:
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def _fitting(manifests: Sequence[ManifestFile]) -> int:
+    """How many of the first manifests are within the bounds; one always is."""
+    sizes = accumulate(one.manifest_length for one in manifests[:MOST_MANIFESTS])
+    return max(1, sum(size <= MOST_MANIFEST_BYTES for size in sizes))
+
+
+def _file_of(entry: ManifestEntry, column: int) -> _File:
+    bound = (entry.data_file.upper_bounds or {}).get(column)
+    newest = _UNKNOWN if bound is None else int(from_bytes(TimestamptzType(), bound))
+    return _File(path=entry.data_file.file_path, newest=newest)
+
+
+def _newest_of(table: Table, files: Sequence[_File], wanted: _Wanted) -> tuple[Mapping[str, Any], ...]:
+    rows: tuple[Mapping[str, Any], ...] = ()
+    for file in files:
+        oldest = wanted.oldest_that_counts(rows)
+        if wanted.deadline.is_over() or (oldest is not None and file.newest <= _microseconds(oldest)):
+            break
+        with table.io.new_input(file.path).open() as opened:
+            parquet = pq.ParquetFile(cast("IO[bytes]", opened), buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            for group in _groups(parquet, wanted.time_column):
+                rows = _with_rows_of(parquet, group, rows, wanted)
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A row group. newest, oldest: the times of its rows, as the file says them, or any time."""
+
+    index: int
+    newest: datetime = _LATEST
+    oldest: datetime = _EARLIEST
+
+
+def _groups(parquet: pq.ParquetFile, time_column: str) -> list[_Group]:
+    """The row groups of a file, the newest first."""
+    return sorted(_groups_in_order(parquet, time_column), key=lambda group: group.newest, reverse=True)
+
+
+def _groups_in_order(parquet: pq.ParquetFile, time_column: str) -> Iterator[_Group]:
+    column = parquet.schema.names.index(time_column)
+    for index in range(parquet.metadata.num_row_groups):
+        statistics = parquet.metadata.row_group(index).column(column).statistics
+        if statistics is None or statistics.min is None or statistics.max is None:
+            yield _Group(index=index)
+        else:
+            yield _Group(index=index, newest=statistics.max, oldest=statistics.min)
+
+
+def _with_rows_of(
+    parquet: pq.ParquetFile, group: _Group, rows: tuple[Mapping[str, Any], ...], wanted: _Wanted
+) -> tuple[Mapping[str, Any], ...]:
+    """The newest among some rows and those of a row group."""
+    taken = 0
+    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group.index]):
+        oldest = wanted.oldest_that_counts(rows)
+        if wanted.deadline.is_over() or (oldest is not None and group.newest <= oldest):
+            break
+        newer = (
+            batch if oldest is None else batch.filter(pc.greater(batch.column(wanted.time_column), pa.scalar(oldest)))
+        )
+        rows = wanted.newest([*rows, *_shortened(newer, wanted.longest_text)])
+        taken += len(batch)
+        if group.newest == group.oldest and taken >= wanted.limit:
+            break
+    return rows
+
+
+def _shortened(batch: pa.RecordBatch, longest_text: int) -> Iterator[Mapping[str, Any]]:
+    for row in batch.to_pylist():
+        yield {name: value[: longest_text + 1] if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
