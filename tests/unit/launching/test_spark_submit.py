@@ -235,3 +235,4 @@ def test_the_optimizing_compiler_comes_late_to_streams_and_never_to_what_ends_so
     options = conf["spark.driver.extraJavaOptions"].split()
 
     assert {word.removeprefix("-XX:").partition("=")[0] for word in options if "Tier" in word} == compiler
+    assert ("-XX:ReservedCodeCacheSize=240m" in options) is is_bounded, "the quick compiler alone gets 48 MB of it"
