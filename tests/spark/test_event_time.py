@@ -20,13 +20,16 @@ from sluice.ledger.records.stream_batch import BatchObservation
 CONTINUOUS: dict[str, Any] = {"mode": "continuous", "trigger": {"processing_time": "500 milliseconds"}}
 DELAY = 10
 
+EXAMPLES = int(os.environ.get("SLUICE_TEST_EVENT_STREAMS", "1"))
+IS_DRILL = EXAMPLES > 1
+
 on_random_streams = settings(
-    max_examples=int(os.environ.get("SLUICE_TEST_EVENT_STREAMS", "1")),
+    max_examples=EXAMPLES,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),  # a smaller seed is no smaller stream
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example makes a workshop of its own of it
 )
-"""Each stream costs a minute of Spark on a busy machine; `make drill` runs more of them."""
+"""Each stream costs a minute of Spark on a busy machine; `make drill` runs more of them, and longer ones."""
 
 COUNTS = {"key": "string", "start": "timestamptz", "end": "timestamptz", "events": "long", "total": "long"}
 EVENTS = {"id": "long", "key": "string", "at": "timestamptz"}
@@ -97,7 +100,7 @@ def found(workshop: Workshop, table: str) -> list[tuple[object, ...]]:
 def test_windows_sessions_and_distinct_events_are_those_of_the_model(workshop: Workshop, seed: int) -> None:
     workshop = replace(workshop, namespace=f"n{uuid4().hex[:12]}")
     name = f"s{workshop.namespace}"
-    stream = model.random_stream(model.random_of(seed), batches=6, rows=40)
+    stream = model.random_stream(model.random_of(seed), batches=6 if IS_DRILL else 4, rows=40)
     source = workshop.declare_table("events", EVENTS)
     kinds = {"tumbling": COUNTS, "sliding": COUNTS, "sessions": COUNTS, "distinct": EVENTS, "within": EVENTS}
     workshop.declare_stream(
@@ -115,7 +118,7 @@ def test_windows_sessions_and_distinct_events_are_those_of_the_model(workshop: W
         **CONTINUOUS,
     )
 
-    done = streamed(workshop, name, {"events": stream}, restart_after=3)
+    done = streamed(workshop, name, {"events": stream}, restart_after=2)
 
     cut = with_empty_batches(stream, done)
     assert watermarks(done) == model.watermarks_of(cut, delay=DELAY)

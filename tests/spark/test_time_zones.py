@@ -40,7 +40,7 @@ def test_merges_by_time_find_their_keys_under_any_time_zone(zone: str, services:
     found = json.loads(line.removeprefix("found "))
     assert (found.pop("zone") == "UTC") is (zone == "UTC")
     rows = [
-        [f"{time}:00", f"{time}:00+00:00", time[:10], f"{time} 00:00", "2"]
+        [f"{time}:00", f"{time}:00+00:00", time[:10], f"{time} 00:00", "1"]
         for time in sorted(text.replace("T", " ") for text in (*REPEATED_HOURS, *MISSING_HOURS))
     ]
     assert found == {"by_time": rows, "by_instant": rows}
