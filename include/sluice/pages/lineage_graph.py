@@ -1,137 +1,166 @@
-"""The lineage around one stream as a drawing: what leads to it, and what follows from it. Pure."""
+"""The lineage as a drawing: around one stream, or over all streams and tables that a person may see. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.pages.layered_layout import Layout, Point, lay_out
+from sluice.pages.lineage_edges import Edge, LineageNode, stream_node
 
-COLUMN_WIDTH, ROW_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 206, 44, 168, 32
+COLUMN_WIDTH, ROW_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 224, 42, 168, 32
+_TOP = 4
+"""Pixels above the uppermost box, for its outline."""
 
-MOST_BOXES_IN_A_COLUMN = 12
-"""Beyond it a column would be longer than a screen; the rest is counted."""
+MOST_BOXES = 500
+"""Two hundred streams with a table each and their sources; a drawing of more is not read but searched."""
 
+MOST_ARROWS = 1000
+"""Each costs about 60 bytes of the page, whose limit is 300 KB."""
 
-class NodeKind(StrEnum):
-    """What a box stands for."""
-
-    STREAM = "stream"
-    TABLE = "table"
-    SOURCE = "source"
-
-
-@dataclass(frozen=True, slots=True)
-class LineageNode:
-    """A stream, a table, or something outside that is read or written."""
-
-    kind: NodeKind
-    name: str
+MOST_BOXES_AROUND = 150
+"""On the page of a stream, whose other parts need room as well; the rest is counted, the nearest are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageBox:
-    """A node with its place. x, y: of its upper left corner."""
+    """A node with its place. x, y: of its upper left corner. is_near: whether it belongs to what is chosen."""
 
     node: LineageNode
     x: int
     y: int
-    is_self: bool
+    is_chosen: bool
+    is_near: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageArrow:
+    """The path of an edge. is_near: whether it belongs to what is chosen."""
+
+    path: str
+    is_near: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageGraph:
-    """Boxes, the paths of the arrows between them, the size of the drawing, and how many boxes were left out."""
+    """Boxes and arrows, the size of the drawing, and how many boxes were left out.
+
+    is_parted: whether some of it is highlighted and the rest stands back.
+    """
 
     boxes: tuple[LineageBox, ...]
-    arrows: tuple[str, ...]
+    arrows: tuple[LineageArrow, ...]
     width: int
     height: int
     left_out: int
+    is_parted: bool
 
 
-Edge = tuple[LineageNode, LineageNode]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relatives:
+    """What leads to some nodes and what follows from them, the nearest first."""
+
+    upstream: tuple[LineageNode, ...]
+    downstream: tuple[LineageNode, ...]
 
 
-def edges_of(streams: Iterable[LoadedStream]) -> frozenset[Edge]:
-    """From every input to its stream, and from every stream to its outputs and its quarantine."""
-    edges: set[Edge] = set()
-    for stream in streams:
-        node = LineageNode(NodeKind.STREAM, stream.name)
-        edges |= {(source, node) for source in _inputs(stream)} | {(node, output) for output in _outputs(stream)}
-    return frozenset(edges)
-
-
-def graph_around(stream: str, edges: frozenset[Edge]) -> LineageGraph:
-    """Lay out everything that leads to a stream and everything that follows from it, in columns by distance."""
-    here = LineageNode(NodeKind.STREAM, stream)
-    columns = _distances(here, edges)
-    first = min(columns.values())
-    by_column: dict[int, list[LineageNode]] = {}
-    for node, column in columns.items():
-        by_column.setdefault(column - first, []).append(node)
-    shown = {
-        column: sorted(nodes, key=lambda node: (node != here, node.kind, node.name))[:MOST_BOXES_IN_A_COLUMN]
-        for column, nodes in by_column.items()
-    }
-    tallest = max(len(nodes) for nodes in shown.values())
-    boxes = {
-        node: LineageBox(
-            node=node,
-            x=column * COLUMN_WIDTH,
-            y=row * ROW_HEIGHT + (tallest - len(nodes)) * ROW_HEIGHT // 2 + 6,
-            is_self=node == here,
-        )
-        for column, nodes in shown.items()
-        for row, node in enumerate(sorted(nodes, key=lambda node: (node.kind, node.name)))
-    }
-    return LineageGraph(
-        boxes=tuple(sorted(boxes.values(), key=lambda box: (box.x, box.y))),
-        arrows=tuple(sorted(_arrow(boxes[a], boxes[b]) for a, b in edges if a in boxes and b in boxes)),
-        width=max(shown) * COLUMN_WIDTH + BOX_WIDTH,
-        height=tallest * ROW_HEIGHT + 6,
-        left_out=len(columns) - len(boxes),
+def relatives_of(chosen: Collection[LineageNode], edges: Collection[Edge]) -> Relatives:
+    """Walk the edges from some nodes in both directions; a circle is walked once."""
+    return Relatives(
+        upstream=_reached(chosen, ((end, start) for start, end in edges)), downstream=_reached(chosen, edges)
     )
 
 
-def _distances(here: LineageNode, edges: frozenset[Edge]) -> Mapping[LineageNode, int]:
-    """How many steps each related node lies before (negative) or after the stream; a circle is walked once."""
-    found = {here: 0}
-    for direction in (-1, 1):
-        border = [here]
-        while border:
-            node = border.pop(0)
-            for start, end in sorted(edges, key=lambda edge: (edge[0].name, edge[1].name)):
-                near, far = (start, end) if direction > 0 else (end, start)
-                if near == node and far not in found:
-                    found[far] = found[node] + direction
-                    border.append(far)
-    return found
+def graph_around(stream: str, edges: Collection[Edge]) -> LineageGraph:
+    """Draw everything that leads to a stream and everything that follows from it."""
+    here = stream_node(stream)
+    related = relatives_of([here], edges)
+    nearest = list(dict.fromkeys((here, *_in_turn(related.upstream, related.downstream))))
+    return draw(nearest, edges, chosen=[here], near=None, most=MOST_BOXES_AROUND)
 
 
-def _arrow(start: LineageBox, end: LineageBox) -> str:
-    x1, y1 = start.x + BOX_WIDTH, start.y + BOX_HEIGHT // 2
-    x2, y2 = end.x, end.y + BOX_HEIGHT // 2
-    middle = (x1 + x2) // 2
-    return f"M{x1} {y1}C{middle} {y1} {middle} {y2} {x2 - 3} {y2}"
+def draw(
+    nodes: Collection[LineageNode],
+    edges: Collection[Edge],
+    *,
+    chosen: Collection[LineageNode] = (),
+    near: Collection[LineageNode] | None = None,
+    most: int = MOST_BOXES,
+) -> LineageGraph:
+    """Draw some nodes and the edges between them.
+
+    Parameters
+    ----------
+    nodes: the first `most` of them are drawn.
+    chosen: have a strong outline.
+    near: what is highlighted with them; unset: nothing stands back.
+    """
+    shown = list(nodes)[:most]
+    layout = lay_out(shown, edges)
+    highlighted = set(shown) if near is None else {*near, *chosen}
+    boxes = (
+        _box(node, point, is_chosen=node in chosen, is_near=node in highlighted)
+        for node, point in sorted(layout.places.items(), key=lambda item: (item[1], item[0]))
+    )
+    return LineageGraph(
+        boxes=tuple(boxes),
+        arrows=tuple(_arrows(layout, highlighted)),
+        width=max(layout.layers - 1, 0) * COLUMN_WIDTH + BOX_WIDTH,
+        height=round(layout.rows * ROW_HEIGHT) + _TOP,
+        left_out=len(nodes) - len(shown),
+        is_parted=near is not None,
+    )
 
 
-def _inputs(stream: LoadedStream) -> Iterable[LineageNode]:
-    for name, declared in stream.declaration.inputs.items():
-        source = declared.declared_source
-        if source.kind == "iceberg":
-            yield LineageNode(NodeKind.TABLE, str(getattr(source.source, "table", name)))
-        else:
-            place = getattr(source.source, "topic", None) or getattr(source.source, "path", None) or name
-            yield LineageNode(NodeKind.SOURCE, f"{source.kind}: {place}")
+def _reached(chosen: Collection[LineageNode], edges: Iterable[Edge]) -> tuple[LineageNode, ...]:
+    after: dict[LineageNode, list[LineageNode]] = {}
+    for start, end in sorted(edges):
+        after.setdefault(start, []).append(end)
+    found = dict.fromkeys(chosen)
+    border = list(chosen)
+    for node in border:  # it grows while it is walked through
+        fresh = [one for one in after.get(node, ()) if one not in found]
+        found |= dict.fromkeys(fresh)
+        border.extend(fresh)
+    return tuple(border[len(chosen) :])
 
 
-def _outputs(stream: LoadedStream) -> Iterable[LineageNode]:
-    for name, output in stream.declaration.outputs.items():
-        if output.kind == "iceberg":
-            yield LineageNode(NodeKind.TABLE, str(getattr(output.output, "table", name)))
-        else:
-            yield LineageNode(NodeKind.SOURCE, f"{output.kind}: {getattr(output.output, 'topic', None) or name}")
-    if stream.declaration.quarantine:
-        yield LineageNode(NodeKind.TABLE, stream.declaration.quarantine_table)
+def _in_turn(one: Iterable[LineageNode], other: Iterable[LineageNode]) -> Iterator[LineageNode]:
+    """The first of each, then the second of each, until both are at their end."""
+    first, second = list(one), list(other)
+    for index in range(max(len(first), len(second))):
+        yield from (*first[index : index + 1], *second[index : index + 1])
+
+
+def _box(node: LineageNode, point: Point, *, is_chosen: bool, is_near: bool) -> LineageBox:
+    layer, row = point
+    return LineageBox(
+        node=node, x=layer * COLUMN_WIDTH, y=_TOP + round(row * ROW_HEIGHT), is_chosen=is_chosen, is_near=is_near
+    )
+
+
+def _arrows(layout: Layout, highlighted: Collection[LineageNode]) -> Iterator[LineageArrow]:
+    """The arrows, those of what is highlighted first: the others are the first to be left out."""
+    near: Mapping[Edge, bool] = {
+        (start, end): start in highlighted and end in highlighted for start, end in layout.ways
+    }
+    for edge in sorted(layout.ways, key=lambda edge: (not near[edge], edge))[:MOST_ARROWS]:
+        yield LineageArrow(path=_path(layout.ways[edge]), is_near=near[edge])
+
+
+def _path(way: tuple[Point, ...]) -> str:
+    """A curve from the right side of the first box, between the boxes that it passes, to the left side of the last."""
+    first, *bends, last = (
+        (layer * COLUMN_WIDTH, _TOP + round(row * ROW_HEIGHT) + BOX_HEIGHT // 2) for layer, row in way
+    )
+    x, y = first[0] + BOX_WIDTH, first[1]
+    drawn = [f"M{x} {y}"]
+    for x2, y2 in bends:
+        drawn.append(f"{_curve(x, y, x2, y2)}h{BOX_WIDTH}")
+        x, y = x2 + BOX_WIDTH, y2
+    return "".join((*drawn, _curve(x, y, last[0] - 3, last[1])))
+
+
+def _curve(x: int, y: int, x2: int, y2: int) -> str:
+    middle = (x + x2) // 2
+    return f"C{middle} {y} {middle} {y2} {x2} {y2}"

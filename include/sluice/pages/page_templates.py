@@ -13,7 +13,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sluice.pages.file_histogram import bars_of, bars_path
-from sluice.pages.page_words import NOTHING, age_words, count_text, duration_text, moment_text, rate_text, size_text
+from sluice.pages.page_words import (
+    NOTHING,
+    age_words,
+    count_text,
+    duration_text,
+    moment_text,
+    rate_text,
+    short_name,
+    size_text,
+)
 from sluice.pages.shown_health import ShownTone
 from sluice.pages.svg_charts import line_path, top_of
 
@@ -55,6 +64,7 @@ def _environment() -> Environment:
         "offsets": lambda value: json.dumps(value, sort_keys=True, default=str),
         "rate": rate_text,
         "symbol": lambda tone: _SYMBOLS[tone],
+        "short": short_name,
         "size": size_text,
         "small_bars": bars_path,
         "spark": _spark,

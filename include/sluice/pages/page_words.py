@@ -45,6 +45,14 @@ def rate_text(per_second: float) -> str:
     return f"{per_second / 1000:,.1f}k"
 
 
+def short_name(name: str, most: int) -> str:
+    """A name of at most so many characters. The middle is left out: names that begin alike differ at their end."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}…{name[-end:]}"
+
+
 def duration_text(duration: timedelta | None) -> str:
     """A duration in its two largest units, as everywhere; a dash where there is none."""
     return NOTHING if duration is None else in_words(duration)

@@ -21,7 +21,8 @@ from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.runs import recent_runs
 from sluice.messages.redaction import redacted
-from sluice.pages.lineage_graph import LineageGraph, edges_of, graph_around
+from sluice.pages.lineage_edges import edges_of
+from sluice.pages.lineage_graph import LineageGraph, graph_around
 from sluice.pages.log_tail import LogTail, read_log_tail
 from sluice.pages.stream_charts import charts_of
 from sluice.pages.svg_charts import Chart

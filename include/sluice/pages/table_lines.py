@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -81,7 +81,7 @@ def observe_tables(
     LedgerError: when the ledger cannot be reached.
     """
     readable = frozenset(readable_streams)
-    owners = _owners(declarations, readable)
+    owners = visible_tables(declarations, readable_streams=readable)
     names = sorted(owners) if only is None else [only] if only in owners else []
     known = find_tables(ledger, names) if names else {}
     now = database_time(ledger)
@@ -109,12 +109,13 @@ def observe_tables(
     )
 
 
-def _owners(declarations: Declarations, readable: frozenset[str]) -> Mapping[str, str]:
-    """The tables to show, each with its owner. A quarantine is called like its stream."""
+def visible_tables(declarations: Declarations, *, readable_streams: Collection[str]) -> Mapping[str, str]:
+    """The tables that a person who may see tables may see, each with its owner. A quarantine is called like its stream,
+    so it is visible to those who may see that."""
     hidden = {
         stream.declaration.quarantine_table
         for name, stream in declarations.streams.items()
-        if stream.declaration.quarantine and name not in readable
+        if stream.declaration.quarantine and name not in readable_streams
     }
     return {name: table.owner for name, table in all_tables(declarations).items() if name not in hidden}
 

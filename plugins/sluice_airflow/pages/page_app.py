@@ -19,6 +19,7 @@ from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
 from sluice_airflow.pages.file_routes import file_routes
 from sluice_airflow.pages.job_routes import job_routes
+from sluice_airflow.pages.lineage_routes import lineage_routes
 from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_guard import add_headers
 from sluice_airflow.pages.page_state import PageState
@@ -52,6 +53,7 @@ def pages_app() -> FastAPI:
     app.include_router(action_routes())
     app.include_router(table_routes())
     app.include_router(quarantine_routes())
+    app.include_router(lineage_routes())
     app.include_router(file_routes())
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _bad_request)

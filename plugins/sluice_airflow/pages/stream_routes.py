@@ -12,12 +12,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sluice.declarations.loaded_declarations import declared_name
 from sluice.pages.batch_rejections import CONTROL_DAG, can_stage
 from sluice.pages.done_words import DONE_SENTENCES, DoneWord
-from sluice.pages.job_plans import BACKFILL_SUFFIX
+from sluice.pages.job_plans import BACKFILL_SUFFIX, MAINTENANCE_DAG
 from sluice.pages.line_selection import LineCounts, LineSelection
+from sluice.pages.lineage_edges import NodeKind
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
+from sluice.pages.table_lines import visible_tables
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_state import PageState, StateDep
 from sluice_airflow.pages.page_views import PREFIX
@@ -57,7 +59,7 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "lines": selection.select(seen.lines),
         "counts": LineCounts.of(seen.lines),
         "selection": selection,
-        "problems": _problems(pages, reader),
+        "problems": problems_of(pages, reader),
         "may_act": reader.may_act_on(line.stream for line in seen.lines),
         "history_hours": HISTORY_HOURS,
         "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
@@ -84,7 +86,8 @@ def _stream_page(
         may_read=reader.may_read,
         may_read_log=reader.may_read_log(stream),
     )
-    neighbours = {box.node.name for box in page.graph.boxes} if page.graph is not None else set()
+    drawn = () if page.graph is None else page.graph.boxes
+    neighbours = {box.node.name for box in drawn if box.node.kind is NodeKind.STREAM}
     seen = pages.observe(reader, among={stream, *neighbours}, with_history=False)
     line = next((one for one in seen.lines if one.stream == stream), None)
     if line is None:
@@ -104,10 +107,19 @@ def _stream_page(
         "samples_hidden": SAMPLES_HIDDEN,
         "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,
-        "tones": {one.stream: one.tone for one in seen.lines},
+        "lines": {one.stream: one for one in seen.lines},
+        "tables": tables_for(reader, pages),
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
     return HTMLResponse(render("stream", values))
+
+
+def tables_for(reader: Reader, pages: PageState) -> frozenset[str]:
+    """The tables whose pages a person may see."""
+    if not reader.may_read([MAINTENANCE_DAG]):
+        return frozenset()
+    declarations = pages.declarations
+    return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
 
 
 def _verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[PageVerb, ...]:
@@ -178,7 +190,7 @@ def _line_json(line: StreamLine) -> Mapping[str, Any]:
     }
 
 
-def _problems(pages: PageState, reader: Reader) -> tuple[str, ...]:
+def problems_of(pages: PageState, reader: Reader) -> tuple[str, ...]:
     """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""
     by_name = {declared_name(file): found for file, found in pages.declarations.broken.items()}
     readable = reader.may_read(by_name)

@@ -28,6 +28,8 @@ READ = (
     "/sluice/streams/acted_on?hours=24",
     "/sluice/tables",
     "/sluice/tables/silver.acted_on",
+    "/sluice/lineage",
+    "/sluice/lineage?of=acted_on&only=1",
     "/sluice/api/streams",
     "/sluice/api/unhealthy",
     "/sluice/static/pages.css",

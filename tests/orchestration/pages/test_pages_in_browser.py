@@ -25,6 +25,8 @@ PAGES = (
     "tables/silver.paged",
     "streams/asked_back/backfill",
     "streams/refusing",
+    "lineage",
+    "lineage?of=bronze.flights",
 )
 PATIENCE = 90 * SECONDS
 
@@ -100,10 +102,34 @@ def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Br
             screenshot(page, f"{look}-{name.replace('/', '-')}")
             assert problems_of(page) == [], f"{name}, {look}"
     page.set_viewport_size({"width": 390, "height": 800})
-    for name in ("streams", "streams/paged", "tables", "tables/silver.paged"):
+    for name in ("streams", "streams/paged", "tables", "tables/silver.paged", "lineage?of=paged"):
         page.goto(f"/sluice/{name}")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
         screenshot(page, f"narrow-{name.replace('/', '-')}")
+    page.context.close()
+
+
+def test_a_person_finds_in_the_lineage_what_a_stream_feeds_and_opens_it_by_keyboard(
+    airflow: RunningAirflow, browser: Browser
+) -> None:
+    page = with_cookie(airflow, browser, "viewer")
+    page.goto("/sluice/lineage")
+    box = page.locator(".graph a", has_text="silver.paged")
+    expect(box).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".graph .node:not(.near)")).to_have_count(0)
+    page.get_by_label("Highlight").fill("paged")
+
+    expect(page.locator("#live")).to_contain_text("Leads to paged", timeout=PATIENCE)
+    expect(page.locator(".graph .self")).to_contain_text("paged")
+    assert page.locator(".graph .node.near").count() == 3
+    assert page.locator(".graph .node:not(.near)").count() > 3
+    page.get_by_label("only what is connected with it").check()
+    expect(page.locator(".graph .node")).to_have_count(3, timeout=PATIENCE)
+    page.wait_for_url("**/lineage?of=paged&only=1")
+    page.locator(".graph .self").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="silver.paged", exact=True)).to_be_visible(timeout=PATIENCE)
     page.context.close()
 
 

@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.pages.page_words import NOTHING, age_words, count_text, duration_text, moment_text, rate_text, size_text
+from sluice.pages.page_words import (
+    NOTHING,
+    age_words,
+    count_text,
+    duration_text,
+    moment_text,
+    rate_text,
+    short_name,
+    size_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +24,14 @@ from sluice.pages.page_words import NOTHING, age_words, count_text, duration_tex
 )
 def test_count(count: int | None, text: str) -> None:
     assert count_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("silver.clicks", "silver.clicks"), ("orders_of_customers_7", "orders_o…omers_7"), ("x" * 17, "xxxxxxxx…xxxxxxx")],
+)
+def test_a_long_name_keeps_its_beginning_and_its_end(name: str, text: str) -> None:
+    assert short_name(name, 16) == text
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def page_of(**changed: Any) -> str:
         "samples_hidden": "hidden from you",
         "resets_need_another": False,
         "meanings": MEANINGS,
-        "tones": {},
+        "lines": {},
+        "tables": frozenset(),
         "dag_run_links": {},
     }
     return render("stream", values | changed)

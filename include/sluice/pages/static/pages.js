@@ -59,9 +59,12 @@
         const now = next.getElementById(old.id);
         if (!now || now.innerHTML === old.innerHTML) continue;
         const open = new Set([...old.querySelectorAll("details[open][id]")].map((one) => one.id));
+        const scrolled = [...old.querySelectorAll(".wide, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
         const focus = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
         old.replaceChildren(...now.childNodes);
         for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+        const boxes = [...old.querySelectorAll(".wide, pre")];
+        if (boxes.length === scrolled.length) boxes.forEach((one, index) => one.scrollTo(...scrolled[index]));
         if (focus) [...old.querySelectorAll("a")].find((one) => one.getAttribute("href") === focus)?.focus({ preventScroll: true });
       }
     };
@@ -90,17 +93,34 @@
     timer = setTimeout(refresh, every);
     document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : refresh()));
 
+    // A drawing that is larger than its frame begins with what is chosen.
+    let centred = "";
+    const centre = () => {
+      const frame = document.querySelector(".whole");
+      const chosen = frame?.querySelector(".graph .self");
+      const name = chosen?.querySelector("title").textContent.split(",")[0] ?? "";
+      if (chosen && name !== centred) {
+        const [box, outer] = [chosen.getBoundingClientRect(), frame.getBoundingClientRect()];
+        frame.scrollBy(box.x + box.width / 2 - outer.x - outer.width / 2, box.y + box.height / 2 - outer.y - outer.height / 2);
+      }
+      centred = name;
+    };
+    centre();
+
     const search = document.getElementById("q");
     if (search) {
+      const changed = new Map();
       let typed = 0;
       search.form.addEventListener("submit", (event) => event.preventDefault());
-      search.addEventListener("input", () => {
+      search.form.addEventListener("input", ({ target }) => {
         clearTimeout(typed);
+        changed.set(target.name, target.type === "checkbox" && !target.checked ? "" : target.value);
         typed = setTimeout(() => {
           const address = new URL(location.href);
-          address.searchParams.set("q", search.value);
+          for (const [name, value] of changed) address.searchParams.set(name, value);
+          changed.clear();
           history.replaceState(null, "", address);
-          refresh();
+          refresh().then(centre);
         }, 150);
       });
     }
