@@ -128,7 +128,7 @@ def test_months_are_read_from_the_newest_on(catalog: Catalog, table: Table) -> N
 def test_files_and_manifests_are_read_up_to_a_bound(
     catalog: Catalog, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for batch in range(5):
+    for batch in (0, 4, 1, 3, 2):
         quarantine(table, batch)
     monkeypatch.setattr("sluice.tables.newest_rows.MOST_FILES", 2)
 
@@ -138,10 +138,10 @@ def test_files_and_manifests_are_read_up_to_a_bound(
     monkeypatch.setattr("sluice.tables.newest_rows.MOST_FILES", MOST_FILES)
     monkeypatch.setattr("sluice.tables.newest_rows.MOST_MANIFESTS", 3)
     page = look(catalog)
-    assert (batches_in(page), page.is_cut) == (["1:4", "1:3", "1:2"], True)
+    assert (batches_in(page), page.is_cut) == (["1:3", "1:2", "1:1"], True), "those that were added last"
     monkeypatch.setattr("sluice.tables.newest_rows.MOST_MANIFESTS", MOST_MANIFESTS)
     monkeypatch.setattr("sluice.tables.newest_rows.MOST_MANIFEST_BYTES", 1)
-    assert batches_in(look(catalog)) == ["1:4"], "one manifest is always read"
+    assert batches_in(look(catalog)) == ["1:2"], "one manifest is always read"
 
 
 def test_a_file_that_cannot_be_read_is_named_by_its_table(catalog: Catalog, table: Table, tmp_path: Path) -> None:
