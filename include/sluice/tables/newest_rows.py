@@ -33,10 +33,10 @@ MOST_MANIFEST_BYTES = 16 * 2**20
 MOST_FILES = 24
 """How many data files are opened, each with a few requests."""
 
-_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**20
-_UNKNOWN = 2**63 - 1
+_LATEST = datetime.max.replace(tzinfo=UTC)
 """The newest time of a file that does not say it: it is looked at first."""
 
 
@@ -94,13 +94,18 @@ class _Wanted:
         """A row counts only if it is newer; unset while rows are missing."""
         return rows[-1][self.time_column] if len(rows) >= self.limit else None
 
+    def has_all(self, rows: Sequence[Mapping[str, Any]], *, of: datetime) -> bool:
+        """Whether nothing more is to be read where the newest row has this time."""
+        oldest = self.oldest_that_counts(rows)
+        return self.deadline.is_over() or (oldest is not None and of <= oldest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A data file. newest: the time of its newest row in microseconds since 1970."""
+    """A data file. newest: the time of its newest row; the latest there is when the manifest does not say it."""
 
     path: str
-    newest: int
+    newest: datetime
 
 
 def _newest_files(table: Table, time_column: str) -> tuple[list[_File], bool]:
@@ -136,15 +141,15 @@ def _fitting(manifests: Sequence[ManifestFile]) -> int:
 
 def _file_of(entry: ManifestEntry, column: int) -> _File:
     bound = (entry.data_file.upper_bounds or {}).get(column)
-    newest = _UNKNOWN if bound is None else int(from_bytes(TimestamptzType(), bound))
+    microseconds = None if bound is None else int(from_bytes(TimestamptzType(), bound))
+    newest = _LATEST if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
     return _File(path=entry.data_file.file_path, newest=newest)
 
 
 def _newest_of(table: Table, files: Sequence[_File], wanted: _Wanted) -> tuple[Mapping[str, Any], ...]:
     rows: tuple[Mapping[str, Any], ...] = ()
     for file in files:
-        oldest = wanted.oldest_that_counts(rows)
-        if wanted.deadline.is_over() or (oldest is not None and file.newest <= _microseconds(oldest)):
+        if wanted.has_all(rows, of=file.newest):
             break
         with table.io.new_input(file.path).open() as opened:
             parquet = pq.ParquetFile(cast("IO[bytes]", opened), buffer_size=_BUFFER_BYTES, pre_buffer=False)
@@ -155,11 +160,10 @@ def _newest_of(table: Table, files: Sequence[_File], wanted: _Wanted) -> tuple[M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A row group. newest, oldest: the times of its rows, as the file says them, or any time."""
+    """A row group. newest: the time of its newest row; the latest there is when the file does not say it."""
 
     index: int
     newest: datetime = _LATEST
-    oldest: datetime = _EARLIEST
 
 
 def _groups(parquet: pq.ParquetFile, time_column: str) -> list[_Group]:
@@ -171,35 +175,24 @@ def _groups_in_order(parquet: pq.ParquetFile, time_column: str) -> Iterator[_Gro
     column = parquet.schema.names.index(time_column)
     for index in range(parquet.metadata.num_row_groups):
         statistics = parquet.metadata.row_group(index).column(column).statistics
-        if statistics is None or statistics.min is None or statistics.max is None:
-            yield _Group(index=index)
-        else:
-            yield _Group(index=index, newest=statistics.max, oldest=statistics.min)
+        newest = None if statistics is None else statistics.max
+        yield _Group(index=index) if newest is None else _Group(index=index, newest=newest)
 
 
 def _with_rows_of(
     parquet: pq.ParquetFile, group: _Group, rows: tuple[Mapping[str, Any], ...], wanted: _Wanted
 ) -> tuple[Mapping[str, Any], ...]:
-    """The newest among some rows and those of a row group."""
-    taken = 0
-    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group.index]):
+    """The newest among some rows and those of a row group, which is left once none of its rows can be newer."""
+    batches = parquet.iter_batches(_BATCH_ROWS, row_groups=[group.index])
+    while not wanted.has_all(rows, of=group.newest) and (batch := next(batches, None)) is not None:
         oldest = wanted.oldest_that_counts(rows)
-        if wanted.deadline.is_over() or (oldest is not None and group.newest <= oldest):
-            break
         newer = (
             batch if oldest is None else batch.filter(pc.greater(batch.column(wanted.time_column), pa.scalar(oldest)))
         )
         rows = wanted.newest([*rows, *_shortened(newer, wanted.longest_text)])
-        taken += len(batch)
-        if group.newest == group.oldest and taken >= wanted.limit:
-            break
     return rows
 
 
 def _shortened(batch: pa.RecordBatch, longest_text: int) -> Iterator[Mapping[str, Any]]:
     for row in batch.to_pylist():
         yield {name: value[: longest_text + 1] if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _microseconds(time: datetime) -> int:
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -92,6 +92,7 @@ def _stream_page(
     line = next((one for one in seen.lines if one.stream == stream), None)
     if line is None:
         raise HTTPException(404, f"{stream} is not a stream: no valid file declares it, and no run of it is to run.")
+    has_quarantine = _has_quarantine(line, pages)
     values = {
         "base": base_of(request),
         "airflow": airflow_of(request),
@@ -102,8 +103,8 @@ def _stream_page(
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
         "may_reject": _may_reject(line, reader, pages),
-        "has_quarantine": _has_quarantine(line, pages),
-        "may_see_samples": reader.may_see_samples(line.stream),
+        "has_quarantine": has_quarantine,
+        "may_see_samples": has_quarantine and reader.may_see_samples(line.stream),
         "samples_hidden": SAMPLES_HIDDEN,
         "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,

@@ -75,6 +75,12 @@ def rows_of(table: Table, *batches: int, rows: int = 1, at: datetime | None = No
     return pa.Table.from_pylist(found, schema=table.schema().as_arrow())
 
 
+def data_file_of(table: Table) -> Path:
+    """The only data file of a table."""
+    (task,) = table.scan().plan_files()
+    return Path(task.file.file_path.removeprefix("file://"))
+
+
 def batches_in(page: QuarantinePage) -> list[str]:
     """The batches that a page shows."""
     return [sample.batch for sample in page.samples]
@@ -102,13 +108,19 @@ def test_a_table_that_is_missing_or_empty_is_no_error(catalog: Catalog) -> None:
 
 
 def test_of_a_file_of_many_times_the_newest_rows_are_found(catalog: Catalog, table: Table) -> None:
-    quarantine(table, *range(1_000, 0, -1))  # as compaction leaves them, in one file and in no order of time
+    quarantine(table, *(batch * 3 % 1_001 for batch in range(1, 1_001)))  # compaction leaves no order of time
 
     assert batches_in(look(catalog)) == [f"1:{batch}" for batch in range(1_000, 1_000 - SHOWN_SAMPLES, -1)]
 
 
 def test_of_a_large_batch_only_as_many_rows_are_taken_as_are_shown(catalog: Catalog, table: Table) -> None:
     quarantine(table, 1, rows=50_000)
+    file = data_file_of(table)
+    pq.write_table(pq.read_table(file), file, row_group_size=1_000)
+    second = pq.ParquetFile(file).metadata.row_group(1).column(0)
+    with file.open("r+b") as opened:  # who reads on gets an error
+        opened.seek(min(second.data_page_offset, second.dictionary_page_offset or second.data_page_offset))
+        opened.write(b"\0" * 10_000)
     quarantine(table, 2)
 
     page = look(catalog)
@@ -146,7 +158,7 @@ def test_files_and_manifests_are_read_up_to_a_bound(
 
 def test_a_file_that_cannot_be_read_is_named_by_its_table(catalog: Catalog, table: Table, tmp_path: Path) -> None:
     quarantine(table, 1)
-    (file,) = [Path(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()]
+    file = data_file_of(table)
     whole = pq.read_table(file)
     file.write_bytes(b"PAR1 no parquet PAR1")
     with pytest.raises(LakehouseError, match=rf"A data file of {NAME} cannot be read"):
