@@ -34,6 +34,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection
+from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_templates import render
 from sluice.pages.stream_lines import HISTORY_HOURS, observe_streams
@@ -219,8 +220,9 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
     tables = tables_page(ledger, declared)
     tables_refresh = milliseconds(lambda: tables_page(ledger, declared), times=20)
     table = milliseconds(lambda: one_table(ledger, declared), times=20)
+    lineage = milliseconds(lambda: whole_lineage(ledger, declared), times=20)
     with watched_queries(ledger) as watched:
-        for load in (streams_page, one_page, tables_page, one_table):
+        for load in (streams_page, one_page, tables_page, one_table, whole_lineage):
             load(ledger, declared)
     scans = watched.whole_scans(ledger, LARGE_TABLES)
     process = psutil.Process()
@@ -238,6 +240,8 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
         (f"refresh, {len(declared.read().tables)} tables", tables_refresh, MOST_REFRESH_MS, "ms"),
         ("page of one table", table, MOST_REFRESH_MS, "ms"),
         ("size of the page of all tables", len(tables.encode()) / 1000, MOST_KILOBYTES, "KB"),
+        ("lineage of all streams and tables", lineage, MOST_REFRESH_MS, "ms"),
+        ("size of the page of the lineage", len(whole_lineage(ledger, declared).encode()) / 1000, MOST_KILOBYTES, "KB"),
         (f"queries without an index, of {len(watched.sent)}", len(scans), 0, ""),
         (f"growth over {refreshes:,} refreshes", growth, MOST_GROWTH_MB, "MB"),
     )
@@ -250,6 +254,28 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
     for statement in scans:
         Console().print(statement)
     return all(limit is None or measured <= limit for _, measured, limit, _ in figures)
+
+
+def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
+    """The page of the lineage over all streams and tables, with one of them chosen."""
+    declarations = declared.read()
+    seen = observe_streams(
+        ledger, declarations, observe_process=observe_process, may_read=everything, with_history=False
+    )
+    known = known_lineage(declarations, readable_streams=declarations.streams, readable_tables=declarations.tables)
+    selection = LineageSelection(chosen="stream_7")
+    values = {
+        "base": "/sluice",
+        "known": known,
+        "selection": selection,
+        "page": lineage_page(known, selection),
+        "lines": {line.stream: line for line in seen.lines},
+        "tables": frozenset(declarations.tables),
+        "problems": (),
+        "most_named": MOST_NAMED,
+        "link_to_choose": lambda name: f"of={name}",
+    }
+    return render("lineage", values)
 
 
 def one_page(ledger: Ledger, declared: DeclaredNow) -> object:

@@ -17,6 +17,7 @@ SluiceError
 ├── JvmLostError                    the JVM of a driver ended by itself, or does not answer any more
 │   ├── JvmKilledError              a signal ended the JVM of a driver
 │   └── MemoryKillError             the kernel killed a process of a driver, because memory ran out
+├── DriverUiError                   Spark's own UI of a driver cannot be shown
 ├── ClusterError                    a cluster's API does not answer, or refuses; the application's state is unknown
 ├── LakehouseError                  a table, the catalog or the object store refuses
 │   └── SourceRefusedError          a source answered that it may not be read
@@ -107,8 +108,7 @@ class Location:
     line: int | None = None
 
     def __str__(self) -> str:
-        file = one_line(str(self.file))
-        return f"{file}:{self.line}" if self.line is not None else file
+        return one_line(str(self.file)) + (f":{self.line}" if self.line is not None else "")
 
 
 class DeclarationError(SluiceError):
@@ -174,11 +174,7 @@ class UnknownRunError(LedgerError):
 class RunAlreadyLiveError(LedgerError):
     """A stream has a live run, so the ledger does not admit another one.
 
-    Parameters
-    ----------
-    stream: the stream.
-    run_id: the live run, which is adopted instead.
-    launch: its state, by whom it was launched, and when, for a person.
+    run_id: the live run, which is adopted instead. launch: its state, by whom it was launched, and when, for a person.
     """
 
     failure_reason = FailureReason.LEASE_LOST
@@ -226,6 +222,10 @@ class MemoryKillError(JvmLostError):
     """The kernel killed the JVM or a worker of a driver, because memory ran out."""
 
     failure_reason = FailureReason.OUT_OF_MEMORY
+
+
+class DriverUiError(SluiceError):
+    """Spark's own UI of a driver cannot be shown, and why."""
 
 
 class ClusterError(SluiceError):

@@ -211,6 +211,11 @@ class Settings(BaseSettings):
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
+    event_logs: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]+://\S+$",
+        description="the URI below which every job writes Spark's event log, for a history server; unset: none does",
+    )
     catalog: CatalogSettings
     object_store: ObjectStoreSettings
     connections: dict[str, ConnectionSettings] = Field(

@@ -202,8 +202,18 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
         expect(newest).to_contain_text("running", timeout=_PAGE_MS)
         expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
         screenshot(page, "demo-recovered")
+        page.get_by_role("link", name="Spark UI").click()
+        expect(page.get_by_role("heading", name="Spark Jobs")).to_be_visible(timeout=_PAGE_MS)
+        screenshot(page, "demo-spark-jobs")
+        page.get_by_role("link", name="Executors").click()
+        expect(page.locator("#active-executors-table tbody tr")).to_contain_text("driver", timeout=_PAGE_MS)
+        screenshot(page, "demo-spark-executors")
+        inside = page.url
         page.context.clear_cookies()
         answer = page.goto("/sluice/streams")
+        assert answer is not None
+        assert answer.status == 401
+        answer = page.goto(inside)
         assert answer is not None
         assert answer.status == 401
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyiceberg.catalog import Catalog
+from tests.fixtures.driver_uis import read_compressed, require_closed, require_readable
 from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
 from tests.fixtures.stack import Stack
 
@@ -27,6 +28,7 @@ from sluice.launching.job_command import RunIncrement
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.records.run import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
 from sluice.processes.driver_processes import identity_of
@@ -147,7 +149,8 @@ def chain(
     """The three continuous streams after they have worked through everything; silver's driver was killed once, and its
     state lies in the object store.
     """
-    place = {"silver_flights": {"SLUICE_CHECKPOINTS": IN_STORE}}
+    events = (jobs.folder / "new" / "events").as_uri()
+    place = {"silver_flights": {"SLUICE_CHECKPOINTS": IN_STORE, "SLUICE_EVENT_LOGS": events}}
     drivers = {name: jobs.start_stream(declarations.stream(name), ledger, **place.get(name, {})) for name in CONTINUOUS}
     half = len(plan.on_time) // 2
     send(plan.on_time[:half], topic)
@@ -254,6 +257,20 @@ def test_no_secret_is_an_argument_or_in_a_log(chain: dict[str, Job], services: S
             assert not any(secret in text for text in (*arguments, job.log.read_text()))
 
 
+def test_spark_s_ui_of_a_driver_answers_only_to_the_key_of_its_run(chain: dict[str, Job], ledger: Ledger) -> None:
+    job, ui = chain["silver_flights"], find_driver_ui(ledger, "silver_flights")
+    assert ui is not None
+    assert job.run is not None
+    assert ui.run_id == job.run.run_id
+    assert find_driver_ui(ledger, "bronze_flights") is None, "it does not declare one"
+
+    shown = require_readable(ui)
+
+    require_closed(ui)
+    kept = (*job.arguments(), job.log.read_text(), *shown, *job.python().environ().values())
+    assert not any(ui.key.rstrip("=") in text for text in kept)
+
+
 def test_drivers_stop_when_it_is_requested_and_when_they_are_signalled(
     chain: dict[str, Job], ledger: Ledger, declarations: Declarations
 ) -> None:
@@ -277,6 +294,20 @@ def test_drivers_stop_when_it_is_requested_and_when_they_are_signalled(
         recorded = [batch for batch in recent_batches(ledger, name, limit=10_000) if batch.run_id == job.run.run_id]
         assert len(told) == len(recorded) > 0
         assert not [line for line in lines if " ERROR " in line or "Traceback" in line]
+
+
+def test_a_driver_that_has_ended_left_its_event_log_without_secrets(
+    chain: dict[str, Job], jobs: Jobs, ledger: Ledger, services: Stack
+) -> None:
+    ui = find_driver_ui(ledger, "silver_flights")
+    assert ui is not None
+    (log,) = (jobs.folder / "new" / "events" / f"eventlog_v2_{ui.application}").glob("events_1_*.zstd")
+
+    written = read_compressed(log)
+
+    assert "SparkListenerApplicationEnd" in written
+    assert "QueryProgressEvent" in written
+    assert not any(secret in written for secret in (*secrets_of(services), ui.key.rstrip("=")))
 
 
 def test_increments_bring_the_weather_beside_the_delays(

@@ -75,6 +75,10 @@ class EngineDeclaration(Declared):
         False,
         description="whether nodes may be taken away: an executor then moves its blocks to others before its node ends",
     )
+    ui: Flag = Field(
+        False,
+        description="whether a driver on the host of Airflow's web server serves Spark's own UI, for the stream's page",
+    )
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
     )

@@ -11,6 +11,9 @@ from pathlib import Path
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
 
+LOCAL_IP_VARIABLE = "SPARK_LOCAL_IP"
+LOOPBACK = "127.0.0.1"
+
 _REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"
 
 
@@ -97,6 +100,15 @@ def launch_conf(
         "spark.master.rest.enabled": "false",
         "spark.redaction.regex": _REDACTED,
     }
+
+
+def ui_environment(engine: EngineDeclaration, *, master: str) -> dict[str, str]:
+    """Return the variable that binds Spark's UI to loopback, for a driver that is to serve it. Spark has no setting for
+    that, and the JVM must have the variable from its start; without it a driver serves no UI.
+
+    Source: https://spark.apache.org/docs/4.1.0/spark-standalone.html (`SPARK_LOCAL_IP`)
+    """
+    return {LOCAL_IP_VARIABLE: LOOPBACK} if engine.ui and is_local(master) else {}
 
 
 def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import JobCommand, RunStream
-from sluice.launching.launch_settings import launch_conf
+from sluice.launching.launch_settings import launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.records.run import RunObservation
 from sluice.settings import Settings
@@ -134,7 +134,11 @@ def driver_request(
         run_id=run.run_id,
         stream=run.stream,
         command=(str(home / job.application), *job.arguments()),
-        environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        environment={
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **ui_environment(engine, master=connection.master),
+        },
         log_file=settings.logs / run.stream / f"{run.launched_at:%Y%m%dT%H%M%SZ}-{run.run_id[:8]}.log",
     )
     if connection.is_cluster:

@@ -22,6 +22,7 @@ from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Record
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
+from sluice_spark.run.driver_ui import new_ui_key, record_ui
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
@@ -62,6 +63,7 @@ class SupervisedRun:
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
         with heartbeat, Watchdog(stop), LedgerWriter(self.ledger) as writer:
             declaration = self.stream.declaration
+            key = new_ui_key(declaration)
             spark = open_session(
                 self.settings,
                 name=self.stream.name,
@@ -70,8 +72,11 @@ class SupervisedRun:
                 cores=declaration.engine.cores,
                 deletes_files=False,
                 repeats_tasks=not declaration.hands_on_records,
+                ui_key=key,
             )
             try:
+                if key is not None:
+                    record_ui(spark, self.ledger, self.run, key=key)
                 stop_on_signals(spark, stop)
                 reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
             finally:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice_spark.session.history_conf import event_log_conf, ui_conf
 from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 from sluice_spark.session.versions import require_matching_jars
@@ -46,6 +47,7 @@ def open_session(
     cores: int | None = None,
     deletes_files: bool = True,
     repeats_tasks: bool = True,
+    ui_key: str | None = None,
 ) -> SparkSession:
     """Open the Spark session of a job, and check that the versions of its jars match. The process runs in UTC from then
     on, as its executors do.
@@ -61,6 +63,7 @@ def open_session(
         refused commit has written, and the answer to a commit that landed may be a refusal (decision 0033).
     repeats_tasks: whether a task that failed is tried again in local mode. Tasks that hand records on one by one cannot
         be: Spark refuses that, and its refusal would hide the failure.
+    ui_key: signs the requests to Spark's own UI; unset: there is no UI.
 
     Raises
     ------
@@ -69,6 +72,7 @@ def open_session(
     _use_utc()
     builder = SparkSession.builder.appName(name)
     conf = {**engine_conf(state), **deployment_conf(settings), **_local_conf(cores, repeats_tasks=repeats_tasks)}
+    conf |= {**event_log_conf(settings.event_logs, conf), **(ui_conf(ui_key) if ui_key is not None else {})}
     if not deletes_files:
         conf[f"spark.sql.catalog.{settings.catalog.name}.s3.delete-enabled"] = "false"
     spark = builder.config(map={**(_adding_delta(conf) if with_delta else conf)}).getOrCreate()

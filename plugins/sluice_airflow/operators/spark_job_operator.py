@@ -26,7 +26,7 @@ from sluice.failure_reasons import Failure, FailureReason, describe_failure, nex
 from sluice.launching.job_command import JobCommand
 from sluice.launching.job_environment import withheld_names
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
-from sluice.launching.launch_settings import launch_conf
+from sluice.launching.launch_settings import launch_conf, ui_environment
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 from sluice.messages.redaction import redacted
 from sluice.supervision.alert import Alert
@@ -107,6 +107,7 @@ class SparkJobOperator(SparkSubmitOperator):
         )
         # The provider adds variables to those of this task and removes none: so those that are withheld are emptied.
         self.env_vars = dict.fromkeys(withheld_names(os.environ), "")
+        self.env_vars |= ui_environment(self.engine, master=connection.master)
         try:
             super().execute(context)
         except AirflowException as error:

@@ -24,6 +24,7 @@ from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_guard import add_headers
 from sluice_airflow.pages.page_state import PageState
 from sluice_airflow.pages.quarantine_routes import quarantine_routes
+from sluice_airflow.pages.spark_routes import spark_routes
 from sluice_airflow.pages.stream_routes import stream_routes
 from sluice_airflow.pages.table_routes import table_routes
 
@@ -54,6 +55,7 @@ def pages_app() -> FastAPI:
     app.include_router(table_routes())
     app.include_router(quarantine_routes())
     app.include_router(lineage_routes())
+    app.include_router(spark_routes())
     app.include_router(file_routes())
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _bad_request)

@@ -7,6 +7,7 @@ send that), and carry the token of the plan that the person was shown. Airflow's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -30,6 +31,9 @@ HEADERS: Mapping[str, str] = {
 }
 """On every answer, also of an error. Nothing is loaded from elsewhere, and no script or style of a page's text runs."""
 
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+"""A name or an IPv4 address with a port, as a content security policy may name it."""
+
 Next = Callable[[Request], Awaitable[Response]]
 
 
@@ -39,6 +43,26 @@ async def add_headers(request: Request, call_next: Next) -> Response:
     for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
         answer.headers.setdefault(name, value)
     return answer
+
+
+def spark_ui_policy(host: str, base: str) -> str:
+    """What a page of the UI may do in a browser: run and load the files of Spark's own jars, read the UI, and no more.
+
+    A page may contain whatever the user's code wrote into it, and it has the origin of Airflow's own pages: so no
+    script of its text runs, and none from another address.
+
+    Parameters
+    ----------
+    host: as the browser sees it; another form than a name with a port allows nothing to be loaded.
+    base: the path of the UI.
+    """
+    is_known = _HOST.fullmatch(host) is not None
+    own, files = (f"{host}{base}/", f"{host}{base}/static/") if is_known else ("'none'", "'none'")
+    besides = files if is_known else ""  # `'none'` must stand alone
+    return (
+        f"default-src 'none'; script-src {files}; style-src {besides} 'unsafe-inline'; img-src {besides} data:; "
+        f"font-src {files}; connect-src {own}; form-action {own}; base-uri 'none'; frame-ancestors 'self'"
+    )
 
 
 def is_of_own_origin(headers: Mapping[str, str]) -> bool:

@@ -110,6 +110,7 @@ def _stream_page(
         "meanings": MEANINGS,
         "lines": {one.stream: one for one in seen.lines},
         "tables": tables_for(reader, pages),
+        "has_ui": _has_ui(line, pages),
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
     return HTMLResponse(render("stream", values))
@@ -128,6 +129,12 @@ def _verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[PageVerb
     if not line.is_declared or not reader.may_act_on([line.stream]):
         return ()
     return verbs_for(line, resets_need_another=pages.deployment.settings.approval_by_another)
+
+
+def _has_ui(line: StreamLine, pages: PageState) -> bool:
+    """Whether a driver lives that was asked to serve Spark's own UI; whether it does is seen by opening it."""
+    declared = pages.declarations.streams.get(line.stream)
+    return declared is not None and declared.declaration.engine.ui and line.has_live_run
 
 
 def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:

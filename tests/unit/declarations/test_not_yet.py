@@ -134,6 +134,7 @@ _WORKS_BELOW = {
         "most_executors",
         "executor_memory",
         "spot_nodes",
+        "ui",
         "options",
     ),
     "columns.*.": ("name", "type", "required", "doc"),

@@ -50,6 +50,7 @@ def page_of(**changed: Any) -> str:
         "meanings": MEANINGS,
         "lines": {},
         "tables": frozenset(),
+        "has_ui": False,
         "dag_run_links": {},
     }
     return render("stream", values | changed)
@@ -72,6 +73,11 @@ def test_where_another_person_must_approve_a_reset_the_page_says_how() -> None:
     assert "/plan/reset" not in page
     assert "Another person must approve a reset" in page
     assert 'href="/dags/stream_control"' in page
+
+
+def test_spark_s_ui_is_offered_where_a_driver_may_serve_it() -> None:
+    assert 'href="/sluice/streams/clicks/spark"' in page_of(has_ui=True)
+    assert "/spark" not in page_of()
 
 
 def test_who_may_not_act_finds_neither_buttons_nor_what_they_would_need() -> None:
