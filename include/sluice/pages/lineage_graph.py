@@ -43,7 +43,7 @@ class LineageArrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageGraph:
-    """Boxes and arrows, the size of the drawing, and how many boxes were left out.
+    """Boxes and arrows, the size of the drawing, and how many boxes and arrows between drawn boxes were left out.
 
     is_parted: whether some of it is highlighted and the rest stands back.
     """
@@ -53,6 +53,7 @@ class LineageGraph:
     width: int
     height: int
     left_out: int
+    arrows_left_out: int
     is_parted: bool
 
 
@@ -108,6 +109,7 @@ def draw(
         width=max(layout.layers - 1, 0) * COLUMN_WIDTH + BOX_WIDTH,
         height=round(layout.rows * ROW_HEIGHT) + _TOP,
         left_out=len(nodes) - len(shown),
+        arrows_left_out=max(len(layout.ways) - MOST_ARROWS, 0),
         is_parted=near is not None,
     )
 
