@@ -24,7 +24,7 @@ from sluice.messages.redaction import HIDDEN
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=200,
+    max_leaves=40,
 )
 
 
