@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 from playwright.sync_api import expect
 from tests.fixtures.browser import log_in, running_browser, screenshot
+from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import CommandResult, Stack, stack_in
 from tests.fixtures.supervised_streams import kill_driver
 from tests.integration.stack.traces import assert_nothing_is_left, processes_of
@@ -29,7 +30,8 @@ from sluice.demo.proof import prove
 from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.connection import open_ledger
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
@@ -168,6 +170,12 @@ def test_maintenance_and_quality_ran_through_airflow(demos: Demos) -> None:
     assert demos.repeated["where"]["airflow_url"].startswith("http://127.0.0.1:")
 
 
+def _serves_ui(ledger: Ledger, stream: str) -> bool:
+    """Whether the newest driver of a stream serves Spark's UI: it does so some seconds after its first heartbeat."""
+    run, ui = newest_run(ledger, stream), find_driver_ui(ledger, stream)
+    return run is not None and ui is not None and ui.run_id == run.run_id
+
+
 def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_sees_it_recover(demos: Demos) -> None:
     url = demos.stack.environment()["AIRFLOW__API__BASE_URL"]
     password = read_credentials(demos.stack.data / "credentials.json").airflow_admin_password
@@ -202,6 +210,7 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
         expect(newest).to_contain_text("running", timeout=_PAGE_MS)
         expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
         screenshot(page, "demo-recovered")
+        await_condition(lambda: _serves_ui(ledger, "silver_flights"), within_seconds=_PAGE_MS / 1000)
         page.get_by_role("link", name="Spark UI").click()
         expect(page.get_by_role("heading", name="Spark Jobs")).to_be_visible(timeout=_PAGE_MS)
         screenshot(page, "demo-spark-jobs")
