@@ -6,6 +6,7 @@ Source: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,14 +15,20 @@ from fastavro.read import SchemaResolutionError
 
 from sluice.declarations.column_types import ColumnType
 from sluice.declarations.schemas.avro_schemas import parsed_avro
+from sluice.record_values.avro_columnar import ColumnarAvro
 from sluice.record_values.avro_fields import undeclared_in_schema
 from sluice.record_values.avro_limits import require_bounded
+from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
 
+_PLACE_IN_MEMORY = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
+"""What fastavro adds to a reason, which so differs each time."""
+
 
 class AvroReading:
-    """Reads values that were written with one schema. `undeclared` are the fields of this schema that no column takes.
+    """Reads values that were written with one schema. `undeclared` are the fields of this schema that no column takes,
+    and `of_schema` as well; `columnar` reads blocks of values, unless this schema has what is read value by value.
 
     Parameters
     ----------
@@ -41,7 +48,11 @@ class AvroReading:
         self._writer = parsed_avro(writer.text, writer.imports)
         require_bounded(self._writer)
         self._reader = parsed_avro(reader.text, reader.imports) if reader is not None and reader != writer else None
-        self.undeclared = undeclared_in_schema(self._writer, self._reader, columns)
+        self.undeclared = self.of_schema = undeclared_in_schema(self._writer, self._reader, columns)
+        try:
+            self.columnar: ColumnarAvro | None = ColumnarAvro(writer=self._writer, reader=self._reader, columns=columns)
+        except NotColumnarError:
+            self.columnar = None
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value.
@@ -64,5 +75,5 @@ class AvroReading:
 
 
 def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+    lines = _PLACE_IN_MEMORY.sub("", str(error)).strip().splitlines()
     return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"

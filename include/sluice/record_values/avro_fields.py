@@ -17,7 +17,7 @@ def undeclared_in_schema(writer: Any, reader: Any, columns: Mapping[str, ColumnT
     writer: the schema as fastavro has parsed it, without a type that contains itself.
     reader: the declared schema, whose fields may have other names for those of the writer; None when there is none.
     """
-    return tuple(_undeclared(writer, reader, columns, "", _named(writer), _named(reader)))
+    return tuple(_undeclared(writer, reader, columns, "", named_types(writer), named_types(reader)))
 
 
 def _undeclared(
@@ -55,17 +55,19 @@ def _record_in(schema: Any, named: Mapping[str, Any]) -> Any:
     return None
 
 
-def _named(schema: Any) -> dict[str, Any]:
-    """The records that a schema describes, by name; a schema describes each once and names it afterwards."""
+def named_types(schema: Any) -> dict[str, Any]:
+    """The types that a schema describes, by name; a schema describes each once and names it afterwards."""
     found: dict[str, Any] = {}
     match schema:
         case list():
             for branch in schema:
-                found |= _named(branch)
+                found |= named_types(branch)
         case {"type": "record" | "error", "name": name, "fields": fields}:
             found[name] = schema
             for field in fields:
-                found |= _named(field["type"])
+                found |= named_types(field["type"])
+        case {"type": "enum" | "fixed", "name": name}:
+            found[name] = schema
         case {"items": inner} | {"values": inner} | {"type": dict() | list() as inner}:
-            found |= _named(inner)
+            found |= named_types(inner)
     return found

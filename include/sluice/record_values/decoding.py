@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sluice.declarations.column_types import ColumnType
+from sluice.record_values.arrow_columns import Column
 from sluice.record_values.avro import AvroReading
+from sluice.record_values.block_cursor import BlockCursor
 from sluice.record_values.column_validation import record_validation
 from sluice.record_values.field_counts import undeclared_reason
 from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
@@ -22,15 +24,31 @@ _WrittenAs = tuple[int, tuple[int, ...]]
 """What a value was written with: the id of a schema and, for Protobuf, the indexes of the message in it."""
 
 
+class ColumnarReading(Protocol):
+    """Reads a block of values that were written with one schema."""
+
+    def columns(self, cursor: BlockCursor) -> Mapping[str, Column]:
+        """The columns by their names; what cannot be decided at once is doubtful."""
+
+
 class Reading(Protocol):
     """Reads the values that were written with one schema.
 
-    undeclared: the fields of the value that was read last which no column takes.
+    undeclared: the fields of the value that was read last which no column takes. of_schema: those of every value.
+    columnar: reads blocks of values; None when they are read one by one.
     """
 
     @property
     def undeclared(self) -> Sequence[str]:
         """The fields that no column takes."""
+
+    @property
+    def of_schema(self) -> Sequence[str]:
+        """Those that every value has."""
+
+    @property
+    def columnar(self) -> ColumnarReading | None:
+        """Reads blocks of values."""
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value; raises RejectedValueError."""
@@ -76,8 +94,25 @@ class ValueDecoder:
         ------
         RegistryError: see `decode`.
         """
-        self._unreadable.clear()
+        self.begin_block()
         return [self.decode(value) if value is not None else DecodedValue() for value in values]
+
+    def begin_block(self) -> None:
+        """Ask again for schemas that could not be used in the block before."""
+        self._unreadable.clear()
+
+    def reading_of(self, value: bytes) -> tuple[Reading, int]:
+        """What reads a value, and how many bytes stand before the content.
+
+        Raises
+        ------
+        RejectedValueError: when nothing does.
+        RegistryError: see `decode`.
+        """
+        if self._lookup is None:
+            return self._require_declared(), 0
+        schema_id, indexes, content = self._split(value)
+        return self._reading((schema_id, indexes)), len(value) - len(content)
 
     def decode(self, value: bytes) -> DecodedValue:
         """Decode a value.
@@ -99,18 +134,27 @@ class ValueDecoder:
     def _read(self, value: bytes) -> tuple[Mapping[str, Any], Sequence[str]]:
         """The fields of a value, and those among them that no column takes."""
         if self._lookup is None:
-            if self._declared is None:
-                raise RejectedValueError("no schema is declared")
-            return self._declared.read(value), tuple(self._declared.undeclared)
-        schema_id, content = read_schema_id(value)
-        indexes: tuple[int, ...] = (0,)
-        if self._schema.format == "protobuf":
-            indexes, content = read_message_indexes(content)
+            declared = self._require_declared()
+            return declared.read(value), tuple(declared.undeclared)
+        schema_id, indexes, content = self._split(value)
         try:
             reading = self._reading((schema_id, indexes))
             return reading.read(content), tuple(reading.undeclared)
         except RejectedValueError as error:
             raise RejectedValueError(f"schema {schema_id}: {error}") from error
+
+    def _require_declared(self) -> Reading:
+        if self._declared is None:
+            raise RejectedValueError("no schema is declared")
+        return self._declared
+
+    def _split(self, value: bytes) -> tuple[int, tuple[int, ...], bytes]:
+        """What a value was written with, and its content."""
+        schema_id, content = read_schema_id(value)
+        indexes: tuple[int, ...] = (0,)
+        if self._schema.format == "protobuf":
+            indexes, content = read_message_indexes(content)
+        return schema_id, indexes, content
 
     def _reading(self, written_as: _WrittenAs) -> Reading:
         if written_as in self._unreadable:
@@ -138,7 +182,7 @@ def _declared_reading(schema: ValueSchema) -> Reading:
     if schema.reader is None:
         raise ValueError(f"values of format {schema.format} need a schema")
     if schema.format == "protobuf":
-        return ProtobufReading(reader=schema.reader, message=schema.message)
+        return ProtobufReading(reader=schema.reader, message=schema.message, columns=_types(schema))
     return AvroReading(writer=schema.reader, columns=_types(schema))
 
 

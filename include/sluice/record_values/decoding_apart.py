@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 Values = Sequence[bytes | None]
 Decode = Callable[[Values], DecodedBlock]
+Decoded = TypeVar("Decoded")
 
 _PIECE = 100
 """Values that a child decodes at a time: small enough to be decoded again one by one, which finds the one that ends the
@@ -38,7 +39,7 @@ _OUT_OF_TIME = 1
 """The exit status that `faulthandler` gives a process that it ends."""
 
 
-def decode_within(decode: Decode, values: Values, limits: DecodingLimits) -> DecodedBlock:
+def decode_within(decode: Callable[[Values], Decoded], values: Values, limits: DecodingLimits) -> Decoded:
     """Decode a block of values. This process ends if that takes too long."""
     with _ended_after(limits.seconds_of(values)):
         return decode(values)

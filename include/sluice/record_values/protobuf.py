@@ -17,7 +17,10 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from sluice.declarations.column_types import ColumnType
 from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
+from sluice.record_values.block_columns import NotColumnarError
+from sluice.record_values.protobuf_columnar import ColumnarProtobuf
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
 
@@ -44,23 +47,31 @@ _SAME_ENCODING: tuple[frozenset[int], ...] = (
 
 class ProtobufReading:
     """Reads values of one message. `undeclared` are the fields of the last value that the message does not have, by
-    their numbers.
+    their numbers; no value has one by its schema, so `of_schema` is empty. `columnar` reads blocks of messages, unless
+    they have what is read value by value.
 
     Parameters
     ----------
     reader: the declared schema.
     message: the name of a message in it; None for the first.
+    columns: those that take the fields, by name.
 
     Raises
     ------
     ValueError: when the schema cannot be compiled, or has no such message.
     """
 
-    def __init__(self, *, reader: SchemaText, message: str | None = None) -> None:
+    of_schema: tuple[str, ...] = ()
+
+    def __init__(self, *, reader: SchemaText, columns: Mapping[str, ColumnType], message: str | None = None) -> None:
         self.message = message_of(compiled(reader.text, reader.imports), message)
         self._class = GetMessageClass(self.message)
         self.undeclared: list[str] = []
         self._convert = _message_conversion(self.message, self.undeclared, "")
+        try:
+            self.columnar: ColumnarProtobuf | None = ColumnarProtobuf(self.message, columns)
+        except NotColumnarError:
+            self.columnar = None
 
     def read(self, content: bytes) -> Mapping[str, Any]:
         """Return the fields of a value.

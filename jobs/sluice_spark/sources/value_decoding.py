@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -17,11 +15,11 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
-from sluice.record_values.decoding import ValueDecoder
+from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
 from sluice.record_values.field_counts import counts_text
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
-from sluice.record_values.json_decoding import NO_VALUE, DecodedBlock, JsonBlockDecoder
+from sluice.record_values.json_decoding import DecodedBlock, JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejected_value import DecodingLimits
 from sluice.record_values.schemas import ValueSchema
@@ -63,11 +61,10 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
         first, decode_bounded = task_number(), bounded_decoding()
         for block in blocks:
-            decoded = None if decode_bounded is decode_apart else flawless_block(schema, block)
-            values: Values = ()
+            decoded = None if decode_bounded is decode_apart else block_at_once(schema, block)
             if decoded is None:
-                values = block.to_pylist()
-                decoded = decode_bounded(partial(judged, schema), values, schema.limits)
+                decoded = decode_bounded(partial(judged, schema), block.to_pylist(), schema.limits)
+            values = block.to_pylist() if decoded.rejections else ()
             yield _structs(schema, values, decoded, length=len(block), first=first)
             first += len(block)
 
@@ -91,7 +88,7 @@ def bounded_decoding() -> BoundedDecoding:
 
 def judged(schema: ValueSchema, values: Values) -> DecodedBlock:
     """The columns of some values, and which are rejected."""
-    return _json_block(schema, values) if schema.format == "json" else _block_of_rows(schema, values)
+    return _json_block(schema, values) if schema.format == "json" else _binary_decoder(schema).decode(values)
 
 
 def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length: int, first: int) -> Block:
@@ -109,10 +106,19 @@ def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length
     return pa.StructArray.from_arrays(same, fields=fields)
 
 
+def block_at_once(schema: ValueSchema, block: Block) -> DecodedBlock | None:
+    """The columns of a block that is read column by column, and which values are rejected; None when it has to be
+    decoded value by value.
+    """
+    if schema.format == "json":
+        return flawless_block(schema, block) if is_columnar(schema.columns) else None
+    decoder, limits = _binary_decoder(schema), schema.limits
+    found = decode_within(lambda _: decoder.columnar(block), (), limits)
+    return decoder.completed(found, block, lambda values: decode_within(decoder.decode_values, values, limits))
+
+
 def flawless_block(schema: ValueSchema, block: Block) -> DecodedBlock | None:
-    """The columns of a block in which nothing is wrong; None when it has to be decoded value by value."""
-    if schema.format != "json" or not is_columnar(schema.columns):
-        return None
+    """The columns of a block of JSON in which nothing is wrong; None when it has to be decoded value by value."""
     texts = block if schema.registry is None else _without_prefix(block)
 
     def decode(_: Values) -> DecodedBlock:
@@ -148,17 +154,6 @@ def _json_block(schema: ValueSchema, values: Values) -> DecodedBlock:
     return replace(block, rejections={**block.rejections, **unframed})
 
 
-def _block_of_rows(schema: ValueSchema, values: Values) -> DecodedBlock:
-    """A block of values that are decoded one by one."""
-    decoded = _decoder(schema).decode_all(values)
-    rows = [value.fields or {} for value in decoded]
-    columns = [pa.array([row.get(each.name) for row in rows], each.type) for each in _fields_of(schema)[:-3]]
-    rejections = {index: value.rejection for index, value in enumerate(decoded) if value.rejection is not None}
-    absent = {index: NO_VALUE for index, value in enumerate(values) if value is None}
-    undeclared = Counter(chain.from_iterable(value.undeclared for value in decoded))
-    return DecodedBlock(columns=columns, rejections=rejections | absent, undeclared=undeclared)
-
-
 def kept_numbers(values: Sequence[bytes | None], rejections: Mapping[int, str], *, first: int) -> list[int | None]:
     """The numbers of the rejected records of a block that are kept."""
     numbers: list[int | None] = [None] * len(values)
@@ -190,7 +185,7 @@ def _columnar_json(schema: ValueSchema) -> ColumnarJson:
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)
-def _decoder(schema: ValueSchema) -> ValueDecoder:
+def _binary_decoder(schema: ValueSchema) -> BinaryBlockDecoder:
     """The decoder of this worker process, which outlives tasks: a schema is looked up and parsed once."""
     lookup = RegistryLookup(schema.registry) if schema.registry is not None else None
-    return ValueDecoder(schema, lookup=lookup)
+    return BinaryBlockDecoder(schema, lookup=lookup)

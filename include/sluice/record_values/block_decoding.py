@@ -1,0 +1,251 @@
+"""Decodes blocks of Avro and Protobuf values: column by column, and value by value what is doubtful.
+
+The values of a block are decoded schema by schema. `decoding` alone rejects values and finds the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.record_values.arrow_columns import Column, arrow_type
+from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
+from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
+from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
+from sluice.record_values.json_decoding import NO_VALUE, DecodedBlock
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError
+from sluice.record_values.schemas import ValueSchema
+from sluice.record_values.wire_format import PREFIX_BYTES
+
+_Values = Sequence[bytes | None]
+
+_MOST_SCHEMAS = 8
+"""Of a block, as many are read column by column; there are more only where a sender makes a new one for each value."""
+
+_LONGEST_PREFIX = 8
+"""Bytes before a value that are compared at once: the prefix of a registry, and three for the message in its schema."""
+
+_PREFIX = np.uint64(2 ** (8 * PREFIX_BYTES) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnarBlock:
+    """A block of which most values are decoded.
+
+    columns: of the whole block; doubtful values have anything there. doubtful: the values that are to be decoded one by
+    one. undeclared: how often the others have each field that no column takes.
+    """
+
+    columns: Sequence[Column]
+    doubtful: Numbers
+    undeclared: Mapping[str, int] = field(default_factory=dict)
+
+
+class BinaryBlockDecoder:
+    """Decodes blocks of Avro or Protobuf values.
+
+    Parameters
+    ----------
+    schema, lookup: as `ValueDecoder` takes them.
+
+    Raises
+    ------
+    ValueError: when the declared schema cannot be used.
+    """
+
+    def __init__(self, schema: ValueSchema, *, lookup: SchemaLookup | None = None) -> None:
+        self._schema = schema
+        self._is_framed = lookup is not None
+        self._decoder = ValueDecoder(schema, lookup=lookup)
+        self._types = [(column.name, arrow_type(column.column_type)) for column in schema.columns]
+        self._required = [column.name for column in schema.columns if column.required]
+
+    def columnar(self, block: Any) -> ColumnarBlock:
+        """Read a block column by column.
+
+        Raises
+        ------
+        RegistryError: see `ValueDecoder.decode`.
+        """
+        self._decoder.begin_block()
+        return self._columnar(block)
+
+    def completed(
+        self, found: ColumnarBlock, block: Any, decode_values: Callable[[_Values], DecodedBlock]
+    ) -> DecodedBlock:
+        """A block with its doubtful values decoded one by one, and its required columns checked.
+
+        Parameters
+        ----------
+        decode_values: the method of this name, which a caller may have bounded.
+        """
+        if not found.doubtful.size:
+            return self._checked(DecodedBlock(columns=found.columns, undeclared=found.undeclared))
+        values = block.take(numbers_of(found.doubtful)).to_pylist()
+        return self._checked(_completed(found, decode_values(values)))
+
+    def decode(self, values: _Values) -> DecodedBlock:
+        """Decode a block of values one by one.
+
+        Raises
+        ------
+        RegistryError: see `ValueDecoder.decode`.
+        """
+        self._decoder.begin_block()
+        return self.decode_values(values)
+
+    def decode_values(self, values: _Values) -> DecodedBlock:
+        """Decode values of the current block one by one.
+
+        Raises
+        ------
+        RegistryError: see `ValueDecoder.decode`.
+        """
+        decoded = [self._decoder.decode(value) if value is not None else None for value in values]
+        rows = [(value.fields if value is not None else None) or {} for value in decoded]
+        columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in self._types]
+        reasons = {
+            index: NO_VALUE if value is None else value.rejection
+            for index, value in enumerate(decoded)
+            if value is None or value.rejection is not None
+        }
+        rejections = {index: reason for index, reason in reasons.items() if reason is not None}
+        undeclared = Counter(chain.from_iterable(value.undeclared for value in decoded if value is not None))
+        return self._checked(DecodedBlock(columns=columns, rejections=rejections, undeclared=undeclared))
+
+    def _columnar(self, block: Any) -> ColumnarBlock:
+        if block.nbytes > LARGEST_VALUE_BYTES:
+            if len(block) == 1:
+                return ColumnarBlock(columns=self._nulls(1), doubtful=np.zeros(1, np.int64))
+            half = len(block) // 2
+            return _joined(self._columnar(block[:half]), self._columnar(block[half:]), begin=half)
+        cursor = cursor_of(block)
+        present = np.flatnonzero(block.is_valid().to_numpy(zero_copy_only=False))
+        groups: list[tuple[Numbers, list[Column]]] = []
+        by_schema: list[tuple[Numbers, Sequence[str]]] = []
+        for reading, part in self._groups(block, cursor, present):
+            groups.append((part.rows, self._columns(reading, part)))
+            by_schema.append((part.rows, reading.of_schema))
+        is_doubtful = cursor.content.is_doubtful
+        if self._schema.rejects_undeclared:
+            for _, rows in cursor.content.undeclared:
+                is_doubtful[rows] = True
+        is_doubtful |= _left_out(groups, len(block))
+        undeclared = _counted([*cursor.content.undeclared, *_named(by_schema)], is_doubtful)
+        columns = _of_groups(groups, len(block)) if groups else self._nulls(len(block))
+        return ColumnarBlock(columns=columns, doubtful=np.flatnonzero(is_doubtful), undeclared=undeclared)
+
+    def _columns(self, reading: Reading, part: BlockCursor) -> list[Column]:
+        found = reading.columnar.columns(part) if reading.columnar is not None else {}
+        return [found[name] if name in found else nulls(len(part), kind) for name, kind in self._types]
+
+    def _nulls(self, length: int) -> list[Column]:
+        return [nulls(length, kind) for _, kind in self._types]
+
+    def _groups(self, block: Any, cursor: BlockCursor, present: Numbers) -> Iterator[tuple[Reading, BlockCursor]]:
+        """The values that were written with the same schema and are read column by column, and what reads them."""
+        if not self._is_framed:
+            if present.size:
+                yield from self._readable(b"", cursor.part(present))
+            return
+        present = present[(cursor.end - cursor.at)[present] >= PREFIX_BYTES]
+        heads = cursor.content.words_at(cursor.at) & _PREFIX
+        found, counts = np.unique(heads[present], return_counts=True)
+        for head in found[np.argsort(-counts)][:_MOST_SCHEMAS].tolist():
+            places = present[heads[present] == head]
+            yield from self._readable(block[int(places[0])].as_py(), cursor.part(places))
+
+    def _readable(self, first: bytes, part: BlockCursor) -> Iterator[tuple[Reading, BlockCursor]]:
+        """What reads the values column by column, if anything does. first: the first of them."""
+        try:
+            reading, size = self._decoder.reading_of(first)
+        except RejectedValueError:
+            return
+        is_rejected = self._schema.rejects_undeclared and bool(reading.of_schema)
+        if reading.columnar is None or is_rejected or size > _LONGEST_PREFIX:
+            return
+        mask = np.uint64(2 ** (8 * size) - 1)
+        heads = part.content.words_at(part.at) & mask
+        begins = np.uint64(int.from_bytes(first[:size], "little"))
+        same = part.part(np.flatnonzero((heads == begins) & (part.end - part.at >= size)))
+        same.at = same.at + size
+        yield reading, same
+
+    def _checked(self, block: DecodedBlock) -> DecodedBlock:
+        """The same block; values that have no value for a required column are rejected."""
+        names = [name for name, _ in self._types]
+        absent: dict[int, list[str]] = {}
+        for name in self._required:
+            column = block.columns[names.index(name)]
+            if column.null_count:
+                for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+                    absent.setdefault(index, []).append(name)
+        lacking = {index: f"the value lacks {', '.join(found)}" for index, found in absent.items()}
+        if lacking.keys() <= block.rejections.keys():
+            return block
+        kept = np.array([index for index in range(len(block.columns[0])) if index not in lacking], np.int64)
+        length = len(block.columns[0])
+        columns = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
+        return DecodedBlock(columns=columns, rejections=lacking | block.rejections, undeclared=block.undeclared)
+
+
+def _completed(found: ColumnarBlock, decoded: DecodedBlock) -> DecodedBlock:
+    """A block with those of its values that were decoded one by one."""
+    places = found.doubtful.tolist()
+    rejections = {places[index]: reason for index, reason in decoded.rejections.items()}
+    undeclared = Counter(found.undeclared) + Counter(decoded.undeclared)
+    columns = decoded.columns
+    if len(places) < len(found.columns[0]):
+        order = np.arange(len(found.columns[0]))
+        order[found.doubtful] = len(order) + np.arange(len(places))
+        index = numbers_of(order)
+        columns = [
+            pa.concat_arrays([one, other]).take(index)
+            for one, other in zip(found.columns, decoded.columns, strict=True)
+        ]
+    return DecodedBlock(columns=columns, rejections=rejections, undeclared=undeclared)
+
+
+def _joined(first: ColumnarBlock, second: ColumnarBlock, *, begin: int) -> ColumnarBlock:
+    """Two parts of a block. begin: where the second one begins."""
+    return ColumnarBlock(
+        columns=[pa.concat_arrays(list(both)) for both in zip(first.columns, second.columns, strict=True)],
+        doubtful=np.concatenate([first.doubtful, second.doubtful + begin]),
+        undeclared=Counter(first.undeclared) + Counter(second.undeclared),
+    )
+
+
+def _left_out(groups: Sequence[tuple[Numbers, list[Column]]], length: int) -> Flags:
+    are_left_out = np.ones(length, np.bool_)
+    for rows, _ in groups:
+        are_left_out[rows] = False
+    return are_left_out
+
+
+def _of_groups(groups: Sequence[tuple[Numbers, list[Column]]], length: int) -> list[Column]:
+    """The columns of all groups, each value at its place; nulls where a value is in none."""
+    rows = np.concatenate([of for of, _ in groups])
+    joined = [pa.concat_arrays(list(parts)) for parts in zip(*(columns for _, columns in groups), strict=True)]
+    if len(rows) == length and len(groups) == 1:
+        return joined
+    return [with_nulls(column, rows, length) for column in joined]
+
+
+def _named(by_schema: Sequence[tuple[Numbers, Sequence[str]]]) -> Iterator[tuple[str, Numbers]]:
+    for rows, names in by_schema:
+        for name in names:
+            yield name, rows
+
+
+def _counted(found: Sequence[tuple[str, Numbers]], is_doubtful: Flags) -> Counter[str]:
+    """How often each field is there in values that are not doubtful."""
+    counts: Counter[str] = Counter()
+    for name, rows in found:
+        counts[name] += int(np.count_nonzero(~is_doubtful[rows]))
+    return +counts
