@@ -120,12 +120,27 @@ class Bench:
         return self.turn_by_hand(writer, workshop, target, content=lambda: self._content(workshop, target))
 
     def turn_by_hand(
-        self, writer: DataStreamWriter, workshop: Workshop, target: str, *, content: Callable[[], tuple[Any, ...]]
+        self,
+        writer: DataStreamWriter,
+        workshop: Workshop,
+        target: str,
+        *,
+        content: Callable[[], tuple[Any, ...]],
+        is_continuous: bool = False,
     ) -> Turn:
-        """Run a query into a table with Spark as it comes. content: what the table holds, looked at after the time."""
+        """Run a query into a table with Spark as it comes.
+
+        Parameters
+        ----------
+        content: what the table holds, looked at after the time.
+        is_continuous: whether the query is stopped when all is read; otherwise it ends by itself.
+        """
         with self.settings_by_hand():
             began, used = time.monotonic(), processor_seconds()
             query = writer.toTable(f"{workshop.settings.catalog.name}.{target}")
+            if is_continuous:
+                query.processAllAvailable()
+                query.stop()
             query.awaitTermination()
             seconds, used = time.monotonic() - began, processor_seconds() - used
         triggers = [
