@@ -173,7 +173,7 @@ class BinaryBlockDecoder:
         mask = np.uint64(2 ** (8 * size) - 1)
         heads = part.content.words_at(part.at) & mask
         begins = np.uint64(int.from_bytes(first[:size], "little"))
-        same = part.part(np.flatnonzero((heads == begins) & (part.end - part.at >= size)))
+        same = part.part(np.flatnonzero(heads == begins))
         same.at = same.at + size
         yield reading, same
 

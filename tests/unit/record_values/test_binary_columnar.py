@@ -106,6 +106,7 @@ AT_TEXT = (
     'syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; '
     "message Order { google.protobuf.Timestamp at = 1; }"
 )
+WRAPPED = AT_TEXT.replace("timestamp", "wrappers").replace("Timestamp", "Int32Value")
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 
 
@@ -161,6 +162,8 @@ MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
         pytest.param(AT_TEXT, b"\x0a\x02\x10\x01", id="a nanosecond"),
         pytest.param(AT_TEXT, b"\x0a\x09\x08" + b"\xff" * 7 + b"\x7f", id="seconds of no year"),
         pytest.param(AT_TEXT, b"\x0a\x02\x18\x01", id="an unknown field of a time"),
+        pytest.param(AT_TEXT, b"\x0a\x06\x10\x80\x94\xeb\xdc\x03", id="a second of nanoseconds"),
+        pytest.param(WRAPPED, b"\x0a\x04\x08\x01\x08\x02", id="two wrapped numbers"),
     ],
 )  # fmt: skip
 def test_what_is_not_certain_is_doubtful(schema: str, value: bytes) -> None:
@@ -221,6 +224,10 @@ def test_values_of_several_schemas_are_read_column_by_column() -> None:
             record(("k", {"type": "enum", "name": "k", "symbols": ["A"]})),
         ),
         (
+            record(("h", {"type": "fixed", "name": "h", "size": 2})),
+            record(("h", {"type": "fixed", "name": "h", "size": 3})),
+        ),
+        (
             record(("p", json.loads(record(("x", "int"), name="p")))),
             record(("p", json.loads(record(("x", "int"), name="q")))),
         ),
@@ -233,7 +240,7 @@ def test_schemas_that_are_resolved_by_more_than_names_are_read_one_by_one(writer
 
 def test_a_field_that_has_another_name_now_is_read_one_by_one() -> None:
     renamed: Any = json.loads(READER)
-    renamed["fields"][0] = {"name": "number", "type": "long", "aliases": ["id"]}
+    renamed["fields"][0] = {"name": "number", "type": ["null", "long"], "default": None, "aliases": ["id"]}
     assert doubtful(of_avro(json.dumps(renamed), known={1: OLDER}), [framed(1, b"\x02")]) == [0]
 
 
@@ -247,6 +254,21 @@ def test_columns_are_those_that_are_declared() -> None:
     value = framed(1, written(schema, {"more": "m", "id": 3, "n": 4}))
     assert doubtful(of_avro(schema, columns=columns[:2], known={1: schema}), [value]) == []
     assert doubtful(of_avro(schema, columns=columns, known={1: schema}), [value]) == [0]
+
+
+def test_a_field_without_a_column_is_resolved_too() -> None:
+    writer, reader = (record(("id", "long"), ("h", {"type": "fixed", "name": "h", "size": size})) for size in (2, 3))
+    value = framed(1, written(writer, {"id": 1, "h": b"ab"}))
+    assert doubtful(of_avro(reader, columns=COLUMNS, known={1: writer}), [value]) == [0]
+
+
+COLUMNS = (Column(name="id", type="long"),)
+
+
+def test_messages_whose_columns_have_other_types_are_read_one_by_one() -> None:
+    text = proto.order("int64 id = 1;", "string s = 2;")
+    columns = (Column(name="id", type="string"), Column(name="s", type="string"))
+    assert doubtful(_decoder("protobuf", text, columns, None), [b"\x08\x01", b""]) == [0, 1]
 
 
 def test_a_value_without_a_required_field_is_rejected_in_both_ways() -> None:
@@ -299,7 +321,8 @@ def test_messages_of_a_registry_are_those_that_their_prefix_names() -> None:
     decoder = of_protobuf(text, known={1: text, 2: proto.order("string id = 1;")})
     content = b"\x08\x05"
     values = [framed(1, b"\x00" + content), framed(1, b"\x02\x00" + content), framed(1, b"\x02\x02" + content)]
-    assert doubtful(decoder, [*values, framed(2, b"\x00"), framed(1, b"\x00"), framed(1, b"")]) == [1, 2, 3, 5]
+    odd = [framed(2, b"\x00"), framed(1, b"\x00"), framed(1, b""), framed(1, b"\x02\x08\x05")]
+    assert doubtful(decoder, [*values, *odd]) == [1, 2, 3, 5, 6]
 
 
 def test_long_lists_of_few_values_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +338,17 @@ def test_long_lists_of_few_values_are_read_one_by_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(block_cursor, "_MOST_STEPS", 3)
     assert doubtful(of_avro(schema), of_lists * 64) == [index for index in range(192) if index % 3 != 1]
     assert doubtful(of_protobuf(text), messages * 64) == [index for index in range(192) if index % 3 != 1]
+
+
+def test_a_list_without_an_end_does_not_reach_into_the_next_value() -> None:
+    assert doubtful(of_protobuf(ORDER_TEXT), [b"\x22\x01\x80", b"\x22\x01\x05"]) == [0]
+
+
+def test_what_follows_a_long_list_is_not_taken_for_its_end() -> None:
+    schema = record(("words", {"type": "array", "items": "string"}), ("n", "int"), ("tail", "string"))
+    words = [*["a"] * 16, "", "\x08"]  # as an end, a number, and the length of all that is left
+    value = written(schema, {"words": words, "n": 5, "tail": "x"})
+    assert doubtful(of_avro(schema), [value]) == [0]
 
 
 def test_a_large_block_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
