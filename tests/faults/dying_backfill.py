@@ -2,7 +2,9 @@
 
     python -m tests.faults.dying_backfill --stream NAME --start 2013-01-05 --end 2013-01-08 --step staged
 
-The settings come from the environment, as for any job. SIGKILL ends the process with its JVM.
+The settings come from the environment, as for any job. SIGKILL ends the process with its JVM. With `--asked-by` the
+process is the application of that run, which goes on with the intervals of others; `--time 2` kills it when it reaches
+the step for the second time.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -24,6 +27,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings, load_settings
 from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.requested_intervals import RequestedIntervals
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 
@@ -35,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", required=True)
     parser.add_argument("--end", required=True)
     parser.add_argument("--step", type=BackfillStep, required=True)
+    parser.add_argument("--asked-by", default="a fault")
+    parser.add_argument("--time", type=int, default=1)
     options = parser.parse_args(arguments)
     settings = load_settings()
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
@@ -49,23 +55,27 @@ def _work(settings: Settings, options: argparse.Namespace) -> None:
     def session() -> SparkSession:
         return open_session(settings, name=f"backfill {options.stream}", state=stream.declaration.state)
 
+    times = Counter[BackfillStep]()
+
     def reached(step: BackfillStep) -> None:
-        if step is options.step:
+        times[step] += 1
+        if step is options.step and times[step] == options.time:
             for child in psutil.Process().children(recursive=True):
                 child.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        BackfillRun(
+        run = BackfillRun(
             settings=settings,
             ledger=ledger,
             declarations=declarations,
             stream=stream,
             interval=parse_interval(options.start, options.end),
-            launched_by="a fault",
+            launched_by=options.asked_by,
             open_session=session,
             reached=reached,
-        ).work()
+        )
+        RequestedIntervals(run=run, digest=declarations.digest, at_once=1).work()
 
 
 if __name__ == "__main__":

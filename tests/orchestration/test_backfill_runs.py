@@ -9,6 +9,12 @@ import sys
 import pytest
 from tests.fixtures.airflow import RunningAirflow
 
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
+from sluice.ledger.backfill_requests import application_lock, end_request, take_request
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.records.backfill_request import RequestState, TakenRequest
+
 DAG = "refilled__backfill"
 TASK = "replace_interval"
 
@@ -61,6 +67,56 @@ def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: R
         what=lambda: str(airflow.task(DAG, TASK, fifth["dag_run_id"])),
     )
     assert len(airflow.runs(DAG)) == 3, "the timetable yields no run of its own"
+
+
+def test_runs_wait_without_a_worker_for_the_application_of_another_run(airflow: RunningAirflow) -> None:
+    """This test is the application: it takes the requests, and ends them."""
+    dag, ledger = "shared_days__backfill", airflow.ledger
+    digest = load_declarations(airflow.pipelines).digest
+    taken: list[TakenRequest] = []
+
+    def have_asked() -> bool:
+        if (request := take_request(ledger, "shared_days", digest=digest)) is not None:
+            taken.append(request)
+        return len(taken) == 3
+
+    def states() -> list[str]:
+        return [run["state"] for run in sorted(airflow.runs(dag), key=lambda run: run["data_interval_start"])]
+
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
+    with application_lock(ledger, "shared_days") as is_mine:
+        assert is_mine
+        asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
+        airflow.post("backfills", {**asked, "max_active_runs": 3})
+        airflow.wait(have_asked, within_seconds=300, what=lambda: str(taken))
+        runs = {run["data_interval_start"][:10]: run["dag_run_id"] for run in airflow.runs(dag)}
+        for run_id in runs.values():
+            airflow.await_task(dag, TASK, "deferred", run_id=run_id)
+        assert airflow.holding_slots([dag]) == []
+
+        taken.sort(key=lambda one: one.request.interval_start)
+        for request in taken[:2]:
+            key = begin_attempt(
+                ledger,
+                "shared_days",
+                start=request.request.interval_start,
+                end=request.request.interval_end,
+                launched_by=request.request.launched_by,
+            )
+            end_attempt(ledger, key, BackfillState.PUBLISHED, rows={"published": 3}, snapshot_id=2**60)
+            end_request(ledger, request.number, RequestState.DONE)
+        failure = "sluice: failed: SchemaError: the word is no number."
+        end_request(ledger, taken[2].number, RequestState.FAILED, failure=failure)
+        ended = ["success", "success", "failed"]
+        airflow.wait(lambda: states() == ended, within_seconds=240, what=lambda: str(states()))
+
+    sixth = f"dags/{dag}/dagRuns/{runs['2013-01-06']}/taskInstances/{TASK}/xcomEntries/results"
+    result = airflow.get(sixth, deserialize="true")["value"]["shared_days"]
+    assert (result["interval"][:10], result["state"]) == ("2013-01-06", "published")
+    assert (result["rows"], result["snapshot"]) == ({"published": 3}, str(2**60))
+    logs = [airflow.log(dag, TASK, run_id) for run_id in runs.values()]
+    assert not any("fake driver" in log for log in logs), "no run has started an application of its own"
+    assert any("the word is no number" in log for log in logs)
 
 
 def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airflow: RunningAirflow) -> None:

@@ -26,6 +26,11 @@ class Fingerprint:
     rows: int
     sums: tuple[Decimal, Decimal] | None
 
+    @classmethod
+    def of_no_rows(cls) -> Fingerprint:
+        """The fingerprint of an empty interval."""
+        return cls(rows=0, sums=(Decimal(0), Decimal(0)))
+
     def is_same_as(self, other: Fingerprint) -> bool:
         """Whether both are of the very same rows, in whatever order."""
         return self.sums is not None and self == other

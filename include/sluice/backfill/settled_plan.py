@@ -32,7 +32,7 @@ class PlannedOn:
 def settled_plan(
     look: Callable[[], PlannedOn],
     *,
-    turn: Callable[[], AbstractContextManager[object]],
+    turn: Callable[[], AbstractContextManager[object]] | None,
     patience_seconds: float = PATIENCE_SECONDS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[PlannedOn]:
@@ -43,7 +43,7 @@ def settled_plan(
     Parameters
     ----------
     look: observes and plans once.
-    turn: begins the turn of this run among those that merge into the target; a context that does nothing without one.
+    turn: begins the turn of this run among those that merge into the target; unset when it needs none.
     pause: makes the pause between two looks.
 
     Raises
@@ -54,6 +54,9 @@ def settled_plan(
     while True:
         found = wait_until(look, _is_decided, seconds=patience_seconds, poll_seconds=_POLL_SECONDS, pause=pause)
         require_unrefused(found.plan)
+        if turn is None:
+            yield found
+            return
         with turn():
             found = look()
             if _is_decided(found) or deadline.is_over():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from sluice.backfill.followers import Follower, followers_of
 from sluice.backfill.interval_gaps import joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.waiting_requests import waiting_for
 from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.gap_verbs import search_gaps
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
@@ -21,11 +23,15 @@ from sluice.errors import UsageError
 from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import RunBackfill
 from sluice.launching.job_output import json_value
+from sluice.ledger.backfill_requests import add_request, observe_request
 from sluice.ledger.connection import open_ledger
+from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 
 app = typer.Typer(add_completion=False)
+
+_LOOK_SECONDS = 2.0
 
 
 @app.command()
@@ -55,7 +61,7 @@ def backfill(
     if dry_run:
         _show_plans(settings, stream, intervals, as_json=as_json)
     else:
-        _carry_out(settings, loaded, intervals, as_json=as_json)
+        _carry_out(settings, loaded, intervals)
 
 
 def _interval(start: str, end: str) -> Interval:
@@ -94,17 +100,41 @@ def _print_plans(plans: list[BackfillPlan]) -> None:
     print_dry_run_note()
 
 
-def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
-    """Run one job for each interval, and stop at the first that fails: what was replaced before stays."""
-    for interval in intervals:
-        command = RunBackfill(
-            stream=stream.name,
-            start=interval.start.isoformat(),
-            end=interval.end.isoformat(),
-            launched_by=f"sluice backfill, {getpass.getuser()}",
-        )
-        ended = run_in_foreground(command, settings, keeps_output=True, engine=stream.declaration.engine)
-        if ended.exit_code != 0:
-            raise typer.Exit(ended.exit_code)
-        result = (ended.output.strip().splitlines() or [""])[-1]
-        typer.echo(result if as_json else f"{interval.spoken}: {result}")
+def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interval, ...]) -> None:
+    """Ask for all intervals and run one application after another until each was replaced, and stop at the first
+    interval that fails: what was replaced before stays."""
+    launched_by = f"sluice backfill, {getpass.getuser()}"
+    digest = load_declarations(settings.pipelines).digest
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        numbers = [add_request(ledger, _request(stream, one, launched_by, digest=digest)) for one in intervals]
+        with waiting_for(ledger, numbers):
+            for interval, number in zip(intervals, numbers, strict=True):
+                while (seen := observe_request(ledger, number)).is_open:
+                    if seen.has_application:  # of a run in Airflow, which takes this request too
+                        time.sleep(_LOOK_SECONDS)
+                    else:
+                        _run_application(settings, stream, interval, launched_by)
+                if seen.state is not RequestState.DONE:
+                    typer.echo(seen.failure or f"{interval.spoken} was not replaced.", err=True)
+                    raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def _run_application(settings: Settings, stream: LoadedStream, interval: Interval, launched_by: str) -> None:
+    """Run a job for an interval; it goes on with the others. Its output is a line of JSON for each."""
+    command = RunBackfill(
+        stream=stream.name, start=interval.start.isoformat(), end=interval.end.isoformat(), launched_by=launched_by
+    )
+    ended = run_in_foreground(command, settings, keeps_output=True, engine=stream.declaration.engine)
+    typer.echo(ended.output.strip())
+    if ended.exit_code != 0:
+        raise typer.Exit(ended.exit_code)
+
+
+def _request(stream: LoadedStream, interval: Interval, launched_by: str, *, digest: str) -> IntervalRequest:
+    return IntervalRequest(
+        stream=stream.name,
+        interval_start=interval.start,
+        interval_end=interval.end,
+        launched_by=launched_by,
+        digest=digest,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -104,6 +105,12 @@ class Declarations:
             file = problem.location.file
             by_file[file] = (*by_file.get(file, ()), problem)
         return MappingProxyType(by_file)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the digests of all valid declarations, in hexadecimal: it changes with each of them."""
+        loaded: list[LoadedStream | LoadedTable] = [*self.streams.values(), *self.tables.values()]
+        return sha256("".join(sorted(f"{one.name} {one.digest}\n" for one in loaded)).encode()).hexdigest()
 
     def stream(self, name: str) -> LoadedStream:
         """The stream of this name.

@@ -17,6 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
@@ -373,3 +374,25 @@ class BackfillAttempt(LedgerTable):
     snapshot_id: Mapped[int | None]
     rows: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     reason: Mapped[str | None]
+
+
+class BackfillRequest(LedgerTable):
+    """The request of a run for one interval; it is open as long as it has not ended."""
+
+    __tablename__ = "backfill_requests"
+    __table_args__ = (
+        Index("open_backfill_requests", "stream", "number", postgresql_where=text("ended_at IS NULL")),
+        CheckConstraint(_is_one_of("state", RequestState), name="state"),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    stream: Mapped[str]
+    interval_start: Mapped[datetime]
+    interval_end: Mapped[datetime]
+    launched_by: Mapped[str]
+    digest: Mapped[str]
+    state: Mapped[str]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    waits_until: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    failure: Mapped[str | None]

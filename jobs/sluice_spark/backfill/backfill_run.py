@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -124,7 +124,7 @@ class BackfillRun:
             seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, self.interval)
             return PlannedOn(plan=plan_backfill(seen), target=target)
 
-        turn = nullcontext if is_first else self._turn
+        turn = self._turn if not is_first and is_merged(self.stream) else None
         with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
             result = self._compute_and_replace(catalog, planned, attempt)
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
@@ -134,8 +134,6 @@ class BackfillRun:
     def _turn(self) -> AbstractContextManager[object]:
         """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of
         the interval each time, and an interval that takes longer to compute would never be replaced."""
-        if not is_merged(self.stream):
-            return nullcontext()
         return PublicationLocks(ledger=self.ledger).acquire(backfilled_output(self.stream).target)
 
     def _compute_and_replace(self, catalog: Catalog, planned: PlannedOn, attempt: BackfillAttemptKey) -> BackfillResult:
@@ -193,10 +191,10 @@ class IntervalReplacing:
                 f"The interval {self.seen.interval.spoken} of {self.attempt.stream} cannot be computed: "
                 f"{first_line(error)}."
             ) from error
-        old = fingerprint(held.of_interval(self.seen.interval))
+        touched = touched_files(self.target, interval_of_table(self.run.stream, self.seen.interval))
+        old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
         self.run.reached(BackfillStep.COMPUTED)
         rejected = RejectedRows(attempt=self.attempt, key=self.key, seen=self.seen, staging=self._staging("quarantine"))
-        touched = touched_files(self.target, interval_of_table(self.run.stream, self.seen.interval))
         try:
             staged = None if new.is_same_as(old) else self._stage(computed, held, touched)
             self.run.reached(BackfillStep.STAGED)

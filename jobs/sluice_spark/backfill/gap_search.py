@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -62,7 +61,7 @@ class GapSearch:
             seen = replace(seen, interval=self._searched(seen, now))
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
-        with settled_plan(look, turn=nullcontext, patience_seconds=self.patience_seconds) as planned:
+        with settled_plan(look, turn=None, patience_seconds=self.patience_seconds) as planned:
             seen = planned.plan.seen
         if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})

@@ -124,11 +124,11 @@ def compute_interval(
 
 
 def within(rows: DataFrame, column: str, interval: Interval) -> Column:
-    """Whether a row lies in an interval; a row without a value does not."""
+    """Whether a row lies in an interval: for filters, because it is null for a row without a value. Iceberg leaves out
+    files by it; it knows no `coalesce`."""
     kind = rows.schema[column].dataType
     value = fn.col(quoted(column))
-    is_within = (value >= _boundary(interval.start, kind)) & (value < _boundary(interval.end, kind))
-    return fn.coalesce(is_within, fn.lit(False))
+    return (value >= _boundary(interval.start, kind)) & (value < _boundary(interval.end, kind))
 
 
 def _bounded(spark: SparkSession, source: SourceBound, seen: BackfillObservation, *, catalog: str) -> DataFrame:

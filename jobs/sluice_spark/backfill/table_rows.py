@@ -77,7 +77,8 @@ class HeldRows:
             return rows.limit(0)
         # Iceberg would try to push `_file IN (…)` down and log a warning, because that column is none of the table's.
         is_touched = fn.array_contains(fn.array(*(fn.lit(path) for path in paths)), fn.col(_FILE))
-        beside = rows.where(is_touched & ~within(rows, self.column, interval)).select(*rows.columns)
+        is_within = fn.coalesce(within(rows, self.column, interval), fn.lit(False))
+        beside = rows.where(is_touched & ~is_within).select(*rows.columns)
         bounds = value_bounds(table, self.column, touched.partial)
         # By the bounds of those files Iceberg leaves most of the other files out.
         return beside if bounds is None else beside.where(_is_between(rows, self.column, bounds))

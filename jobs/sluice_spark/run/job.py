@@ -43,7 +43,7 @@ def run_job(work: Callable[[], None]) -> int:
     except Exception as error:  # noqa: BLE001  # the end of the process: any error becomes its exit status and its last line
         if not isinstance(error, SluiceError):
             _log.exception("the job failed")
-        sys.stderr.write(f"{REASON_MARK}{failure_of_error(error).reason}\n{FAILURE_MARK}{reason_of(error)}\n")
+        sys.stderr.write(f"{last_lines(error)}\n")
         sys.stderr.flush()
         return exit_code_of(error)
     return 0
@@ -76,6 +76,11 @@ def recorded_end(ledger: Ledger, run_id: str) -> Iterator[Callable[[str], None]]
             _log.warning("the end of the run could not be recorded: %s", silent)
         raise
     record_end(ledger, run_id, state=RunState.FINISHED, exit_code=0, reason="; ".join(reasons))
+
+
+def last_lines(error: Exception) -> str:
+    """The last two lines of a job that failed: the reason, and the error in one line."""
+    return f"{REASON_MARK}{failure_of_error(error).reason}\n{FAILURE_MARK}{reason_of(error)}"
 
 
 def reason_of(error: Exception) -> str:

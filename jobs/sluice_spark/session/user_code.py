@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
+
+_loading = threading.Lock()
+"""Threads of one application may load the same module; a module must not find another one under its name meanwhile."""
 
 
 def load_function(stream: LoadedStream, reference: str, *, path: KeyPath, role: str) -> Callable[..., Any]:
@@ -36,11 +40,12 @@ def load_function(stream: LoadedStream, reference: str, *, path: KeyPath, role: 
     if spec is None or spec.loader is None:
         raise _wrong(stream, path, f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look up their module here while it loads
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises is reported with its location
-        raise _wrong(stream, path, f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    with _loading:
+        sys.modules[module_name] = module  # dataclasses look up their module here while it loads
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # whatever the user's file raises is reported with its location
+            raise _wrong(stream, path, f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # it has no types
     function = getattr(module, name, None)
     if not callable(function):

@@ -62,7 +62,6 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
                 launched_by=LAUNCHED_BY,
             ),
             engine=declaration.engine,
-            max_active_tis_per_dag=backfill.at_once,
             priority_weight=_BEHIND_INCREMENTS,
             retries=_RETRIES,
             retry_delay=timedelta(seconds=30),

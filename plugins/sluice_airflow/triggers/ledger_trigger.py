@@ -76,6 +76,10 @@ class LedgerTrigger(BaseTrigger):
         LedgerError: when the ledger does not answer.
         """
 
+    async def event(self, seen: str) -> TriggerEvent:
+        """What Airflow gets when the trigger fires: the task is called back with what was seen."""
+        return TriggerEvent({"seen": seen})  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The trigger's class path, and the arguments that recreate it."""
         kind = type(self)
@@ -123,7 +127,7 @@ class LedgerTrigger(BaseTrigger):
                 if time.monotonic() - answered_at > LEDGER_OUTAGE_SECONDS:
                     seen = "the ledger is away"
             if seen is not None:
-                yield TriggerEvent({"seen": seen})  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+                yield await self.event(seen)
                 return
 
 

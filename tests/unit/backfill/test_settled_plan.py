@@ -68,6 +68,17 @@ def test_a_batch_is_waited_for_outside_of_the_turn(changes: list[dict[str, Any]]
     assert story == expected
 
 
+def test_without_a_turn_one_look_is_enough() -> None:
+    story: list[str] = []
+
+    with settled_plan(
+        looks(story, CORRECTED, {}), turn=None, patience_seconds=60, pause=lambda _: story.append("pause")
+    ):
+        story.append("work")
+
+    assert story == ["look", "pause", "look", "work"]
+
+
 @pytest.mark.parametrize(
     ("change", "patience_seconds", "reason"),
     [(CORRECTED, 0.0, "it was corrected"), (OPEN, 60.0, "The watermark"), (OPEN | CORRECTED, 60.0, "it was corrected")],
