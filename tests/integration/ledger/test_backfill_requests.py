@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from sluice.errors import LedgerError
 from sluice.ledger.backfill_requests import (
@@ -69,14 +72,31 @@ def test_one_run_of_many_starts_the_application(ledger: Ledger, days: list[int])
     assert {(one.state, one.failure, one.has_application) for one in seen} == {(RequestState.WAITING, None, False)}
 
 
-def test_of_runs_that_ask_at_the_same_moment_one_starts_the_application(ledger: Ledger) -> None:
-    def ask_and_look(day: int) -> RequestObservation:
-        return observe_request(ledger, add_request(ledger, asked(day)))
+def test_of_runs_that_ask_at_the_same_moment_one_starts_the_application(
+    ledger: Ledger, other_process: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has its number, and takes its time to commit."""
+    has_number, committed = threading.Event(), threading.Event()
+    really_add = Ledger.transaction
 
-    with ThreadPoolExecutor(5) as pool:
-        seen = list(pool.map(ask_and_look, range(1, 29)))
+    @contextmanager
+    def slow_to_commit(opened: Ledger) -> Iterator[Connection]:
+        with really_add(opened) as connection:
+            yield connection
+            if opened is other_process and not has_number.is_set():
+                has_number.set()
+                committed.wait(0.5)
 
-    assert sum(one.needs_application for one in seen) == 1
+    monkeypatch.setattr(Ledger, "transaction", slow_to_commit)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(add_request, other_process, asked(5))
+        assert has_number.wait(10)
+        second = observe_request(ledger, add_request(ledger, asked(6)))
+        committed.set()
+
+    assert first.result() < second.number
+    assert not second.needs_application
+    assert observe_request(ledger, first.result()).needs_application
 
 
 def test_beside_an_application_everybody_waits(ledger: Ledger, days: list[int], other_process: Ledger) -> None:
