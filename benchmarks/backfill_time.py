@@ -7,8 +7,9 @@ batch* is one job over all days; *by day* are as many runs as days, the newest f
 a backfill of Airflow. Each asks in the ledger for its day, starts an application when it is the one to do so, and
 otherwise looks every two seconds whether its day is replaced, as the task of such a run does; Airflow itself is not
 part of it. An application processes two days at the same time. The target is partitioned by day, so that no two days
-exchange the same file. What the target holds is compared with the source before any time counts. *A job of one day* is
-the same day alone: what a start costs is most of it when a day is small.
+exchange the same file. The time of a turn ends when its last interval is replaced. What the target holds is compared
+with the source before any time counts. *A job of one day* is the same day alone, to its end: what a start costs is most
+of it when a day is small.
 
 Ends with 1 when a target differs from the source, or the days reach less than 0.8 of one batch's throughput.
 """
@@ -46,8 +47,9 @@ from sluice.backfill.intervals import Interval, divide
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_command import JobCommand, RunBackfill, RunIncrement
+from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.backfill_requests import add_request, leave_to_start, observe_request
-from sluice.ledger.connection import open_ledger
+from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -122,11 +124,14 @@ class Bench:
         return time.monotonic() - began
 
     def turn(self, work: Callable[[], object]) -> Turn:
-        """Empty the target, and backfill it."""
+        """Empty the target and backfill it; the time ends when the ledger has the end of the last interval."""
         self.empty()
-        began = time.monotonic()
-        work()
-        seconds = time.monotonic() - began
+        with open_ledger(self.settings.ledger_url.get_secret_value()) as ledger:
+            began = database_time(ledger)
+            work()
+            attempts = recent_attempts(ledger, STREAM, limit=self.days + AT_ONCE)
+        ended = max(one.ended_at for one in attempts if one.ended_at is not None and one.started_at > began)
+        seconds = (ended - began).total_seconds()
         return Turn(batches_ms=(seconds * 1000,), busy_seconds=seconds, seconds=seconds, content=self.content())
 
     def runs(self) -> None:

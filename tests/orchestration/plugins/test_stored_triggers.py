@@ -8,6 +8,7 @@ import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.triggers.base import BaseTrigger
 
+from sluice_airflow.operators.backfill_operator import BackfillOperator
 from sluice_airflow.operators.stream_operator import StreamOperator
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 
@@ -29,6 +30,10 @@ STORED: list[tuple[str, dict[str, Any]]] = [
     (
         "sluice_airflow.triggers.wish_trigger.WishTrigger",
         {"stream": "flights", "wished_at": None, "due_seconds": None, "poll_seconds": 2.0, "version": 1},
+    ),
+    (
+        "sluice_airflow.triggers.request_trigger.RequestTrigger",
+        {"stream": "flights", "number": 7, "launched_by": "a run", "poll_seconds": 2.0, "version": 1},
     ),
     (
         "sluice_airflow.triggers.publication_trigger.PublicationTrigger",
@@ -59,3 +64,4 @@ def test_a_trigger_under_its_former_name_waits_for_a_change_of_the_desired_state
 
 def test_the_method_that_a_deferred_task_resumes_with_keeps_its_name() -> None:
     assert callable(StreamOperator.look_again)
+    assert callable(BackfillOperator.look_again)
