@@ -108,7 +108,14 @@ def test_runs_wait_without_a_worker_for_the_application_of_another_run(airflow: 
         failure = "sluice: failed: SchemaError: the word is no number."
         end_request(ledger, taken[2].number, RequestState.FAILED, failure=failure)
         ended = ["success", "success", "failed"]
-        airflow.wait(lambda: states() == ended, within_seconds=240, what=lambda: str(states()))
+
+        def have_ended() -> bool:
+            # On a busy machine Airflow may take a call back for a lost try; the run then asks again.
+            if (again := take_request(ledger, "shared_days", digest=digest)) is not None:
+                end_request(ledger, again.number, RequestState.FAILED, failure=failure)
+            return states() == ended
+
+        airflow.wait(have_ended, within_seconds=240, what=lambda: str(states()))
 
     sixth = f"dags/{dag}/dagRuns/{runs['2013-01-06']}/taskInstances/{TASK}/xcomEntries/results"
     result = airflow.get(sixth, deserialize="true")["value"]["shared_days"]
