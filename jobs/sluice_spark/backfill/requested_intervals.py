@@ -90,8 +90,8 @@ class RequestedIntervals:
             return first.result()
 
     def _take_others(self, pool: ThreadPoolExecutor, first: Future[BackfillResult]) -> None:
-        """Take requests until nobody asks any more, the time is over, or an interval has failed: what made it fail may
-        make the next one fail, and its run would lose a try by that."""
+        """Take requests until there is none, the time is over, or an interval has failed: what made it fail may make
+        the next one fail, and its run would lose a try by that."""
         takes_until, lingers_until = Deadline.after(self.takes_for_seconds), Deadline.after(0)
         running, is_taking = {first}, True
         while running or (is_taking and not lingers_until.is_over()):

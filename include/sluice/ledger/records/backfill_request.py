@@ -66,5 +66,5 @@ class RequestObservation:
 
     @property
     def needs_application(self) -> bool:
-        """Whether this run is the one to start an application: nobody else does, so that many runs start one."""
+        """Whether this run is the one to start an application: no other does, so that many runs start one."""
         return self.is_open and self.is_next and not self.has_application
