@@ -114,9 +114,13 @@ class FencedMerge:
                 state.position(target.names), batches, token=self.token, target=target.declared.table
             )
             if not todo:
-                before = attempts == 1
+                is_merged_here = attempts > 1  # by the attempt that was refused: its commit landed, its answer did not
+                if is_merged_here:
+                    self.reached(CrashPoint.MERGED)
                 return Publication(
-                    snapshot_id=state.published_by, published=() if before else tuple(batches), attempts=attempts - 1
+                    snapshot_id=state.published_by,
+                    published=tuple(batches) if is_merged_here else (),
+                    attempts=attempts - 1,
                 )
             if _are_empty(todo):  # others have published the rows before them
                 return self._move_mark(target, todo)
