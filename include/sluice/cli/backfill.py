@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import time
+import math
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -24,8 +25,9 @@ from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import RunBackfill
 from sluice.launching.job_output import json_value
 from sluice.ledger.backfill_requests import add_request, observe_request
-from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.records.backfill_request import IntervalRequest, RequestObservation, RequestState
+from sluice.processes.deadline import wait_until
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 
@@ -109,14 +111,21 @@ def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interv
         numbers = [add_request(ledger, _request(stream, one, launched_by, digest=digest)) for one in intervals]
         with waiting_for(ledger, numbers):
             for interval, number in zip(intervals, numbers, strict=True):
-                while (seen := observe_request(ledger, number)).is_open:
-                    if seen.has_application:  # of a run in Airflow, which takes this request too
-                        time.sleep(_LOOK_SECONDS)
-                    else:
-                        _run_application(settings, stream, interval, launched_by)
+                while (seen := _await_end_or_turn(ledger, number)).is_open:
+                    _run_application(settings, stream, interval, launched_by)
                 if seen.state is not RequestState.DONE:
                     typer.echo(seen.failure or f"{interval.spoken} was not replaced.", err=True)
                     raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def _await_end_or_turn(ledger: Ledger, number: int) -> RequestObservation:
+    """The request once it has ended, or no application works any more: that of a run in Airflow takes it, too."""
+    return wait_until(
+        partial(observe_request, ledger, number),
+        lambda seen: not seen.is_open or not seen.has_application,
+        seconds=math.inf,
+        poll_seconds=_LOOK_SECONDS,
+    )
 
 
 def _run_application(settings: Settings, stream: LoadedStream, interval: Interval, launched_by: str) -> None:

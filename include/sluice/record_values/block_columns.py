@@ -162,7 +162,7 @@ def within(cursor: BlockCursor, numbers: Numbers, least: int, most: int) -> Numb
 def boolean(cursor: BlockCursor, found: Arrays, are_there: Flags | None) -> Column:
     """Build a column of booleans from numbers; one that is neither 0 nor 1 is doubtful."""
     cursor.doubt(found[0] > 1)
-    return numbers_of(found[0] == 1, mask=None if are_there is None else ~are_there)  # type: ignore[no-any-return]
+    return numbers_of(found[0] == 1, mask=None if are_there is None else ~are_there)  # type: ignore[no-any-return]  # numpy types == as Any
 
 
 def double(cursor: BlockCursor, found: Arrays, are_there: Flags | None) -> Column:

@@ -75,7 +75,7 @@ def task_of_a_run(folder: Path) -> tuple[BackfillOperator, Context]:
         *("--stream=daily_flights", "--start=2013-01-05T00:00:00+00:00", "--end=2013-01-06T00:00:00+00:00"),
         "--launched-by=airflow: daily_flights__backfill, backfill__5",
     ]
-    return task, Context(dag_run=run, ti=Pushed())  # type: ignore[typeddict-item]
+    return task, Context(dag_run=run, ti=Pushed())  # type: ignore[typeddict-item]  # what the operator uses of a run
 
 
 def number_of(task: BackfillOperator) -> int:
@@ -94,7 +94,7 @@ def test_it_starts_an_application_and_is_done_when_its_own_interval_is(
 
     assert "--start=2013-01-05T00:00:00+00:00" in started.read_text()
     assert observe_request(ledger, number_of(task)).state is RequestState.DONE
-    assert context["ti"] == {"results": {}}  # type: ignore[comparison-overlap]
+    assert context["ti"] == {"results": {}}  # type: ignore[comparison-overlap]  # Pushed is a dict
 
 
 def test_it_fails_when_its_application_dies_before(

@@ -134,7 +134,7 @@ _signed = st.integers(-(2**63), 2**63 - 1)
 _unsigned = st.integers(0, 2**64 - 1)
 _numbers = st.integers(0, 2**32 - 1)
 _text = st.text(max_size=9)
-_instants = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(lambda at: f"{at.isoformat()}Z")  # noqa: DTZ001  # Protobuf's own form
+_instants = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(lambda at: f"{at.isoformat()}Z")  # noqa: DTZ001  # bounds have no zone
 _places = st.fixed_dictionaries(
     {}, optional={"x": st.floats(allow_nan=False, allow_infinity=False), "y": _ints, "far": st.lists(_ints, max_size=3)}
 )
