@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyspark
 import pytest
 from py4j.java_gateway import JVMView
 from pyspark.sql import SparkSession
@@ -136,3 +141,22 @@ def test_each_event_of_the_jvms_log_is_a_line_of_its_own(reason: str | None, tol
     moment, space, rest = line.partition(" ")
     assert datetime.fromisoformat(moment)
     assert space + rest == f" WARN Tasks: Retrying task{told}\n"
+
+
+def test_a_task_in_python_begins_without_reading_archives_and_leaves_modules_out_of_its_search_for_garbage(
+    spark: SparkSession,
+) -> None:
+    """What both cost in each task, whatever it does: `sluice_spark.session.worker_daemon`."""
+
+    def looked_at(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        archives = [path for path in sys.path_importer_cache if ".zip" in path]
+        found = {"archives": archives, "pyspark": pyspark.__file__, "frozen": gc.get_freeze_count()}
+        for _ in blocks:
+            yield pa.RecordBatch.from_pylist([found])
+
+    schema = "archives array<string>, pyspark string, frozen long"
+    worker = spark.range(1, numPartitions=1).mapInArrow(looked_at, schema).collect()[0]
+
+    assert worker.archives == []
+    assert worker.pyspark == pyspark.__file__
+    assert worker.frozen > 50_000

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice_spark.session import worker_daemon
 from sluice_spark.session.history_conf import event_log_conf, ui_conf
 from sluice_spark.session.jvm import jvm_of, remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
@@ -130,6 +131,7 @@ def engine_conf(state: StateDeclaration) -> dict[str, str]:
         # Spark derives the next batch's watermark from the last plan, and ignores the part of it below a reused
         # shuffle: an operator whose inputs are all reused shuffles never drops its state (decision 0015).
         "spark.sql.exchange.reuse": "false",
+        "spark.python.daemon.module": worker_daemon.MODULE,
         # A driver runs for months: the history that it keeps for a disabled user interface must stay small.
         "spark.sql.streaming.numRecentProgressUpdates": "4",
         "spark.sql.ui.retainedExecutions": "4",
