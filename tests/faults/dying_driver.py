@@ -86,12 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--point", type=CrashPoint, required=True)
     parser.add_argument("--occurrence", type=int, default=1)
     parser.add_argument("--signal", default="SIGKILL")
-    parser.add_argument("--without", type=Guard)
+    parser.add_argument("--without", type=Guard, nargs="*", default=[])
     options = parser.parse_args(arguments)
     settings = load_settings()
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, clears_soft_references=True)
     reached = signal_at(options.point, occurrence=options.occurrence, number=signal.Signals[options.signal])
-    with without(options.without):
+    with without(*options.without):
         return run_job(lambda: _work(settings, options.stream, reached))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery import fenced_merge, staged_delivery
 from sluice_spark.delivery.fenced_merge import CheckedTarget, FencedMerge
+from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -34,18 +35,23 @@ class Guard(StrEnum):
     COMPARISON: the commit's requirement that main is where it was checked.
     KEPT_TABLE: the merge's table object, which never gives way to a newer one.
     HELD_TABLE: the reference to that object, without which a garbage collection takes it.
+    LEASE_STOP: that a driver stops as soon as it learns that its lease is lost. It may learn it too late.
     """
 
     MARK = "mark"
     COMPARISON = "comparison"
     KEPT_TABLE = "kept_table"
     HELD_TABLE = "held_table"
+    LEASE_STOP = "lease_stop"
 
 
 @contextmanager
-def without(guard: Guard | None) -> Iterator[None]:
-    """Drivers of this process have all guards but this one while the block runs."""
-    with _taken_out(guard) if guard is not None else nullcontext():
+def without(*guards: Guard | None) -> Iterator[None]:
+    """Drivers of this process have all guards but these while the block runs."""
+    with ExitStack() as taken_out:
+        for guard in guards:
+            if guard is not None:
+                taken_out.enter_context(_taken_out(guard))
         yield
 
 
@@ -59,6 +65,8 @@ def _taken_out(guard: Guard) -> Any:
             return patch.object(FencedMerge, "_fenced_session", _usual_session)
         case Guard.HELD_TABLE:
             return patch.object(fenced_merge, "CheckedTarget", _not_held)
+        case Guard.LEASE_STOP:
+            return patch.object(StopRequest, "make", _not_for_its_lease)
 
 
 def _opening(change: Change) -> Any:
@@ -87,6 +95,14 @@ def _moves_mark(update: Any) -> bool:
 
 def _not_held(*, state: TargetState, held: object) -> CheckedTarget:
     return CheckedTarget(state=state, held=cast("JavaObject", None))
+
+
+_make = StopRequest.make
+
+
+def _not_for_its_lease(stop: StopRequest, reason: StopReason) -> None:
+    if reason not in LEASE_ENDS:
+        _make(stop, reason)
 
 
 def _usual_session(merge: FencedMerge) -> SparkSession:

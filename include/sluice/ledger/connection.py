@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import make_conninfo
-from pydantic_core import to_json
-from sqlalchemy import Connection, Engine, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
+from sluice.ledger.stored_text import StoredTextDumper, stored_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,7 +84,9 @@ def open_ledger(ledger_url: str) -> Ledger:
     ------
     SettingsError: when it is not such a URL.
     """
-    return Ledger(create_engine(checked_url(ledger_url), pool_size=2, max_overflow=3, **engine_options()))
+    engine = create_engine(checked_url(ledger_url), pool_size=2, max_overflow=3, **engine_options())
+    event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StoredTextDumper))
+    return Ledger(engine)
 
 
 def database_time(ledger: Ledger) -> datetime:
@@ -134,7 +136,7 @@ def engine_options() -> dict[str, Any]:
     return {
         "pool_pre_ping": True,  # a restarted database costs one reconnect instead of one error
         "hide_parameters": True,
-        "json_serializer": _json_of,
+        "json_serializer": stored_json,
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "application_name": "sluice",
@@ -212,15 +214,6 @@ def connection_use(ledger: Ledger) -> ConnectionUse:
         return ConnectionUse(
             used=connection.execute(used).scalar_one(), allowed=connection.execute(allowed).scalar_one()
         )
-
-
-def _json_of(value: Any) -> str:
-    """JSON that PostgreSQL accepts: values that JSON cannot express become text, NaN becomes null."""
-    return to_json(value, inf_nan_mode="null", fallback=_plain).decode()
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _hides_interruption(error: DBAPIError) -> bool:

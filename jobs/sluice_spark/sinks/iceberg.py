@@ -154,4 +154,5 @@ def _newest_of_each(rows: DataFrame, keys: list[str], declared: IcebergOutput) -
 
 
 def _key_text(keys: list[str]) -> Column:
-    return fn.concat_ws(", ", *(fn.coalesce(fn.col(key).cast("string"), fn.lit("null")) for key in keys))
+    """The key of a row as JSON: one line of plain text whatever its values are, with bytes in Base64."""
+    return fn.to_json(fn.struct(*keys), {"ignoreNullFields": "false"})

@@ -190,3 +190,12 @@ def test_a_run_belongs_to_the_newest_generation(ledger: Ledger) -> None:
             text("INSERT INTO sluice.generations (stream, generation, checkpoint) VALUES ('flights', 2, 'file:///2')")
         )
     assert admit(ledger).generation == 2
+
+
+def test_an_end_is_recorded_whatever_its_reason_quotes(ledger: Ledger) -> None:
+    """PostgreSQL refuses a NUL, and the run of a failed driver would have gone on for ever."""
+    run = admit(ledger)
+    record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="two rows have the key \0\ud83d")
+    assert newest_run(ledger, "flights") == find_run(ledger, run.run_id)
+    ended = find_run(ledger, run.run_id)
+    assert (ended.state, ended.reason) == (RunState.FAILED, "two rows have the key \\x00\\ud83d")
