@@ -96,6 +96,22 @@ def test_what_the_ledger_did_not_hear_of_is_recorded_by_the_next_run(copying: Wo
     assert (recovered.published_rows, recovered.snapshot_ids) == (first.published_rows, first.snapshot_ids)
 
 
+def test_a_batch_whose_offsets_spark_has_purged_is_recorded_without_them(copying: Workshop, stream_name: str) -> None:
+    """A ledger that was set back by a minute forgets more batches than Spark keeps offsets of."""
+    batches = []
+    for row in ROWS[:3]:
+        copying.append("source", [row])
+        batches = copying.run(stream_name, stop_after_batches=len(batches) + 1).batches
+    (copying.checkpoint(stream_name) / "offsets" / "0").unlink()
+    copying.append("source", [ROWS[3]])
+
+    recovered = copying.run(stream_name, stop_after_batches=4).batches
+
+    assert [batch.published_rows for batch in recovered] == [{"copies": 1}] * 4
+    assert [bool(batch.end_offsets) for batch in recovered] == [False, False, True, True]
+    assert recovered[2].start_offsets == batches[2].start_offsets
+
+
 def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying: Workshop, stream_name: str) -> None:
     """Iceberg's sink would append the batch a second time. The pin protects the snapshot until it is removed."""
     copying.append("source", [ROWS[0]])

@@ -108,20 +108,30 @@ class DirectDelivery:
         if self.unrecorded:
             _log.info("recording %d batches that an earlier run has made visible", len(self.unrecorded))
         for batch in self.unrecorded:
-            covered = offsets.range_of(batch.batch)
-            observation = BatchObservation(
-                key=PublicationKey(stream=self.writer.stream, generation=batch.generation, batch=batch.batch),
-                run_id=batch.run_id,
-                started_at=batch.committed_at,
-                duration_ms=0,
-                input_rows=batch.rows,
-                published_rows={self.target.output: batch.rows},
-                watermark=covered.watermark,
-                start_offsets=json.loads(covered.start_offsets),
-                end_offsets=json.loads(covered.end_offsets),
-                snapshot_ids={self.target.output: batch.snapshot_id},
-            )
-            self.context.recording.recovered(observation)
+            self.context.recording.recovered(self._recovered(batch, offsets))
+
+    def _recovered(self, batch: DirectBatch, offsets: OffsetLog) -> BatchObservation:
+        """A batch as its snapshot tells it. Its offsets are left out when the checkpoint does not have them: Spark
+        keeps those of the newest batches, and a batch of an earlier generation has another checkpoint."""
+        observation = BatchObservation(
+            key=PublicationKey(stream=self.writer.stream, generation=batch.generation, batch=batch.batch),
+            run_id=batch.run_id,
+            started_at=batch.committed_at,
+            duration_ms=0,
+            input_rows=batch.rows,
+            published_rows={self.target.output: batch.rows},
+            snapshot_ids={self.target.output: batch.snapshot_id},
+        )
+        if batch.generation != self.writer.generation or not offsets.holds(batch.batch):
+            _log.warning("batch %s is recorded without its offsets: the checkpoint has none of it", observation.key)
+            return observation
+        covered = offsets.range_of(batch.batch)
+        return replace(
+            observation,
+            watermark=covered.watermark,
+            start_offsets=json.loads(covered.start_offsets),
+            end_offsets=json.loads(covered.end_offsets),
+        )
 
     def _find(self, number: int) -> DirectBatch | None:
         """The batch in the table's history since the last look; every other new batch there is judged too."""

@@ -77,6 +77,11 @@ class OffsetLog:
             watermark=datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms > 0 else None,
         )
 
+    def holds(self, number: int) -> bool:
+        """Whether the log still has the offsets at which a batch starts and ends: Spark keeps those of the newest."""
+        log = self._log()
+        return not any(log.get(one).isEmpty() for one in (number - 1, number) if one >= 0)
+
     def _log(self) -> JavaObject:
         active = (query for query in self.spark.streams.active if query.name == self.query_name)
         query = self.query if self.query is not None else next(active)
