@@ -111,6 +111,7 @@ def stop_and_replace(
             for number in range(BATCHES, BATCHES + FEEDS):
                 other.bring(scenario, number)
                 time.sleep(seconds / FEEDS)  # how long it stands still is what is tested
+            other.await_batch(BATCHES + FEEDS - 1)  # one that has only begun finds what the first one merges
             driver.go_on()
             words = driver.last_words()
             other.bring(scenario, BATCHES + FEEDS)
