@@ -98,10 +98,9 @@ def test_what_the_ledger_did_not_hear_of_is_recorded_by_the_next_run(copying: Wo
 
 def test_a_batch_whose_offsets_spark_has_purged_is_recorded_without_them(copying: Workshop, stream_name: str) -> None:
     """A ledger that was set back by a minute forgets more batches than Spark keeps offsets of."""
-    batches = []
-    for row in ROWS[:3]:
+    for number, row in enumerate(ROWS[:3]):
         copying.append("source", [row])
-        batches = copying.run(stream_name, stop_after_batches=len(batches) + 1).batches
+        batches = copying.run(stream_name, stop_after_batches=number + 1).batches
     (copying.checkpoint(stream_name) / "offsets" / "0").unlink()
     copying.append("source", [ROWS[3]])
 
