@@ -111,7 +111,7 @@ class DirectDelivery:
             self.context.recording.recovered(self._recovered(batch, offsets))
 
     def _recovered(self, batch: DirectBatch, offsets: OffsetLog) -> BatchObservation:
-        """A batch as its snapshot tells it. Its offsets are left out when the checkpoint does not have them: Spark
+        """A batch as its snapshot shows it. Its offsets are left out when the checkpoint does not have them: Spark
         keeps those of the newest batches, and a batch of an earlier generation has another checkpoint."""
         observation = BatchObservation(
             key=PublicationKey(stream=self.writer.stream, generation=batch.generation, batch=batch.batch),
