@@ -115,14 +115,31 @@ def test_the_command_shows_its_plan_and_carries_it_out(
     assert report["compared"] == 8
 
     with pytest.raises(SystemExit) as done:
-        main(["backfill", stream, "--gaps", "--to", "2013-01-09", "--json"])
+        main(["backfill", stream, "--gaps", "--to", "2013-01-09"])
 
-    assert done.value.code in (0, None), capfd.readouterr().err[-3000:]
-    result = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
-    assert (result["state"], result["rows"]["published"]) == ("published", 3)
-    assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
+    written = capfd.readouterr()
+    assert done.value.code in (0, None), written.err[-3000:]
     (attempt,) = recent_attempts(workshop.ledger, stream, limit=10)
+    assert written.out.splitlines() == [
+        f"{stream}, 2013-01-05 00:00 to 2013-01-06 00:00 UTC: 3 rows published in place of 0, in snapshot "
+        f"{attempt.snapshot_id}; 2 rejected, 0 duplicate."
+    ]
+    assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
     assert attempt.launched_by.startswith("sluice backfill, ")
+    delete_days(workshop, "target", "2013-01-06", "2013-01-07")
+
+    with pytest.raises(SystemExit) as several:
+        main(["backfill", stream, "--from", "2013-01-05", "--to", "2013-01-08", "--json"])
+
+    written = capfd.readouterr()
+    assert several.value.code in (0, None), written.err[-3000:]
+    results = [json.loads(line) for line in written.out.splitlines()]
+    assert [(one["key"].split("/")[2][:8], one["state"]) for one in results] == [
+        ("20130105", "unchanged"),
+        ("20130106", "published"),
+        ("20130107", "unchanged"),
+    ]
+    assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
     with pytest.raises(SystemExit) as refused:
         main(["backfill", stream, "--from", "2013-01-05T06:00", "--to", "2013-01-06"])
     assert refused.value.code == 2

@@ -14,6 +14,9 @@ IntervalLength = Literal["hour", "day", "month"]
 
 _FORM = "%Y%m%dT%H%M"
 
+_LANE = "backfill"
+"""The second part of the publication key of a backfill."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -30,9 +33,25 @@ class Interval:
         """The interval for a person."""
         return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
 
+    def overlaps(self, other: Interval) -> bool:
+        """Whether a time lies in both."""
+        return self.start < other.end and other.start < self.end
+
     def widened(self, margin: timedelta) -> Interval:
         """The interval with a margin before and after it."""
         return Interval(start=self.start - margin, end=self.end + margin)
+
+
+def publication_key(stream: str, interval: Interval, *, attempt: int) -> str:
+    """The publication key of an attempt to backfill an interval: no other commit has it."""
+    return f"{stream}/{_LANE}/{interval}/{attempt}"
+
+
+def of_publication_key(key: str) -> tuple[str, Interval]:
+    """The stream and the interval of a publication key of a backfill."""
+    stream, _, interval, _ = key.split("/")
+    start, end = (datetime.strptime(time, _FORM).replace(tzinfo=UTC) for time in interval.split("-"))
+    return stream, Interval(start=start, end=end)
 
 
 def parse_interval(start: str, end: str) -> Interval:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from datetime import UTC
 from typing import Any
 
+from sluice.backfill.intervals import Interval, of_publication_key, publication_key
 from sluice.ledger.backfill_attempts import attempts_launched_by
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation
+from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
 
 RESULTS = "results"
 """The XCom of the results of a run's task."""
@@ -31,3 +34,31 @@ def _result(attempt: BackfillAttemptObservation) -> dict[str, Any]:
         "snapshot": str(attempt.snapshot_id) if attempt.snapshot_id is not None else None,
         "rows": dict(attempt.rows),
     }
+
+
+def result_of_attempt(attempt: BackfillAttemptObservation) -> dict[str, Any]:
+    """The result of an attempt that has replaced its interval, as the job writes it; without those that followed it."""
+    key = attempt.key
+    interval = Interval(start=key.interval_start.astimezone(UTC), end=key.interval_end.astimezone(UTC))
+    return {
+        "key": publication_key(key.stream, interval, attempt=key.attempt),
+        "state": attempt.state.value,
+        "snapshot_id": attempt.snapshot_id,
+        "rows": dict(attempt.rows),
+        "followers": [],
+    }
+
+
+def sentences_of(result: Mapping[str, Any]) -> Iterator[str]:
+    """A result of a job for a person: a sentence for its interval, and one for each stream that followed it."""
+    stream, interval = of_publication_key(result["key"])
+    rows, what = result["rows"], f"{stream}, {interval.spoken}"
+    if result["state"] == BackfillState.UNCHANGED:
+        yield f"{what}: unchanged, the table holds the {rows['published']:,} rows already."
+    else:
+        yield (
+            f"{what}: {rows['published']:,} rows published in place of {rows['replaced']:,}, in snapshot "
+            f"{result['snapshot_id']}; {rows['quarantined']:,} rejected, {rows['duplicate']:,} duplicate."
+        )
+    for follower in result["followers"]:
+        yield from sentences_of(follower)

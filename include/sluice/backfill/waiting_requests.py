@@ -19,10 +19,15 @@ _LOOK_SECONDS = 10.0
 
 
 @contextmanager
-def waiting_for(ledger: Ledger, numbers: Sequence[int]) -> Iterator[None]:
-    """Look at requests again and again while the block runs, and withdraw at its end those that are open."""
+def waiting_for(ledger: Ledger, numbers: Sequence[int], *, look_seconds: float = _LOOK_SECONDS) -> Iterator[None]:
+    """Look at requests again and again while the block runs, and withdraw at its end those that are open.
+
+    Parameters
+    ----------
+    look_seconds: between two looks.
+    """
     is_over = threading.Event()
-    looking = threading.Thread(target=_look, args=(ledger, numbers, is_over), daemon=True)
+    looking = threading.Thread(target=_look, args=(ledger, numbers, is_over, look_seconds), daemon=True)
     looking.start()
     try:
         yield
@@ -33,8 +38,8 @@ def waiting_for(ledger: Ledger, numbers: Sequence[int]) -> Iterator[None]:
             end_request(ledger, number, RequestState.WITHDRAWN)
 
 
-def _look(ledger: Ledger, numbers: Sequence[int], is_over: threading.Event) -> None:
-    while not is_over.wait(_LOOK_SECONDS):
+def _look(ledger: Ledger, numbers: Sequence[int], is_over: threading.Event, look_seconds: float) -> None:
+    while not is_over.wait(look_seconds):
         try:
             for number in numbers:
                 observe_request(ledger, number)

@@ -15,15 +15,17 @@ from sluice.backfill.interval_gaps import joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.backfill.observe_backfill import backfill_of, observe_backfill
 from sluice.backfill.waiting_requests import waiting_for
+from sluice.cli.backfill_results import BackfillResults
 from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.gap_verbs import search_gaps
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import UsageError
-from sluice.launching.foreground import run_in_foreground
+from sluice.errors import UnhealthyError, UsageError
+from sluice.launching.foreground import run_and_report
 from sluice.launching.job_command import RunBackfill
 from sluice.launching.job_output import json_value
+from sluice.ledger.backfill_attempts import attempts_launched_by
 from sluice.ledger.backfill_requests import add_request, observe_request
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.records.backfill_request import IntervalRequest, RequestObservation, RequestState
@@ -63,7 +65,7 @@ def backfill(
     if dry_run:
         _show_plans(settings, stream, intervals, as_json=as_json)
     else:
-        _carry_out(settings, loaded, intervals)
+        _carry_out(settings, loaded, intervals, as_json=as_json)
 
 
 def _interval(start: str, end: str) -> Interval:
@@ -102,20 +104,34 @@ def _print_plans(plans: list[BackfillPlan]) -> None:
     print_dry_run_note()
 
 
-def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interval, ...]) -> None:
+def _carry_out(settings: Settings, stream: LoadedStream, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
     """Ask for all intervals and run one application after another until each was replaced, and stop at the first
     interval that fails: what was replaced before stays."""
     launched_by = f"sluice backfill, {getpass.getuser()}"
     digest = load_declarations(settings.pipelines).digest
+    printed = BackfillResults(as_json=as_json)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         numbers = [add_request(ledger, _request(stream, one, launched_by, digest=digest)) for one in intervals]
         with waiting_for(ledger, numbers):
             for interval, number in zip(intervals, numbers, strict=True):
                 while (seen := _await_end_or_turn(ledger, number)).is_open:
-                    _run_application(settings, stream, interval, launched_by)
-                if seen.state is not RequestState.DONE:
-                    typer.echo(seen.failure or f"{interval.spoken} was not replaced.", err=True)
-                    raise typer.Exit(UNHEALTHY_EXIT_CODE)
+                    _run_application(settings, stream, interval, launched_by, printed)
+                _require_done(seen, stream, interval)
+                printed.print_recorded(attempts_launched_by(ledger, launched_by), stream.name, interval)
+
+
+def _require_done(seen: RequestObservation, stream: LoadedStream, interval: Interval) -> None:
+    """Go on only when an interval was replaced."""
+    if seen.state is RequestState.WITHDRAWN:
+        raise UnhealthyError(
+            f"{interval.spoken} of {stream.name} was not replaced for this command: the same user has asked for the "
+            "same interval again meanwhile, or a person has withdrawn the request.",
+            next_step=f"Wait for the other command; if there is none, run this one again. `sluice stream events "
+            f"{stream.name}` lists every attempt.",
+        )
+    if seen.state is not RequestState.DONE:
+        typer.echo(seen.failure or f"{interval.spoken} was not replaced.", err=True)
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
 def _await_end_or_turn(ledger: Ledger, number: int) -> RequestObservation:
@@ -128,15 +144,16 @@ def _await_end_or_turn(ledger: Ledger, number: int) -> RequestObservation:
     )
 
 
-def _run_application(settings: Settings, stream: LoadedStream, interval: Interval, launched_by: str) -> None:
+def _run_application(
+    settings: Settings, stream: LoadedStream, interval: Interval, launched_by: str, printed: BackfillResults
+) -> None:
     """Run a job for an interval; it goes on with the others. Its output is a line of JSON for each."""
     command = RunBackfill(
         stream=stream.name, start=interval.start.isoformat(), end=interval.end.isoformat(), launched_by=launched_by
     )
-    ended = run_in_foreground(command, settings, keeps_output=True, engine=stream.declaration.engine)
-    typer.echo(ended.output.strip())
-    if ended.exit_code != 0:
-        raise typer.Exit(ended.exit_code)
+    exit_code = run_and_report(command, settings, engine=stream.declaration.engine, report=printed.print_line)
+    if exit_code != 0:
+        raise typer.Exit(exit_code)
 
 
 def _request(stream: LoadedStream, interval: Interval, launched_by: str, *, digest: str) -> IntervalRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.declarations.engine_declaration import EngineDeclaration
@@ -36,10 +37,39 @@ def run_in_foreground(
     ------
     LaunchError: when `spark-submit` is not found.
     """
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine or EngineDeclaration(), is_bounded=True)
-    argv = spark_submit_command(
-        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
-    )
+    argv = _submission(command, settings, engine)
     output = subprocess.PIPE if keeps_output else None
     ended = subprocess.run(argv, stdout=output, text=True, env=job_environment(os.environ))  # noqa: S603  # built by us
     return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")
+
+
+def run_and_report(
+    command: JobCommand, settings: Settings, *, engine: EngineDeclaration, report: Callable[[str], object]
+) -> int:
+    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
+
+    Parameters
+    ----------
+    engine: the resources of the driver, as a stream declares them.
+    report: is called with each line of the job's output, when it comes.
+
+    Returns
+    -------
+    The job's exit status.
+
+    Raises
+    ------
+    LaunchError: when `spark-submit` is not found.
+    """
+    argv, environment = _submission(command, settings, engine), job_environment(os.environ)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as job:  # noqa: S603  # built by us
+        for line in job.stdout or ():
+            report(line.rstrip())
+    return job.returncode
+
+
+def _submission(command: JobCommand, settings: Settings, engine: EngineDeclaration | None) -> tuple[str, ...]:
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine or EngineDeclaration(), is_bounded=True)
+    return spark_submit_command(
+        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
+    )
