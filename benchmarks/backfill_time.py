@@ -6,10 +6,10 @@ A stream has read a table of so many days. Each turn empties its target and back
 batch* is one job over all days; *by day* are as many runs as days, the newest first, ten of them active at a time as in
 a backfill of Airflow. Each asks in the ledger for its day, starts an application when it is the one to do so, and
 otherwise looks every two seconds whether its day is replaced, as the task of such a run does; Airflow itself is not
-part of it. An application processes two days at the same time. The target is partitioned by day, so that no two days
-exchange the same file. The time of a turn ends when its last interval is replaced. What the target holds is compared
-with the source before any time counts. *A job of one day* is the same day alone, to its end: what a start costs is most
-of it when a day is small.
+part of it. An application processes ten days at the same time, five of them as one batch: the target is partitioned by
+day, so that no file holds rows of two days. The time of a turn ends when its last interval is replaced. What the target
+holds is compared with the source before any time counts. *A job of one day* is the same day alone, to its end: what a
+start costs is most of it when a day is small.
 
 Ends with 1 when a target differs from the source, or the days reach less than 0.8 of one batch's throughput.
 """
@@ -57,7 +57,7 @@ from sluice.tables.declared_tables import create_or_evolve_table
 
 STREAM, SOURCE, TARGET = "days", "bench.records", "bench.days"
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
-AT_ONCE = 2
+AT_ONCE = 10
 ACTIVE_RUNS = 10
 """How many runs of a backfill Airflow starts before one has ended, unless a person asks for another number."""
 

@@ -25,7 +25,8 @@ from sluice.launching.job_command import RunBackfill, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
-from sluice_spark.backfill.backfill_run import BackfillResult, BackfillRun
+from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.backfill.requested_intervals import RequestedIntervals
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session

@@ -4,7 +4,7 @@
 
 The settings come from the environment, as for any job. SIGKILL ends the process with its JVM. With `--asked-by` the
 process is the application of that run, which goes on with the intervals of others; `--time 2` kills it when it reaches
-the step for the second time.
+the step for the second time, and `--at-once 6` lets it compute three intervals together.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", type=BackfillStep, required=True)
     parser.add_argument("--asked-by", default="a fault")
     parser.add_argument("--time", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args(arguments)
     settings = load_settings()
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
@@ -75,7 +76,7 @@ def _work(settings: Settings, options: argparse.Namespace) -> None:
             open_session=session,
             reached=reached,
         )
-        RequestedIntervals(run=run, digest=declarations.digest, at_once=1).work()
+        RequestedIntervals(run=run, digest=declarations.digest, at_once=options.at_once).work()
 
 
 if __name__ == "__main__":

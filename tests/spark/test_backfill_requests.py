@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from tests.fixtures.backfills import (
+    application,
     ask,
-    backfill_run,
     day_of_january,
     declare_read_stream,
     delete_days,
@@ -19,13 +18,13 @@ from tests.fixtures.backfills import (
     ids_by_duckdb,
     name_of_run,
     staging_tables,
+    states_of_requests,
 )
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep, ReachedStep, unnoticed_step
+from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.run_results import results_of_run
-from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.backfill_requests import application_lock, observe_request
@@ -34,9 +33,6 @@ from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.event import EventSubject
 from sluice.processes.deadline import wait_until
-from sluice_spark.backfill.backfill_run import BackfillResult
-from sluice_spark.backfill.requested_intervals import RequestedIntervals
-from sluice_spark.session.thread_sessions import ThreadSessions
 
 KILLED_AT = (BackfillStep.STAGED, BackfillStep.PUBLISHED)
 """A slice: each costs a process with a JVM. `SLUICE_ALL_STEPS=1` kills at every step."""
@@ -54,40 +50,13 @@ def stream(workshop: Workshop) -> str:
     return name
 
 
-def application(
-    workshop: Workshop,
-    stream: str,
-    day: int,
-    *,
-    at_once: int = 1,
-    takes_for_seconds: float = 600,
-    reached: ReachedStep = unnoticed_step,
-) -> BackfillResult:
-    """The application that the run of a day starts; it waits for no further request."""
-    start, end = (time.isoformat() for time in (day_of_january(day).start, day_of_january(day).end))
-    run = backfill_run(workshop, stream, start=start, end=end, launched_by=name_of_run(day), reached=reached)
-    sessions = ThreadSessions(run.open_session, run.stream.declaration.state)
-    return RequestedIntervals(
-        run=replace(run, open_session=sessions),
-        digest=load_declarations(workshop.folder).digest,
-        at_once=at_once,
-        takes_for_seconds=takes_for_seconds,
-        lingers_seconds=0,
-    ).work()
-
-
-def states(workshop: Workshop, numbers: list[int]) -> list[RequestState]:
-    """How requests stand; each look says that its run waits."""
-    return [observe_request(workshop.ledger, number).state for number in numbers]
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("at_once", [1, 2, 6])
 def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop: Workshop, stream: str) -> None:
     numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
 
     result = application(workshop, stream, 5, at_once=at_once)
 
-    assert states(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     assert result.key == f"{stream}/backfill/20130105T0000-20130106T0000/1"
     assert staging_tables(workshop, stream) == []
@@ -104,7 +73,7 @@ def test_an_application_without_a_request_takes_none(workshop: Workshop, stream:
 
     application(workshop, stream, 5)
 
-    assert states(workshop, [number]) == [RequestState.WAITING]
+    assert states_of_requests(workshop, [number]) == [RequestState.WAITING]
 
 
 def test_beside_another_application_only_the_own_day_is_replaced(workshop: Workshop, stream: str) -> None:
@@ -113,7 +82,7 @@ def test_beside_another_application_only_the_own_day_is_replaced(workshop: Works
     with application_lock(workshop.ledger, stream):
         application(workshop, stream, 5)
 
-    assert states(workshop, numbers) == [DONE, RequestState.WAITING]
+    assert states_of_requests(workshop, numbers) == [DONE, RequestState.WAITING]
 
 
 def test_an_application_whose_time_is_over_takes_no_further_day(workshop: Workshop, stream: str) -> None:
@@ -121,7 +90,7 @@ def test_an_application_whose_time_is_over_takes_no_further_day(workshop: Worksh
 
     application(workshop, stream, 5, takes_for_seconds=0)
 
-    assert states(workshop, numbers) == [DONE, RequestState.WAITING]
+    assert states_of_requests(workshop, numbers) == [DONE, RequestState.WAITING]
 
 
 def test_a_run_that_has_read_edited_declarations_starts_its_own_application(workshop: Workshop, stream: str) -> None:
@@ -129,7 +98,7 @@ def test_a_run_that_has_read_edited_declarations_starts_its_own_application(work
 
     application(workshop, stream, 5)
 
-    assert states(workshop, numbers) == [DONE, RequestState.WAITING]
+    assert states_of_requests(workshop, numbers) == [DONE, RequestState.WAITING]
 
 
 def test_a_day_that_fails_is_reported_to_its_run_and_no_further_one_is_taken(workshop: Workshop, stream: str) -> None:
@@ -145,7 +114,7 @@ def test_a_day_that_fails_is_reported_to_its_run_and_no_further_one_is_taken(wor
     result = application(workshop, stream, 5, reached=fail_the_second_time)
 
     assert result.state is BackfillState.PUBLISHED
-    assert states(workshop, numbers) == [DONE, RequestState.FAILED, RequestState.WAITING]
+    assert states_of_requests(workshop, numbers) == [DONE, RequestState.FAILED, RequestState.WAITING]
     failure = observe_request(workshop.ledger, numbers[1]).failure or ""
     assert failure.splitlines()[-1] == "sluice: failed: VerificationError: The rows do not add up."
     assert observe_request(workshop.ledger, numbers[2]).needs_application
@@ -200,7 +169,7 @@ def test_when_an_application_is_killed_at_another_runs_day_that_run_completes_it
 
     application(workshop, stream, 6)
 
-    assert states(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
     assert ids_by_duckdb(workshop) == IDS
     assert staging_tables(workshop, stream) == []
     of_sixth = [one for one in recent_attempts(workshop.ledger, stream, limit=9) if one.launched_by == name_of_run(6)]

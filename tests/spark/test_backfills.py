@@ -203,7 +203,7 @@ def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, strea
 def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str) -> None:
     interval = parse_interval(DAY_5, DAY_8)
     with (
-        interval_lock(workshop.ledger, stream, start=interval.start, end=interval.end),
+        interval_lock(workshop.ledger, stream, (interval.start, interval.end)),
         pytest.raises(LedgerError, match="is being backfilled by another run"),
     ):
         backfill(workshop, stream)

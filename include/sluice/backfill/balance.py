@@ -9,10 +9,25 @@ from sluice.errors import VerificationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowTotals:
+    """The rows of one computation, which may be of several intervals.
+
+    read: of the stream inputs. results: of the transformation, in all intervals. quarantined: rejected ones among the
+        rows read. duplicate: dropped as repetitions.
+    """
+
+    read: int
+    results: int
+    quarantined: int
+    duplicate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
     """The rows of one backfill.
 
-    read: of the stream inputs. published: of the result within the interval. outside: of the result in other intervals.
+    read: of the stream inputs; of all intervals that were computed together, as are `quarantined` and `duplicate`.
+    published: of the result within the interval. outside: of the result in other intervals.
     quarantined: rejected ones among the rows read. duplicate: dropped as repetitions. late: always 0, because a batch
         has all rows in hand.
     replaced: rows that the target held in the interval before.

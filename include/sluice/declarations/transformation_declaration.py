@@ -76,7 +76,13 @@ class BackfillDeclaration(Declared):
         description="the inputs, named in `reads`, whose backfills this stream follows: when the stream that writes "
         "the table replaces an interval, the same run computes that interval of this stream again too",
     )
-    at_once: WholeNumber = Field(1, ge=1, le=16, description="how many intervals are processed at the same time")
+    at_once: WholeNumber = Field(
+        1,
+        ge=1,
+        le=16,
+        description="how many intervals are processed at the same time; from 3 on, up to half of them that touch are "
+        "computed as one batch when the target is partitioned by `column`, at most as long as an interval",
+    )
     balance: Literal["rows"] | None = Field(
         None,
         description="`rows`: the transformation keeps, rejects or recognises as a duplicate every row that it reads, "

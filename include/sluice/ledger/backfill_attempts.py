@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -22,26 +22,29 @@ _LOCK_SPACE = 0x736C7562
 
 
 @contextmanager
-def interval_lock(ledger: Ledger, stream: str, *, start: datetime, end: datetime) -> Iterator[None]:
-    """Keep other runs from the same interval of a stream while the block runs. The lock ends with its process.
+def interval_lock(ledger: Ledger, stream: str, *intervals: tuple[datetime, datetime]) -> Iterator[None]:
+    """Keep other runs from intervals of a stream while the block runs. The locks end with their process.
+
+    Parameters
+    ----------
+    intervals: start and end of each.
 
     Raises
     ------
-    LedgerError: when another run works on the interval, or the ledger cannot be reached.
+    LedgerError: when another run works on one of them, or the ledger cannot be reached.
     """
-    key = (_LOCK_SPACE, func.hashtext(f"{stream} {start.isoformat()} {end.isoformat()}"))
     engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
-    with ledger_errors(engine.url), engine.connect() as connection:
-        if not connection.execute(select(func.pg_try_advisory_lock(*key))).scalar_one():
-            raise LedgerError(
-                f"The interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} of {stream} is being backfilled by "
-                "another run.",
-                next_step="Wait for it to end.",
-            )
-        try:
-            yield
-        finally:
-            connection.execute(select(func.pg_advisory_unlock(*key)))
+    with ledger_errors(engine.url), engine.connect() as connection, ExitStack() as locks:
+        for start, end in intervals:
+            key = (_LOCK_SPACE, func.hashtext(f"{stream} {start.isoformat()} {end.isoformat()}"))
+            if not connection.execute(select(func.pg_try_advisory_lock(*key))).scalar_one():
+                raise LedgerError(
+                    f"The interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} of {stream} is being backfilled by "
+                    "another run.",
+                    next_step="Wait for it to end.",
+                )
+            locks.callback(connection.execute, select(func.pg_advisory_unlock(*key)))
+        yield
 
 
 def begin_attempt(

@@ -9,7 +9,8 @@ from sluice.backfill.followers import followers_of
 from sluice.backfill.observe_backfill import observe_backfill
 from sluice.backfill.settled_plan import require_unrefused
 from sluice.tables.catalog import open_catalog
-from sluice_spark.backfill.backfill_run import BackfillResult, BackfillRun
+from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.interval_replacing import BackfillResult
 
 
 def backfill_and_follow(run: BackfillRun) -> BackfillResult:
@@ -22,14 +23,40 @@ def backfill_and_follow(run: BackfillRun) -> BackfillResult:
     ------
     SluiceError: as `BackfillRun.work` raises it.
     """
-    following = [
+    require_followers(run)
+    return follow(run, run.work())
+
+
+def require_followers(run: BackfillRun) -> None:
+    """Refuse a backfill whose followers cannot be backfilled now, for a reason that no batch of the stream can change.
+
+    Raises
+    ------
+    UnpublishableError: with every reason.
+    """
+    for follower in _followers(run):
+        _require_possible(follower)
+
+
+def follow(run: BackfillRun, result: BackfillResult) -> BackfillResult:
+    """Backfill the intervals of the streams that follow, each in a commit of its own.
+
+    Returns
+    -------
+    The result of the run with theirs.
+
+    Raises
+    ------
+    SluiceError: as `BackfillRun.work` raises it.
+    """
+    return replace(result, followers=tuple(follower.work() for follower in _followers(run)))
+
+
+def _followers(run: BackfillRun) -> list[BackfillRun]:
+    return [
         replace(run, stream=follower.stream, interval=follower.interval)
         for follower in followers_of(run.declarations, run.stream, run.interval)
     ]
-    for follower in following:
-        _require_possible(follower)
-    result = run.work()
-    return replace(result, followers=tuple(follower.work() for follower in following))
 
 
 def _require_possible(run: BackfillRun) -> None:

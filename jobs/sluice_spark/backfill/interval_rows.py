@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
@@ -11,6 +12,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import DataType, DateType, TimestampNTZType
 
 from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, SourceBound
+from sluice.backfill.balance import RowTotals
 from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -69,17 +71,19 @@ class IntervalRows:
     _all_results: Observation
     _duplicates: CountedDuplicates
 
-    def read(self) -> int:
-        """The rows of the stream inputs, counted apart from the transformation."""
-        return sum(rows.count() for rows in self._inputs)
+    def totals(self) -> RowTotals:
+        """The numbers of all computed rows. The rows must have been computed; those that were read are counted here,
+        apart from the transformation."""
+        return RowTotals(
+            read=sum(rows.count() for rows in self._inputs),
+            results=int(self._all_results.get["rows"]),
+            quarantined=self.rejected.count() if self.rejected is not None else 0,
+            duplicate=self._duplicates.rows,
+        )
 
-    def results(self) -> int:
-        """The rows of the result in all intervals."""
-        return int(self._all_results.get["rows"])
-
-    def duplicates(self) -> int:
-        """The rows that were dropped as repetitions."""
-        return self._duplicates.rows
+    def of_intervals(self, intervals: Sequence[Interval], column: str) -> DataFrame:
+        """The rows of some of the intervals, by their `column`."""
+        return self.rows.where(reduce(Column.__or__, (within(self.rows, column, one) for one in intervals)))
 
     def release(self) -> None:
         """Forget the computed rows."""

@@ -1,32 +1,25 @@
 """Replaces the intervals of many runs in one application: the one it was started for, then those that others ask for.
 
 Each is a backfill of its own, with its plan, lock, attempt and commit, recorded under the run that asked for it.
+Intervals that touch are computed as one batch, when no file of the target holds rows of two.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from datetime import UTC
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 
-from sluice.backfill.intervals import Interval
-from sluice.errors import SluiceError
-from sluice.ledger.backfill_requests import (
-    application_lock,
-    end_request,
-    is_requested,
-    take_own_request,
-    take_request,
-)
-from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.backfill_request import IntervalRequest, RequestState, TakenRequest
+from sluice.backfill.joint_intervals import together
+from sluice.ledger.backfill_requests import application_lock, is_requested, take_own_request
+from sluice.ledger.records.backfill_request import IntervalRequest
 from sluice.processes.deadline import Deadline
-from sluice_spark.backfill.backfill_run import BackfillResult, BackfillRun
+from sluice_spark.backfill.backfill_run import BackfillRun
 from sluice_spark.backfill.followed_run import backfill_and_follow
-from sluice_spark.run.job import last_lines
+from sluice_spark.backfill.interval_replacing import BackfillResult
+from sluice_spark.backfill.wanted_intervals import Wanted, WantedIntervals
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +30,10 @@ that earlier; settings, secrets and the memory of the process are renewed at the
 LINGERS_SECONDS = 10.0
 """How long an application that has worked for others waits for the next request: Airflow starts the next run when one
 has ended, which takes seconds."""
+
+_GATHERS_SECONDS = 2.0
+"""How long requests are gathered while other intervals are being replaced: runs whose intervals were replaced together
+end together, and a run looks at its request every two seconds."""
 
 _POLL_SECONDS = 0.2
 
@@ -50,8 +47,7 @@ class RequestedIntervals:
     """The intervals of one application.
 
     run: the backfill that it was started for. digest: of all declarations.
-    at_once: how many intervals are processed at the same time; each has a session of its own.
-    report: receives each result.
+    at_once: how many intervals are processed at the same time. report: receives each result.
     """
 
     run: BackfillRun
@@ -82,66 +78,115 @@ class RequestedIntervals:
             digest=self.digest,
         )
         if not is_requested(run.ledger, own):
-            return self._replace(run, None)
+            return backfill_and_follow(run)
+        wanted = WantedIntervals(run=run, digest=self.digest, at_once=self.at_once, report=self.report)
         with application_lock(run.ledger, own.stream) as takes_others, ThreadPoolExecutor(self.at_once) as pool:
-            first = pool.submit(self._replace, run, take_own_request(run.ledger, own))
-            if takes_others:
-                self._take_others(pool, first)
-            return first.result()
-
-    def _take_others(self, pool: ThreadPoolExecutor, first: Future[BackfillResult]) -> None:
-        """Take requests until there is none, the time is over, or an interval has failed: what made it fail may make
-        the next one fail, and its run would lose a try by that."""
-        takes_until, lingers_until = Deadline.after(self.takes_for_seconds), Deadline.after(0)
-        running, is_taking = {first}, True
-        while running or (is_taking and not lingers_until.is_over()):
-            ended, running = _wait(running)
-            is_taking = is_taking and not takes_until.is_over() and not any(_has_failed(one) for one in ended)
-            while is_taking and len(running) < self.at_once:
-                taken = take_request(self.run.ledger, self.run.stream.name, digest=self.digest)
-                if taken is None:
-                    break
-                running.add(pool.submit(self._replace_for_other, taken))
-            if running - {first}:
-                lingers_until = Deadline.after(self.lingers_seconds)
-
-    def _replace_for_other(self, taken: TakenRequest) -> BackfillResult:
-        """Replace the interval of another run as if that run had done it, with connections of its own."""
-        start, end = (time.astimezone(UTC) for time in (taken.request.interval_start, taken.request.interval_end))
-        with open_ledger(self.run.settings.ledger_url.get_secret_value()) as ledger:
-            run = replace(
-                self.run,
-                ledger=ledger,
-                interval=Interval(start=start, end=end),
-                launched_by=taken.request.launched_by,
+            mine = Wanted(run=run, taken=take_own_request(run.ledger, own))
+            working = _Working(
+                wanted=wanted,
+                pool=pool,
+                mine=mine,
+                is_taking=takes_others,
+                takes_until=Deadline.after(self.takes_for_seconds),
+                lingers_seconds=self.lingers_seconds,
             )
-            return self._replace(run, taken)
-
-    def _replace(self, run: BackfillRun, taken: TakenRequest | None) -> BackfillResult:
-        """Replace an interval and record how its request ended. An error that is none of ours leaves the request open:
-        the run that asked starts an application, and reports its end."""
-        try:
-            result = backfill_and_follow(run)
-        except SluiceError as error:
-            if taken is not None:
-                end_request(run.ledger, taken.number, RequestState.FAILED, failure=last_lines(error))
-            raise
-        if taken is not None:
-            end_request(run.ledger, taken.number, RequestState.DONE)
-        self.report(result)
-        return result
+            return working.work()
 
 
-def _wait(running: set[Future[BackfillResult]]) -> tuple[set[Future[BackfillResult]], set[Future[BackfillResult]]]:
-    """Wait a moment. Returns the intervals that have ended, and those that run on."""
-    if not running:
-        time.sleep(_POLL_SECONDS)  # until the next look for requests
-        return set(), set()
-    ended, still = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-    return ended, still
+_Ended = dict[Wanted, BackfillResult]
 
 
-def _has_failed(ended: Future[BackfillResult]) -> bool:
-    if (error := ended.exception()) is not None:
+@dataclass(slots=True, kw_only=True)
+class _Working:
+    """An application at a moment.
+
+    mine: what it was started for. is_taking: whether it takes requests of others: until there is none, the time is
+        over, or an interval has failed. What made it fail may make the next one fail, and its run would lose a try by
+        that.
+    gathered: what was taken and has not begun. running: what is being replaced. result: of `mine`.
+    """
+
+    wanted: WantedIntervals
+    pool: Executor
+    mine: Wanted
+    is_taking: bool
+    takes_until: Deadline
+    lingers_seconds: float
+    gathered: list[Wanted] = field(default_factory=list)
+    gathers_until: Deadline = field(default_factory=lambda: Deadline.after(0))
+    lingers_until: Deadline = field(default_factory=lambda: Deadline.after(0))
+    has_worked_for_others: bool = False
+    running: dict[Future[_Ended], tuple[Wanted, ...]] = field(default_factory=dict)
+    result: Future[BackfillResult] = field(default_factory=Future)
+
+    def work(self) -> BackfillResult:
+        """Replace intervals until there is none to replace. Returns the result of `mine`, or raises its error."""
+        self.gathered.append(self.mine)
+        self._take()
+        self._begin()
+        while self.running or (self.is_taking and not self.lingers_until.is_over()):
+            for ended in self._await():
+                self._settle(ended)
+            self._take()
+            self._begin()
+        return self.result.result()
+
+    def _take(self) -> None:
+        self.is_taking = self.is_taking and not self.takes_until.is_over()
+        while self.is_taking and len(self.gathered) + len(self._being_replaced()) < self.wanted.at_once:
+            if (taken := self.wanted.take()) is None:
+                return
+            if not self.gathered:
+                self.gathers_until = Deadline.after(_GATHERS_SECONDS)
+            self.gathered.append(taken)
+
+    def _begin(self) -> None:
+        """Begin what was gathered, unless more may come while others run; what overlaps a running interval waits."""
+        most = self.wanted.together_at_most
+        if self.running and len(self.gathered) < most and not self.gathers_until.is_over():
+            return
+        for group in together(self.gathered, interval_of=lambda one: one.interval, most=most):
+            if not _overlap(group, self._being_replaced()):
+                self._submit(group)
+                self.gathered = [one for one in self.gathered if one not in group]
+
+    def _submit(self, group: Sequence[Wanted]) -> None:
+        if len(group) > 1:
+            future = self.pool.submit(self.wanted.replace_together, group)
+        else:
+            future = self.pool.submit(self.wanted.replace_alone, group[0])
+        self.running[future] = tuple(group)
+        if any(one is not self.mine for one in group):
+            self.has_worked_for_others = True
+
+    def _await(self) -> set[Future[_Ended]]:
+        """Wait a moment. Returns what has ended."""
+        if not self.running:
+            time.sleep(_POLL_SECONDS)  # until the next look for requests
+            return set()
+        if self.has_worked_for_others:
+            self.lingers_until = Deadline.after(self.lingers_seconds)
+        return wait(self.running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done
+
+    def _settle(self, ended: Future[_Ended]) -> None:
+        """Note the end of some intervals. Those that could not be replaced together begin alone."""
+        group, error = self.running.pop(ended), ended.exception()
+        replaced = ended.result() if error is None else {}
+        if self.mine in replaced:
+            self.result.set_result(replaced[self.mine])
+        if error is None:
+            for one in group:
+                if one not in replaced:
+                    self._submit([one])
+            return
         _log.warning("no further interval is taken, because one has failed: %s", error)
-    return error is not None
+        self.is_taking, self.gathered = False, []  # what was taken waits until this application has ended
+        if self.mine in group:
+            self.result.set_exception(error)
+
+    def _being_replaced(self) -> list[Wanted]:
+        return [one for group in self.running.values() for one in group]
+
+
+def _overlap(group: Sequence[Wanted], running: Sequence[Wanted]) -> bool:
+    return any(one.interval.overlaps(other.interval) for one in group for other in running)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 
+from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import DateType
 
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval
+from sluice.errors import DeliveryError
 from sluice.publication.interval_files import TouchedFiles, value_bounds
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_layout import create_staging_copy
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.interval_rows import within
 from sluice_spark.session.identifiers import quoted, quoted_table
+from sluice_spark.session.spark_errors import first_line
 
 _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""
@@ -31,6 +36,34 @@ def fingerprint(rows: DataFrame) -> Fingerprint:
     """The fingerprint of some rows. Spark cannot hash maps, so rows with maps are never the same."""
     found = rows.agg(*sums_of_rows(rows)).first()
     assert found is not None  # noqa: S101  # an aggregate without keys has one row
+    return _fingerprint_of(found)
+
+
+def fingerprints(rows: DataFrame, column: str, intervals: Sequence[Interval]) -> dict[Interval, Fingerprint]:
+    """The fingerprint of the rows of each interval, in one pass. Each row lies in one of them by its `column`."""
+    numbered = [fn.when(within(rows, column, interval), number) for number, interval in enumerate(intervals)]
+    found = rows.groupBy(fn.coalesce(*numbered).alias("interval")).agg(*sums_of_rows(rows)).collect()
+    of_interval = {intervals[one["interval"]]: _fingerprint_of(one) for one in found}
+    return {interval: of_interval.get(interval, Fingerprint.of_no_rows()) for interval in intervals}
+
+
+@contextmanager
+def computing(interval: Interval, stream: str) -> Iterator[None]:
+    """Name the interval in what Spark reports when its rows cannot be computed.
+
+    Raises
+    ------
+    DeliveryError: with Spark's reason.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise DeliveryError(
+            f"The interval {interval.spoken} of {stream} cannot be computed: {first_line(error)}."
+        ) from error
+
+
+def _fingerprint_of(found: Row) -> Fingerprint:
     sums = (found["sum0"] or Decimal(0), found["sum1"] or Decimal(0)) if "sum0" in found else None
     return Fingerprint(rows=int(found["rows"]), sums=sums)
 

@@ -1,0 +1,195 @@
+"""Replaces one interval by computed rows: stages, audits and publishes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from sluice.backfill.backfill_plan import BackfillObservation
+from sluice.backfill.backfill_steps import BackfillStep, ReachedStep
+from sluice.backfill.balance import RowCounts, RowTotals, require_balance
+from sluice.backfill.interval_gaps import Fingerprint
+from sluice.backfill.intervals import publication_key
+from sluice.backfill.observe_backfill import backfill_of, interval_of_table, is_merged
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
+from sluice.errors import LakehouseError
+from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillState
+from sluice.publication.interval_files import TouchedFiles, touched_files
+from sluice.publication.replace_interval import IntervalReplacement, replace_interval
+from sluice.publication.staged_batch import canonical_offsets
+from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice_spark.backfill.interval_rows import IntervalRows
+from sluice_spark.backfill.rejected_rows import RejectedRows
+from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillResult:
+    """How a backfill ended: PUBLISHED with its snapshot, or UNCHANGED; and its numbers of rows.
+
+    followers: the results of the streams that followed it.
+    """
+
+    key: str
+    state: BackfillState
+    snapshot_id: int | None
+    rows: Mapping[str, int]
+    followers: tuple[BackfillResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalReplacing:
+    """One attempt to replace an interval by computed rows. target: as it was loaded for the plan."""
+
+    stream: LoadedStream
+    catalog: Catalog
+    seen: BackfillObservation
+    target: Table
+    attempt: BackfillAttemptKey
+    reached: ReachedStep
+
+    @property
+    def key(self) -> str:
+        """The publication key."""
+        return publication_key(self.attempt.stream, self.seen.interval, attempt=self.attempt.attempt)
+
+    @property
+    def rejected(self) -> RejectedRows:
+        """What is rejected goes into the quarantine under this attempt."""
+        staging = self.staging_of(QUARANTINE_OUTPUT)
+        return RejectedRows(attempt=self.attempt, key=self.key, seen=self.seen, staging=staging)
+
+    def replace(self, spark: SparkSession, computed: IntervalRows) -> BackfillResult:
+        """Stage, audit and publish the rows, unless the table holds the very same ones.
+
+        Raises
+        ------
+        IntervalChangedError: when the interval has changed since the plan.
+        DeliveryError, LakehouseError, VerificationError: as `BackfillRun.work` raises them.
+        """
+        with computing(self.seen.interval, self.attempt.stream):
+            new = fingerprint(computed.rows)
+        held = held_rows(spark, self.catalog, self.stream, self.seen)
+        touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
+        old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
+        self.reached(BackfillStep.COMPUTED)
+        try:
+            staged = None if new.is_same_as(old) else self._stage(computed, held, touched)
+            self.reached(BackfillStep.STAGED)
+            counts = self.audit(computed.totals(), new=new, old=old, staged=staged, touched=touched)
+            self.reached(BackfillStep.AUDITED)
+            if computed.rejected is not None:
+                self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
+            self.reached(BackfillStep.QUARANTINED)
+            return self.publish(staged, touched, counts)
+        finally:
+            self.drop_staging()
+
+    def audit(
+        self,
+        totals: RowTotals,
+        *,
+        new: Fingerprint,
+        old: Fingerprint,
+        staged: StagedRows | None,
+        touched: TouchedFiles,
+    ) -> RowCounts:
+        """Check that the numbers of rows add up.
+
+        Parameters
+        ----------
+        totals: of what was computed; the results of other intervals count as outside of this one.
+        new, old: the rows of this interval, as computed and as the table holds them.
+        staged: unset when they are the same. touched: the files of the interval.
+
+        Raises
+        ------
+        VerificationError: with every sum that does not hold.
+        """
+        kept = touched.rows - old.rows
+        counts = RowCounts(
+            read=totals.read,
+            published=new.rows,
+            outside=totals.results - new.rows,
+            quarantined=totals.quarantined,
+            duplicate=totals.duplicate,
+            replaced=old.rows,
+            kept=kept,
+            rewritten=touched.rows,
+            staged=staged.rows if staged is not None else new.rows + kept,
+        )
+        require_balance(counts, accounts_for_rows=backfill_of(self.stream).balance == "rows", what=self.key)
+        return counts
+
+    def publish(self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts) -> BackfillResult:
+        """Exchange the files of the interval in one commit; nothing is committed when nothing is staged.
+
+        Raises
+        ------
+        IntervalChangedError: when the interval has changed since the plan.
+        DeliveryError, LakehouseError: as `replace_interval` raises them.
+        """
+        snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
+        self.reached(BackfillStep.PUBLISHED)
+        state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
+        return BackfillResult(key=self.key, state=state, snapshot_id=snapshot_id, rows=asdict(counts))
+
+    def staging_of(self, output: str) -> str:
+        """The staging table of an output, of this interval only: parallel runs have different ones."""
+        interval = str(self.seen.interval).replace("-", "_").lower()
+        return f"{BACKFILL_NAMESPACE}.{self.seen.output.stream}__{output}__{interval}"
+
+    def drop_staging(self) -> None:
+        """Drop the staging tables of the interval, without their files."""
+        for output in (self.seen.output.output, QUARANTINE_OUTPUT):
+            try:
+                drop_staging_copy(self.catalog, self.staging_of(output))
+            except LakehouseError as error:
+                _log.warning("a staging table stays until the interval is backfilled again: %s", error)
+
+    def _stage(self, computed: IntervalRows, held: HeldRows, touched: TouchedFiles) -> StagedRows:
+        beside = held.beside(self.seen.interval, touched, self.target)
+        return stage_rows(
+            self.catalog,
+            [computed.rows, beside] if touched.partial else [computed.rows],
+            staging=self.staging_of(self.seen.output.output),
+            target=self.seen.output.target,
+            key=self.key,
+        )
+
+    def _exchange(self, staged: StagedRows, touched: TouchedFiles, counts: RowCounts) -> int:
+        replacement = IntervalReplacement(
+            output=self.seen.output,
+            key=self.key,
+            interval=interval_of_table(self.stream, self.seen.interval),
+            head=self.seen.head,
+            touched=touched,
+            staging=staged.table,
+            staged=staged.files,
+            is_merged=is_merged(self.stream),
+            summary={
+                "sluice.output": self.seen.output.output,
+                "sluice.end-offsets": canonical_offsets(self.seen.published.end_offsets if self.seen.published else {}),
+                "sluice.rows": str(counts.published),
+            },
+        )
+        return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(BackfillStep.CHECKED))
+
+
+def held_rows(spark: SparkSession, catalog: Catalog, stream: LoadedStream, seen: BackfillObservation) -> HeldRows:
+    """What the target held when the backfill was planned."""
+    return HeldRows(
+        spark=spark,
+        catalog=catalog.name,
+        target=seen.output.target,
+        head=seen.head,
+        column=backfill_of(stream).column,
+    )

@@ -1,0 +1,213 @@
+"""Computes intervals that touch as one batch, and replaces each in a commit of its own.
+
+What Spark does for a batch before its first row is most of what a small interval costs; here it is done once for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
+from sluice.backfill.backfill_steps import BackfillStep
+from sluice.backfill.balance import RowCounts
+from sluice.backfill.interval_gaps import Fingerprint
+from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.joint_intervals import spanned
+from sluice.backfill.observe_backfill import backfill_of, interval_of_table, observe_backfill
+from sluice.backfill.settled_plan import require_unrefused
+from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
+from sluice.ledger.backfill_attempts import begin_attempt, end_attempt, interval_lock, record_plan
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.publication.interval_files import TouchedFiles, is_whole, touched_files
+from sluice.tables.catalog import open_catalog
+from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing, held_rows
+from sluice_spark.backfill.interval_rows import IntervalRows, compute_interval, require_exact
+from sluice_spark.backfill.table_rows import StagedRows, computing, fingerprints, stage_rows
+from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.run.job import reason_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRun:
+    """Backfills of intervals of one stream that touch, in the order in which they become visible.
+
+    runs: with the same settings, ledger and declarations.
+    """
+
+    runs: tuple[BackfillRun, ...]
+
+    def work(self) -> dict[Interval, BackfillResult]:
+        """Replace the intervals. Each has its own lock, attempt, balance and commit.
+
+        Returns
+        -------
+        The results of those that were replaced. The others have to be backfilled one by one: only alone an interval
+        waits for the next batch of the stream, is computed again after a change, and fails with a reason of its own.
+        """
+        results: dict[Interval, BackfillResult] = {}
+        locked = [(run.interval.start, run.interval.end) for run in self.runs]
+        try:
+            with interval_lock(self._any.ledger, self._any.stream.name, *locked):
+                self._replace(results)
+        except SluiceError as error:
+            left = len(self.runs) - len(results)
+            _log.info("%d intervals of %s are computed one by one: %s", left, self._any.stream.name, error)
+        return results
+
+    @property
+    def _any(self) -> BackfillRun:
+        return self.runs[0]
+
+    @property
+    def _intervals(self) -> tuple[Interval, ...]:
+        return tuple(run.interval for run in self.runs)
+
+    def _replace(self, results: dict[Interval, BackfillResult]) -> None:
+        run = self._any
+        for interval in self._intervals:
+            divide(interval, backfill_of(run.stream).interval)
+        catalog, whole = open_catalog(run.settings), spanned(self._intervals)
+        seen, target = observe_backfill(catalog, run.ledger, run.declarations, run.stream, whole)
+        require_unrefused(plan_backfill(seen))
+        touched = touched_files(target, interval_of_table(run.stream, whole)).files
+        files = self._apart(target, touched)
+        replacing = {one.interval: self._begin(one, catalog, seen, target) for one in self.runs}
+        try:
+            self._compute(seen, replacing, files, results)
+        except Exception as error:
+            for interval in set(self._intervals) - results.keys():
+                self._end(replacing[interval], error)
+            raise
+
+    def _begin(self, run: BackfillRun, catalog: Catalog, seen: BackfillObservation, target: Table) -> IntervalReplacing:
+        start, end = run.interval.start, run.interval.end
+        key = begin_attempt(run.ledger, run.stream.name, start=start, end=end, launched_by=run.launched_by)
+        offsets = seen.published.end_offsets if seen.published is not None else {}
+        record_plan(run.ledger, key, planned_on=seen.head, end_offsets=offsets)
+        return IntervalReplacing(
+            stream=run.stream,
+            catalog=catalog,
+            seen=replace(seen, interval=run.interval),
+            target=target,
+            attempt=key,
+            reached=run.reached,
+        )
+
+    def _end(self, replacing: IntervalReplacing, error: Exception) -> None:
+        is_changed = isinstance(error, IntervalChangedError)
+        state = BackfillState.CHANGED_MEANWHILE if is_changed else BackfillState.FAILED
+        end_attempt(self._any.ledger, replacing.attempt, state, reason=reason_of(error))
+
+    def _compute(
+        self,
+        seen: BackfillObservation,
+        replacing: Mapping[Interval, IntervalReplacing],
+        files: Mapping[Interval, Sequence[DataFile]],
+        results: dict[Interval, BackfillResult],
+    ) -> None:
+        run = self._any
+        run.reached(BackfillStep.PLANNED)
+        spark = run.open_session()
+        if seen.published is not None:  # as the plan says
+            require_exact(plan_stream(spark, run.stream, run.settings), seen.published)
+        computed = compute_interval(spark, run.stream, run.settings, seen)
+        try:
+            prepared = self._prepare(spark, seen, computed, replacing, files)
+            for interval, (staged, touched, counts) in prepared.items():
+                self._publish(replacing[interval], staged, touched, counts, results)
+        finally:
+            computed.release()
+            replacing[run.interval].drop_staging()
+
+    def _prepare(
+        self,
+        spark: SparkSession,
+        seen: BackfillObservation,
+        computed: IntervalRows,
+        replacing: Mapping[Interval, IntervalReplacing],
+        files: Mapping[Interval, Sequence[DataFile]],
+    ) -> dict[Interval, tuple[StagedRows | None, TouchedFiles, RowCounts]]:
+        """Stage and audit the rows of all intervals, and quarantine what is rejected, before any becomes visible."""
+        run, first = self._any, replacing[self._any.interval]
+        column = backfill_of(run.stream).column
+        with computing(seen.interval, run.stream.name):
+            new = fingerprints(computed.rows, column, self._intervals)
+        held = held_rows(spark, first.catalog, run.stream, seen).of_interval(seen.interval)
+        old = fingerprints(held, column, self._intervals) if any(files.values()) else {}
+        run.reached(BackfillStep.COMPUTED)
+        staged = self._stage(computed, first, new=new, old=old)
+        run.reached(BackfillStep.STAGED)
+        totals, prepared = computed.totals(), {}
+        for interval, one in replacing.items():
+            touched = TouchedFiles(whole=tuple(files[interval]), partial=())
+            before, here = old.get(interval, Fingerprint.of_no_rows()), staged.get(interval)
+            counts = one.audit(totals, new=new[interval], old=before, staged=here, touched=touched)
+            prepared[interval] = (here, touched, counts)
+        run.reached(BackfillStep.AUDITED)
+        if computed.rejected is not None:
+            first.rejected.publish(spark, first.catalog, computed.rejected, catalog_name=first.catalog.name)
+        run.reached(BackfillStep.QUARANTINED)
+        return prepared
+
+    def _stage(
+        self,
+        computed: IntervalRows,
+        first: IntervalReplacing,
+        *,
+        new: Mapping[Interval, Fingerprint],
+        old: Mapping[Interval, Fingerprint],
+    ) -> dict[Interval, StagedRows]:
+        """Stage the rows of the intervals that change, in files of each interval alone."""
+        output = first.seen.output
+        changed = [one for one in self._intervals if not new[one].is_same_as(old.get(one, Fingerprint.of_no_rows()))]
+        if not changed:
+            return {}
+        rows = computed.of_intervals(changed, backfill_of(first.stream).column)
+        staging = first.staging_of(output.output)
+        staged = stage_rows(first.catalog, [rows], staging=staging, target=output.target, key=first.key)
+        files = self._apart(staged.table, staged.files)
+        return {one: StagedRows(table=staged.table, files=files[one]) for one in changed}
+
+    def _publish(
+        self,
+        replacing: IntervalReplacing,
+        staged: StagedRows | None,
+        touched: TouchedFiles,
+        counts: RowCounts,
+        results: dict[Interval, BackfillResult],
+    ) -> None:
+        ledger = self._any.ledger
+        try:
+            result = replacing.publish(staged, touched, counts)
+        except IntervalChangedError as changed:
+            _log.info("%s It is computed again.", changed)
+            self._end(replacing, changed)
+            return
+        end_attempt(ledger, replacing.attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
+        results[replacing.seen.interval] = result
+        self._any.reached(BackfillStep.RECORDED)
+
+    def _apart(self, table: Table, files: Sequence[DataFile]) -> dict[Interval, list[DataFile]]:
+        """The files of each interval.
+
+        Raises
+        ------
+        UnpublishableError: when a file does not hold the rows of one of the intervals alone.
+        """
+        found: dict[Interval, list[DataFile]] = {interval: [] for interval in self._intervals}
+        for file in files:
+            within = [one for one in self._intervals if is_whole(table, interval_of_table(self._any.stream, one), file)]
+            if len(within) != 1:
+                raise UnpublishableError(f"{file.file_path} does not hold the rows of one interval alone.")
+            found[within[0]].append(file)
+        return found

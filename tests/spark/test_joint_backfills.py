@@ -1,0 +1,292 @@
+"""The intervals of many runs are computed as one batch, and each becomes visible in a commit of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from tests.fixtures.backfills import (
+    COUNT_DAYS,
+    application,
+    ask,
+    at_step,
+    day_of_january,
+    declare_read_stream,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+    name_of_run,
+    row,
+    staging_tables,
+    states_of_requests,
+)
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.backfill.backfill_steps import BackfillStep
+from sluice.errors import VerificationError
+from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
+from sluice.ledger.backfill_requests import observe_request
+from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
+from sluice.ledger.records.backfill_request import RequestState
+
+AT_ONCE = 6
+"""Half of them are computed together."""
+
+KILLED_AT = (BackfillStep.STAGED, BackfillStep.PUBLISHED)
+"""A slice: each costs a process with a JVM. `SLUICE_ALL_STEPS=1` kills at every step."""
+
+OF_EACH_INTERVAL = (BackfillStep.CHECKED, BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+IDS = sorted(row["id"] for row in expected())
+DONE, PUBLISHED = RequestState.DONE, BackfillState.PUBLISHED
+
+
+@pytest.fixture
+def stream(workshop: Workshop) -> str:
+    """A stream into a table with a partition for each day, three of which were deleted."""
+    name = declare_read_stream(workshop, partitioned_by="day")
+    delete_days(workshop, "target")
+    return name
+
+
+def attempts(workshop: Workshop, stream: str) -> dict[int, list[BackfillAttemptObservation]]:
+    """The attempts of each day of January, oldest first."""
+    found: dict[int, list[BackfillAttemptObservation]] = {}
+    for one in reversed(recent_attempts(workshop.ledger, stream, limit=20)):
+        found.setdefault(one.key.interval_start.day, []).append(one)
+    return found
+
+
+def states(workshop: Workshop, stream: str) -> dict[int, list[BackfillState]]:
+    """How the attempts of each day ended."""
+    return {day: [one.state for one in of_day] for day, of_day in attempts(workshop, stream).items()}
+
+
+def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (7, 6, 5)]
+    steps = Counter[BackfillStep]()
+
+    result = application(workshop, stream, 7, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert steps == {step: 3 if step in OF_EACH_INTERVAL else 1 for step in BackfillStep}
+    assert workshop.rows("target") == expected()
+    assert result.key == f"{stream}/backfill/20130107T0000-20130108T0000/1"
+    found = attempts(workshop, stream)
+    assert {day: one.launched_by for day, (one,) in found.items()} == {day: name_of_run(day) for day in (5, 6, 7)}
+    assert [one.state for (one,) in found.values()] == [PUBLISHED] * 3
+    assert len({one.snapshot_id for (one,) in found.values()}) == 3
+    assert all(
+        (one.rows["read"], one.rows["published"], one.rows["outside"], one.rows["quarantined"]) == (26, 3, 21, 2)
+        for (one,) in found.values()
+    )
+    assert len(workshop.rows(f"quarantine.{stream}")) == 2
+    assert staging_tables(workshop, stream) == []
+
+
+def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) -> None:
+    application(workshop, stream, 5)
+    workshop.append("target", [row(7, day=6, word="forged")])
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+
+    application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    ended = {day: of_day[-1] for day, of_day in attempts(workshop, stream).items()}
+    assert {day: one.state for day, one in ended.items()} == {
+        5: BackfillState.UNCHANGED,
+        6: PUBLISHED,
+        7: PUBLISHED,
+    }
+    assert {day: one.rows["replaced"] for day, one in ended.items()} == {5: 3, 6: 1, 7: 0}
+
+
+def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (5, 7)]
+    steps = Counter[BackfillStep]()
+
+    application(workshop, stream, 5, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert steps[BackfillStep.COMPUTED] == 2
+    assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
+
+
+def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+
+    def forge() -> None:
+        workshop.append("target", [row(7, day=6, word="forged")])
+
+    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.CHECKED, forge))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    assert states(workshop, stream) == {
+        5: [PUBLISHED],
+        6: [BackfillState.CHANGED_MEANWHILE, PUBLISHED],
+        7: [PUBLISHED],
+    }
+
+
+def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+
+    def go_on() -> None:
+        workshop.append("source", [row(700, day=6), row(701, day=1)])
+        workshop.run(stream)
+
+    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.STAGED, go_on))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert sorted(one["id"] for one in workshop.rows("target")) == sorted([700, 701, *IDS])
+    assert states(workshop, stream) == {day: [PUBLISHED] for day in (5, 6, 7)}
+
+
+def test_days_that_fail_together_are_computed_alone(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+
+    def fail() -> None:
+        raise VerificationError("The rows do not add up.")
+
+    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.STAGED, fail))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    assert states(workshop, stream) == {day: [BackfillState.FAILED, PUBLISHED] for day in (5, 6, 7)}
+    assert staging_tables(workshop, stream) == []
+
+
+def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, stream: str) -> None:
+    """Such files are older than the partitions."""
+    with workshop.table("target").update_spec() as spec:
+        spec.remove_field("at_day")
+    workshop.append("target", [row(7, day=5, word="forged"), row(8, day=6, word="forged")])
+    with workshop.table("target").update_spec() as spec:
+        spec.add_field("at", "day", "at_day")
+    numbers = [ask(workshop, stream, day) for day in (5, 6)]
+
+    application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if number < 70 or number >= 80]
+
+
+def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    sixth = day_of_january(6)
+
+    with interval_lock(workshop.ledger, stream, (sixth.start, sixth.end)):
+        application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, RequestState.FAILED, DONE]
+    assert "is being backfilled by another run" in (observe_request(workshop.ledger, numbers[1]).failure or "")
+    assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
+
+
+def test_two_runs_that_want_the_same_day_take_turns(workshop: Workshop, stream: str) -> None:
+    numbers = [ask(workshop, stream, 5), ask(workshop, stream, 5, launched_by="another run"), ask(workshop, stream, 6)]
+
+    application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert sorted(states(workshop, stream)[5]) == [PUBLISHED, BackfillState.UNCHANGED]
+
+
+def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
+    numbers = [ask(workshop, stream, day) for day in (5, 6)]
+    head = workshop.table("target").metadata.current_snapshot_id
+
+    with pytest.raises(VerificationError, match="26 rows were read; 2 published"):
+        application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [RequestState.FAILED] * 2
+    assert workshop.table("target").metadata.current_snapshot_id == head
+    assert states(workshop, stream) == {day: [BackfillState.FAILED] * 2 for day in (5, 6)}
+
+
+def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: str) -> None:
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(
+        text.replace("word <> 'bad'", "word <> 'bad' and id <> 51").replace("word = 'bad'", "word = 'bad' or id = 51")
+    )
+    numbers = [ask(workshop, stream, day) for day in (5, 6)]
+
+    application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert [one["payload"] for one in workshop.rows(f"quarantine.{stream}")].count("word") == 1
+    assert [one["id"] for one in workshop.rows("target")] == [one for one in IDS if one != 51 and not 70 <= one < 80]
+
+
+def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop, stream: str) -> None:
+    reader = f"r{workshop.namespace}"
+    days = workshop.declare_table("days", {"at": "timestamptz", "rows": "long"})
+    reading = {"table": workshop.table_name("target"), "on_overwrite": "skip", "on_delete": "skip"}
+    workshop.declare_stream(
+        reader,
+        python=COUNT_DAYS,
+        inputs={"records": {"stream": {"iceberg": reading}, "watermark": {"column": "at", "delay": "6 hours"}}},
+        outputs={"days": {"iceberg": {"table": days, "mode": "merge", "keys": ["at"]}}},
+        backfill={"column": "at", "reads": {"records": "at"}, "follows": ["records"]},
+    )
+    workshop.run(reader)
+    workshop.append("source", [row(700, day=8)])
+    workshop.run(stream)
+    workshop.run(reader)
+    numbers = [ask(workshop, stream, day) for day in (5, 6)]
+    steps = Counter[BackfillStep]()
+
+    result = application(workshop, stream, 5, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert steps[BackfillStep.COMPUTED] == 3, "once for both days, and once for each follower"
+    assert [one.key for one in result.followers] == [f"{reader}/backfill/20130105T0000-20130106T0000/1"]
+    counted = {one["at"].day: one["rows"] for one in workshop.rows("days")}
+    assert {day: counted[day] for day in (5, 6)} == {5: 3, 6: 3}
+    assert states(workshop, reader) == {5: [PUBLISHED], 6: [PUBLISHED]}
+
+
+@pytest.mark.parametrize("step", list(BackfillStep) if os.environ.get("SLUICE_ALL_STEPS") else KILLED_AT, ids=str)
+def test_when_the_application_is_killed_the_next_completes_every_day(
+    step: BackfillStep, workshop: Workshop, stream: str, services: Stack
+) -> None:
+    """It is killed at the second of three days where each day has the step."""
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    fifth = day_of_january(5)
+    command = [f"--stream={stream}", f"--start={fifth.start.isoformat()}", f"--end={fifth.end.isoformat()}"]
+    killed = subprocess.run(  # noqa: S603  # our own program
+        [
+            *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
+            *(f"--step={step}", f"--time={2 if step in OF_EACH_INTERVAL else 1}", f"--at-once={AT_ONCE}"),
+            f"--asked-by={name_of_run(5)}",
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
+            **services.environment(),
+            "SLUICE_PIPELINES": str(workshop.folder),
+        },
+        capture_output=True,
+        text=True,
+        timeout=420,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    visible = {5} if step is BackfillStep.CHECKED else {5, 6} if step in OF_EACH_INTERVAL else set()
+    hidden = {day * 10 + number for day in {5, 6, 7} - visible for number in range(3)}
+    assert ids_by_duckdb(workshop) == [number for number in IDS if number not in hidden]
+
+    application(workshop, stream, 5, at_once=AT_ONCE)
+
+    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert ids_by_duckdb(workshop) == IDS
+    assert staging_tables(workshop, stream) == []
+    last = {day: of_day[-1].state for day, of_day in attempts(workshop, stream).items()}
+    assert last == {day: BackfillState.UNCHANGED if day in visible else PUBLISHED for day in (5, 6, 7)}
