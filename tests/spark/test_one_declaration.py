@@ -1,0 +1,109 @@
+"""One declaration gives the same table as a continuous stream, in increments, and in backfills of random intervals."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.fixtures.backfills import COLUMNS, COUNT_DAYS, FIRST_DAY, backfill
+from tests.fixtures.workshop import Workshop
+
+from sluice.ledger.records.stream_batch import BatchObservation
+
+_DAYS = 8
+_DELAY = timedelta(hours=6)
+
+Parts = Sequence[Sequence[dict[str, Any]]]
+
+
+def random_parts(chance: random.Random) -> Parts:
+    """What arrives: rows nearly in the order of their times, some twice, and some far too late, in five parts."""
+    minutes = _DAYS * 24 * 60
+    rows = [
+        {"id": number, "word": "a", "at": FIRST_DAY + timedelta(minutes=chance.randrange(minutes))}
+        for number in range(150)
+    ]
+    rows += chance.sample(rows, 15)
+
+    def arrival(one: dict[str, Any]) -> datetime:
+        is_late = chance.random() < 0.1
+        return one["at"] + timedelta(hours=chance.randrange(24, 96) if is_late else chance.randrange(6))
+
+    rows.sort(key=arrival)
+    cuts = [0, *sorted(chance.sample(range(1, len(rows)), 4)), len(rows)]
+    # The watermark closes the last of the days with the batch after the one that has this row.
+    after = {"id": -1, "word": "a", "at": FIRST_DAY + timedelta(days=_DAYS, hours=7)}
+    return [*(rows[start:end] for start, end in pairwise(cuts)), [after], [after]]
+
+
+def declare(workshop: Workshop, name: str, target: str, **how: Any) -> None:
+    """Declare a stream that counts the rows of each day."""
+    target = workshop.declare_table(target, {"at": "timestamptz", "rows": "long"})
+    limits = {"max_files_per_batch": 1} if how else {}  # an increment is one batch over all that is there
+    workshop.declare_stream(
+        name,
+        python=COUNT_DAYS,
+        inputs={
+            "records": {
+                "stream": {"iceberg": {"table": workshop.table_name("source"), **limits}},
+                "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
+            }
+        },
+        outputs={"days": {"iceberg": {"table": target, "mode": "merge", "keys": ["at"]}}},
+        backfill={"column": "at", "reads": {"records": "at"}},
+        **how,
+    )
+
+
+def counted(workshop: Workshop, table: str) -> dict[datetime, int]:
+    """The rows of each day that a table holds."""
+    return {row["at"]: row["rows"] for row in workshop.rows(table)}
+
+
+def late_rows(batches: Sequence[BatchObservation]) -> int:
+    """How many rows the batches dropped because their window was closed."""
+    return sum(batch.late_rows for batch in batches)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, workshop: Workshop) -> None:
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    parts = random_parts(chance)
+    increments, continuous = f"i{workshop.namespace}", f"c{workshop.namespace}"
+    workshop.declare_table("source", COLUMNS)
+    declare(workshop, increments, "by_increments")
+    declare(workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"})
+    of_increments: list[BatchObservation] = []
+    for part in parts:
+        workshop.append("source", part)
+        of_increments += workshop.run(increments).batches
+    whole = Counter(row["at"].replace(hour=0, minute=0) for part in parts for row in part)
+
+    of_continuous = workshop.run(
+        continuous, stop_when=lambda batch: len(workshop.rows("by_continuous")) == len(whole)
+    ).batches
+
+    by_increments = counted(workshop, "by_increments")
+    assert by_increments == counted(workshop, "by_continuous")
+    assert late_rows(of_increments) == late_rows(of_continuous) == whole.total() - sum(by_increments.values())
+    assert late_rows(of_increments) > 0
+
+    days = list(range(_DAYS))
+    chance.shuffle(days)
+    while days:
+        first = days.pop()
+        last = first + 1
+        while last in days and chance.random() < 0.7:
+            days.remove(last)
+            last += 1
+        backfill(workshop, increments, start=_day(first), end=_day(last))
+    assert counted(workshop, "by_increments") == whole
+
+
+def _day(number: int) -> str:
+    return (FIRST_DAY + timedelta(days=number)).astimezone(UTC).date().isoformat()
