@@ -31,8 +31,8 @@ def random_parts(chance: random.Random) -> Parts:
     rows += chance.sample(rows, 15)
 
     def arrival(one: dict[str, Any]) -> datetime:
-        is_late = chance.random() < 0.1
-        return one["at"] + timedelta(hours=chance.randrange(24, 96) if is_late else chance.randrange(6))
+        is_late, at = chance.random() < 0.1, datetime.fromisoformat(str(one["at"]))
+        return at + timedelta(hours=chance.randrange(24, 96) if is_late else chance.randrange(6))
 
     rows.sort(key=arrival)
     cuts = [0, *sorted(chance.sample(range(1, len(rows)), 4)), len(rows)]
