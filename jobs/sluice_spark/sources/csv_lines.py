@@ -66,10 +66,11 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str) -> DataFram
             number += len(columns[0])
 
     decoding = arrow_udf(decode, returnType=struct).asNondeterministic()  # type: ignore[call-overload]  # the kind follows from the hints of `decode`
-    fields = [fn.col(_field(index)) for index in range(len(source.columns))]
-    file = fn.col("_metadata.file_path")
-    decoded = rows.withColumn(value, decoding(*fields, fn.col(UNFIT), fn.xxhash64(file)))
-    record = fn.struct(fn.col(f"{value}.{_LINE}").alias("value"), file.alias(_FILE))
+    texts = [fn.col(_field(index)) for index in range(len(source.columns))]
+    # The path alone, from here on: Spark's column of metadata has six fields, which every row would carry to the end.
+    lines = rows.select(*texts, UNFIT, fn.col("_metadata.file_path").alias(_FILE))
+    decoded = lines.withColumn(value, decoding(*texts, fn.col(UNFIT), fn.xxhash64(_FILE)))
+    record = fn.struct(fn.col(f"{value}.{_LINE}").alias("value"), _FILE)
     return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(record.alias(RECORD_COLUMN), value)
 
 
