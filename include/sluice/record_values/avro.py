@@ -18,6 +18,7 @@ from sluice.declarations.schemas.avro_schemas import parsed_avro
 from sluice.record_values.avro_columnar import ColumnarAvro
 from sluice.record_values.avro_fields import undeclared_in_schema
 from sluice.record_values.avro_limits import require_bounded
+from sluice.record_values.avro_strict import strict_walk
 from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
@@ -48,6 +49,7 @@ class AvroReading:
         self._writer = parsed_avro(writer.text, writer.imports)
         require_bounded(self._writer)
         self._reader = parsed_avro(reader.text, reader.imports) if reader is not None and reader != writer else None
+        self._require_strict = strict_walk(self._writer, self._reader)
         self.undeclared = self.of_schema = undeclared_in_schema(self._writer, self._reader, columns)
         try:
             self.columnar: ColumnarAvro | None = ColumnarAvro(writer=self._writer, reader=self._reader, columns=columns)
@@ -59,7 +61,8 @@ class AvroReading:
 
         Raises
         ------
-        RejectedValueError: when the value was not written with the schema, or the two schemas are incompatible.
+        RejectedValueError: when the value was not written with the schema, when the two schemas are incompatible, or
+            when fastavro has read something else than it says.
         """
         stream = io.BytesIO(content)
         try:
@@ -70,6 +73,7 @@ class AvroReading:
             raise RejectedValueError(f"the value is not valid Avro of its schema: {_line(error)}") from error
         if left := len(content) - stream.tell():
             raise RejectedValueError(f"the value is not valid Avro of its schema: {left} bytes are left over")
+        self._require_strict(content)
         record: Mapping[str, Any] = fields
         return record
 
