@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -136,3 +137,22 @@ def test_a_whole_number_is_not_rounded_within_other_types(inside: str) -> None:
 
     path = {"array": "k[]", "map": "k{}", "named": "again.n"}.get(inside, "k.n")
     assert told.rejection == f"schema 1: {path}: the whole number {LARGE} is no double"
+
+
+def test_of_a_union_of_records_the_one_of_the_same_name_counts() -> None:
+    of_long, of_double = (json.loads(record(("n", kind), name=name)) for name, kind in (("a", "long"), ("b", "double")))
+    sent = json.loads(record(("n", "long"), name="b"))
+    writer, reader = record(("k", sent)), record(("k", ["null", of_long, of_double]))
+    decoder = by_registry({1: writer}, reader=reader, columns=(Column(name="k", type="struct<n: double>"),))
+
+    assert decoder.decode(framed(1, written(writer, {"k": {"n": 2}}))).fields == {"k": {"n": 2.0}}
+    told = decoder.decode(framed(1, written(writer, {"k": {"n": LARGE}})))
+    assert told.rejection == f"schema 1: k.n: the whole number {LARGE} is no double"
+
+
+def test_a_number_that_means_a_time_is_no_number() -> None:
+    at = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    writer, reader = record(("at", {"type": "long", "logicalType": "timestamp-micros"})), record(("at", "double"))
+    decoder = by_registry({1: writer}, reader=reader, columns=(Column(name="at", type="timestamptz"),))
+
+    assert decoder.decode(framed(1, written(writer, {"at": at}))).fields == {"at": at}
