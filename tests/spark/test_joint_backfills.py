@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections import Counter
 import pytest
 from tests.fixtures.backfills import (
     COUNT_DAYS,
+    DAYS,
     application,
     ask,
     at_step,
@@ -117,6 +119,27 @@ def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: s
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_gives(
+    seed: int, workshop: Workshop, stream: str
+) -> None:
+    """Days are missing or hold rows of nobody; some that are asked for are right."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    forged = chance.sample(range(1, DAYS + 1), 3)
+    workshop.append("target", [row(day, day=day, word="forged") for day in forged])
+    days = chance.sample(range(1, DAYS + 1), DAYS)
+    asked = [day for day in days if day in {5, 6, 7, *forged} or chance.random() < 0.5]
+    numbers = [ask(workshop, stream, day) for day in asked]
+
+    application(workshop, stream, asked[0], at_once=chance.choice([4, 6, 16]))
+
+    assert states_of_requests(workshop, numbers) == [DONE] * len(asked)
+    assert workshop.rows("target") == expected()
+    changed = {day for day, ended in states(workshop, stream).items() if ended[-1] is PUBLISHED}
+    assert changed == {5, 6, 7, *forged}
+    assert staging_tables(workshop, stream) == []
+
+
 def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop, stream: str) -> None:
     numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
 
@@ -175,6 +198,7 @@ def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, s
 
     assert states_of_requests(workshop, numbers) == [DONE, DONE]
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if number < 70 or number >= 80]
+    assert not any(BackfillState.FAILED in ended for ended in states(workshop, stream).values())
 
 
 def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream: str) -> None:
