@@ -90,6 +90,13 @@ class ColumnarJson:
         return columns
 
     def _columns(self, block: Column) -> list[Column]:
+        if block.nbytes < LARGEST_VALUE_BYTES or len(block) == 1:
+            return self._columns_at_once(block)
+        half = len(block) // 2  # of records of two kilobytes and more, the usual block of 10,000 is too large
+        parts = zip(self._columns(block[:half]), self._columns(block[half:]), strict=True)
+        return [pa.concat_arrays(list(part)) for part in parts]
+
+    def _columns_at_once(self, block: Column) -> list[Column]:
         text = _lines(block, doubted=_ODD_DECIMALS if self._has_decimals else None)
         options = arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1)
         source: Any = pa.BufferReader(text)

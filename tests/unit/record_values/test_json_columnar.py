@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.record_values.test_json_values import EXACT, REJECTED
 
 from sluice.declarations.value_declaration import Column, ValueColumn
+from sluice.record_values import json_columnar
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.schemas import ValueSchema
@@ -132,6 +133,16 @@ def test_the_prefix_of_a_registry_is_removed_from_all_values_or_the_block_is_dou
     assert [each.to_pylist() for each in found.columns] == [[1, 2]]
     for odd in (b'{"x": 2}', b"\x01\x00\x00\x00\x08" + b'{"x": 2}', b"\x00", None):
         assert flawless_block(schema, block_of(one, odd, two)) is None
+
+
+def test_a_large_block_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f'{{"x": {number}, "y": [{{"z": "{"a" * number}"}}]}}' for number in range(64)]
+    declared = (column("long"), column("list<struct<z: string>>", name="y"))
+    monkeypatch.setattr(json_columnar, "LARGEST_VALUE_BYTES", 200)
+
+    assert require_same(block_of(*texts), *declared)
+    assert by_column(block_of(*texts, '{"x": 1.5}'), *declared) is None
+    assert by_column(block_of(json.dumps({"x": 1, "y": [{"z": "a" * 200}]})), *declared) is None
 
 
 def test_after_doubtful_blocks_fewer_and_fewer_are_tried() -> None:
