@@ -40,7 +40,7 @@ _COMPUTED = (
     Computed(kind="long", sql="r.v * 2 + 1"),
     Computed(kind="date", sql="CAST(r.moment AS DATE)"),
     Computed(kind="timestamptz", sql="date_trunc('hour', r.moment)"),
-    Computed(kind="timestamptz", sql="CAST(r.wall AS TIMESTAMP WITH TIME ZONE)"),
+    Computed(kind="timestamptz", sql="CAST(r.wall AS TIMESTAMP_LTZ)"),
     Computed(kind="string", sql="CASE WHEN r.v > 2 THEN 'high' WHEN r.v IS NULL THEN NULL ELSE 'low' END"),
     Computed(kind="decimal(10, 2)", sql="CAST(r.d + 1 AS DECIMAL(10, 2))"),
     Computed(kind="long", sql="CAST(extract(HOUR FROM r.wall) AS BIGINT)"),

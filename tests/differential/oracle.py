@@ -75,6 +75,7 @@ def expected(case: Case, batches: Sequence[Sequence[Row]]) -> Expected:
     """
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
+        database.execute("CREATE TYPE TIMESTAMP_LTZ AS TIMESTAMPTZ")  # as Spark names it
         return _Oracle(case, database).after(batches)
 
 

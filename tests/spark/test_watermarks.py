@@ -152,6 +152,34 @@ def test_windows_are_updated_until_they_are_closed(workshop: Workshop, name: str
     assert third.late_rows == 1
 
 
+def test_a_row_that_the_transformation_drops_moves_the_watermark(workshop: Workshop, name: str) -> None:
+    """Spark would push both the filter and the join below the watermark."""
+    source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
+    banned = workshop.declare_table("banned", {"id": "long"})
+    target = workshop.declare_table("target", {"window_start": "timestamptz", "flights": "long"})
+    workshop.declare_stream(
+        name,
+        sql=WINDOWS.replace("FROM records", "FROM records LEFT ANTI JOIN banned USING (id) WHERE records.id > 0"),
+        inputs={
+            "records": {
+                "stream": {"iceberg": {"table": source}},
+                "watermark": {"column": "at", "delay": "1 hour"},
+            },
+            "banned": {"static": {"iceberg": {"table": banned}}},
+        },
+        outputs={"windows": {"iceberg": {"table": target, "mode": "merge", "keys": ["window_start"]}}},
+        **CONTINUOUS,
+    )
+    workshop.append("banned", [{"id": 9}])
+    workshop.append("source", flights((1, 0), (9, 4), (-1, 8)))
+    first, _ = workshop.run(name, stop_after_batches=2).batches
+    workshop.append("source", flights((2, 6.5), (3, 8)))
+    second, *_ = workshop.run(name, stop_after_batches=1).batches
+
+    assert (first.published_rows["windows"], second.published_rows["windows"]) == (1, 1)
+    assert (second.watermark, second.late_rows) == (NOON + timedelta(hours=7), 1)
+
+
 def test_nothing_is_late_where_every_group_is_kept(workshop: Workshop, name: str) -> None:
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
     target = workshop.declare_table("target", {"window_start": "timestamptz", "flights": "long"})

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
+from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.record_values.field_counts import counts_of_texts
 from sluice.settings import Settings
@@ -18,6 +20,9 @@ from sluice_spark.sources.input_decoding import REJECTED_METRIC, UNDECLARED_METR
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
+
+WATERMARK_METRIC = "sluice.watermark."
+"""The prefix of the metrics above the watermarks of inputs."""
 
 _NEW_SOURCE = "StreamingRelationV2"
 """What reads a source of the newer kind, in the words of an analyzed plan."""
@@ -75,10 +80,23 @@ def open_inputs(
         for name, rows in arriving.items()
     }
     return OpenedInputs(
-        rows={name: with_watermark(one.rows, declared[name]) for name, one in decoded.items()},
+        rows={name: _followed(one.rows, declared[name], name) for name, one in decoded.items()},
         metrics=tuple(one.metric for one in decoded.values() if one.metric is not None),
         rejected={name: one.rejected for name, one in decoded.items() if one.rejected is not None},
     )
+
+
+def _followed(rows: DataFrame, declared: InputDeclaration, name: str) -> DataFrame:
+    """The rows with their watermark, which each of them moves, whatever becomes of it.
+
+    Spark pushes a filter, or a join with a static table that drops rows, below a watermark: what it drops would not
+    move the watermark, and which rows are late would depend on the plan. Below a metric it pushes nothing.
+    Source: `PushPredicateThroughNonJoin.canPushThrough` of Spark 4.1.
+    """
+    followed = with_watermark(rows, declared)
+    if declared.watermark is None or not rows.isStreaming:
+        return followed
+    return followed.observe(f"{WATERMARK_METRIC}{name}", fn.count(fn.lit(1)).alias("rows"))
 
 
 def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFrame]) -> bool:
