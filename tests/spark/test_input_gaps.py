@@ -15,6 +15,7 @@ from sluice.ledger.connection import database_time
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState
 from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan, continue_stream, plan_continuation
+from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 from sluice.tables.catalog import open_catalog
 
@@ -230,6 +231,26 @@ def test_an_expiry_that_gives_no_number_of_its_own_keeps_what_a_slow_reader_need
     copying.run()
 
     assert copying.ids() == each_twice(*range(40))
+
+
+def test_a_gap_that_opens_after_the_start_is_named_too(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    looks = []
+
+    def expires_after_the_first(*arguments: Any, **named: Any) -> None:
+        require_unbroken_input(*arguments, **named)
+        looks.append(arguments)
+        if len(looks) == 1:
+            copying.expire()
+
+    monkeypatch.setattr("sluice_spark.run.supervised_run.require_unbroken_input", expires_after_the_first)
+
+    with pytest.raises(InputGapError, match="were expired before they were read"):
+        copying.run()
+
+    assert len(looks) == 1  # the second look has raised
 
 
 def test_icebergs_own_check_names_nothing(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
+from sluice.failure_reasons import FailureReason
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation
 from sluice.maintenance.input_check import require_unbroken_input
@@ -24,6 +27,7 @@ from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContex
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
 from sluice_spark.run.driver_ui import new_ui_key, record_ui
 from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.reachable_starts import require_reachable_starts
@@ -126,9 +130,20 @@ class SupervisedRun:
         pinning = Pinning(self.stream.declaration, self.settings, self.ledger)
         with plan.renewals.kept(), pinning, query_run.delivery.at_work():
             self._require_unbroken_input(checkpoint)
-            if self.stream.declaration.mode == "continuous":
-                return query_run.keep_running(trigger_of(self.stream.declaration))
-            return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)
+            with self._naming_gaps(checkpoint):
+                if self.stream.declaration.mode == "continuous":
+                    return query_run.keep_running(trigger_of(self.stream.declaration))
+                return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)
+
+    @contextmanager
+    def _naming_gaps(self, checkpoint: RunCheckpoint) -> Iterator[None]:
+        """Name a gap that opens while the block runs as one that is found at the start."""
+        try:
+            yield
+        except Exception as error:
+            if failure_of_error(error).reason is FailureReason.SNAPSHOT_EXPIRED:
+                self._require_unbroken_input(checkpoint)
+            raise
 
     def _require_unbroken_input(self, checkpoint: RunCheckpoint) -> None:
         """What earlier runs staged is published by now, so that only unread rows count as missing."""
