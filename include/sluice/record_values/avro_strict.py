@@ -1,9 +1,9 @@
 """Finds what an Avro value says that its reader, fastavro, takes for something else.
 
 fastavro takes the last of a key that a map has twice, the last symbol or type for the number -1, any byte but 0 for
-true, and the lower bits of a number of more than 64; it rounds a decimal with more digits than its schema allows, and a
-whole number that becomes a float of the declared schema. Here the bytes of a value that it has read are walked through
-once more, by the schema that they were written with.
+true, and the lower bits of a number of more than 64. It ignores how many bytes a block says that it has, and rounds a
+decimal with more digits than its schema allows, and a whole number that becomes a float of the declared schema. Here
+the bytes of a value that it has read are walked through once more, by the schema that they were written with.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#binary-encoding
 """
@@ -59,7 +59,7 @@ class _Walk:
             case "record" | "error":
                 return self._record(writer, target, path)
             case "array":
-                return _blocks(self.step(writer["items"], _part(target, "items"), f"{path}[]"))
+                return _blocks(self.step(writer["items"], _part(target, "items"), f"{path}[]"), path)
             case "map":
                 return _map(self.step(writer["values"], _part(target, "values"), f"{path}{{}}"), path)
             case "enum":
@@ -211,17 +211,21 @@ def _union(branches: Sequence[Step], path: str) -> Step:
     return walk
 
 
-def _blocks(element: Step) -> Step:
+def _blocks(element: Step, path: str) -> Step:
     """The step of an array: blocks of elements, each with their number; a negative one is followed by a size."""
 
     def walk(content: bytes, at: int) -> int:
-        count, at = _number(content, at, "")
+        count, at = _number(content, at, path)
         while count:
+            size = None
             if count < 0:
-                count, (_, at) = -count, _number(content, at, "")
-            for _ in range(count):
+                size, at = _number(content, at, path)
+            begin = at
+            for _ in range(abs(count)):
                 at = element(content, at)
-            count, at = _number(content, at, "")
+            if size not in (None, at - begin):
+                raise _rejected(f"a block has {at - begin} bytes, not {size}", path)
+            count, at = _number(content, at, path)
         return at
 
     return walk
@@ -240,6 +244,6 @@ def _map(value: Step, path: str) -> Step:
             keys.add(key)
             return value(content, end)
 
-        return _blocks(entry)(content, at)
+        return _blocks(entry, path)(content, at)
 
     return walk

@@ -21,6 +21,7 @@ from sluice.declarations.column_types import ColumnType
 from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
 from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.protobuf_columnar import ColumnarProtobuf
+from sluice.record_values.protobuf_strict import KIND_NAMES, strict_walk
 from sluice.record_values.rejected_value import RejectedValueError
 from sluice.record_values.schemas import SchemaText
 
@@ -68,6 +69,7 @@ class ProtobufReading:
         self._class = GetMessageClass(self.message)
         self.undeclared: list[str] = []
         self._convert = _message_conversion(self.message, self.undeclared, "")
+        self._require_strict = strict_walk(self.message)
         try:
             self.columnar: ColumnarProtobuf | None = ColumnarProtobuf(self.message, columns)
         except NotColumnarError:
@@ -78,7 +80,8 @@ class ProtobufReading:
 
         Raises
         ------
-        RejectedValueError: when the value is not a valid message of this type.
+        RejectedValueError: when the value is not a valid message of this type, or the parser has read something else
+            than it says.
         """
         self.undeclared.clear()
         try:
@@ -89,6 +92,8 @@ class ProtobufReading:
             fields: Mapping[str, Any] = self._convert(message)
         except (ValueError, OverflowError) as error:
             raise RejectedValueError(f"the value is not a valid {self.message.full_name}: {error}") from error
+        if message.SerializePartialToString() != content:  # otherwise the message is all that the bytes say
+            self._require_strict(content)
         return fields
 
 
@@ -139,15 +144,8 @@ def _is_readable(written: FieldDescriptor, field: FieldDescriptor) -> bool:
 
 
 def _type_name(field: FieldDescriptor) -> str:
-    kind = "map" if is_map(field) else _KIND_NAMES[field.type]
+    kind = "map" if is_map(field) else KIND_NAMES[field.type]
     return f"repeated {kind}" if field.is_repeated and not is_map(field) else kind
-
-
-_KIND_NAMES = {
-    getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
-    for name in dir(FieldDescriptor)
-    if name.startswith("TYPE_")
-}
 
 
 def _message_conversion(message: Descriptor, undeclared: list[str], path: str) -> Callable[[Message], dict[str, Any]]:

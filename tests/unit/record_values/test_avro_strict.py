@@ -38,6 +38,8 @@ INVALID = "the value is not valid Avro of its schema: "
         ({"type": "array", "items": INNER}, b"\x04\x01\x02\x00", "the byte 2 is no boolean, at `k[].deep`"),
         ({"type": "map", "values": "boolean"}, b"\x02\x02a\x02\x00", "the byte 2 is no boolean, at `k{}`"),
         (["null", ENUM], b"\x02\x01", "the number -1 stands for none of 2 symbols, at `k`"),
+        (MAP, b"\x01\x08\x02a\x02\x00", "a block has 3 bytes, not 4, at `k`"),
+        ({"type": "array", "items": "long"}, b"\x01\x02\x02\x01\x02\x80\x01\x00", "a block has 2 bytes, not 1, at `k`"),
     ],
 )
 def test_what_fastavro_takes_for_another_value_is_rejected_with_its_path(
