@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
-from sluice.ledger.stored_text import StoredTextDumper, stored_json
+from sluice.ledger.storable_text import StorableTextDumper, storable_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -85,7 +85,7 @@ def open_ledger(ledger_url: str) -> Ledger:
     SettingsError: when it is not such a URL.
     """
     engine = create_engine(checked_url(ledger_url), pool_size=2, max_overflow=3, **engine_options())
-    event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StoredTextDumper))
+    event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StorableTextDumper))
     return Ledger(engine)
 
 
@@ -136,7 +136,7 @@ def engine_options() -> dict[str, Any]:
     return {
         "pool_pre_ping": True,  # a restarted database costs one reconnect instead of one error
         "hide_parameters": True,
-        "json_serializer": stored_json,
+        "json_serializer": storable_json,
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "application_name": "sluice",

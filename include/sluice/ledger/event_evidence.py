@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from sluice.ledger.storable_text import storable_text
 from sluice.messages.redaction import HIDDEN, SECRET_NAME, redacted
 
 LONGEST_TEXT = 1_000
@@ -34,8 +35,7 @@ def stored_evidence(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 def stored_text(text: str) -> str:
     """A text without the secrets that it may repeat, cut to `LONGEST_TEXT` characters."""
-    storable = text.encode(errors="replace").decode().replace("\x00", "")
-    clean = redacted(storable)
+    clean = redacted(storable_text(text))
     return clean if len(clean) <= LONGEST_TEXT else clean[: LONGEST_TEXT - 1] + "…"
 
 

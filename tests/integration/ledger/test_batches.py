@@ -118,11 +118,11 @@ def test_undeclared_fields_are_summed_once_for_each_batch_and_first_seen_with_an
     found = undeclared_fields(ledger, "flights")
 
     seen = [(one.input, one.field, one.times, one.first_batch, one.last_batch) for one in found]
-    assert seen == [("records", "bad name", 1, "1:1", "1:1"), ("records", "colour", 5, "1:0", "1:1")]
+    assert seen == [("records", r"bad\x00 name", 1, "1:1", "1:1"), ("records", "colour", 5, "1:0", "1:1")]
     assert undeclared_fields(ledger, "others") == ()
     events = recent_events(ledger, EventSubject.STREAM, "flights", limit=9)
     assert [(event.action, event.evidence["field"]) for event in events] == [
-        ("see_field", "bad name"),
+        ("see_field", r"bad\x00 name"),
         ("see_field", "colour"),
     ]
 

@@ -89,7 +89,7 @@ def test_the_token_of_a_lease_is_evidence() -> None:
         ("refused: password=hunter2, user=ann", f"refused: password={HIDDEN}, user=ann"),
         ('fs.s3a.secret.key: "a b" is wrong', f"fs.s3a.secret.key: {HIDDEN} is wrong"),
         ("sent Authorization: Bearer eyJhbGciOi.eyJzdWIiOi", f"sent Authorization: {HIDDEN} {HIDDEN}"),
-        ("line\x00end", "lineend"),
+        ("line\x00end", "line\\x00end"),
     ],
 )
 def test_secrets_in_a_text_are_hidden(text: str, stored: str) -> None:

@@ -10,7 +10,7 @@ from psycopg.types.string import StrDumper
 from pydantic_core import to_json
 
 
-def stored_text(given: str) -> str:
+def storable_text(given: str) -> str:
     """A text with `\\x00` for each NUL and `\\udXXX` for each lone surrogate, which PostgreSQL refuses.
 
     Messages quote what a record, a key or a file name holds, and that may be anything.
@@ -19,25 +19,25 @@ def stored_text(given: str) -> str:
     return given.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
-def stored_json(value: Any) -> str:
-    """JSON that PostgreSQL accepts: text as `stored_text` writes it, what JSON cannot express as text, NaN as null."""
-    return to_json(_stored(value), inf_nan_mode="null", fallback=str).decode()
+def storable_json(value: Any) -> str:
+    """JSON that PostgreSQL accepts: text as `storable_text` writes it, other values as text, NaN as null."""
+    return to_json(_storable(value), inf_nan_mode="null", fallback=str).decode()
 
 
-def _stored(value: Any) -> Any:
+def _storable(value: Any) -> Any:
     match value:
         case str():
-            return stored_text(value)
+            return storable_text(value)
         case Mapping():
-            return {_stored(name): _stored(one) for name, one in value.items()}
+            return {_storable(name): _storable(one) for name, one in value.items()}
         case list() | tuple():
-            return [_stored(one) for one in value]
+            return [_storable(one) for one in value]
     return value
 
 
-class StoredTextDumper(StrDumper):
-    """Sends every string of Python as `stored_text` writes it, whatever statement it is a parameter of."""
+class StorableTextDumper(StrDumper):
+    """Sends every string of Python as `storable_text` writes it, whatever statement it is a parameter of."""
 
     def dump(self, obj: str) -> Buffer | None:
         """The bytes of a parameter."""
-        return super().dump(stored_text(obj))
+        return super().dump(storable_text(obj))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluice.ledger.stored_text import stored_json, stored_text
+from sluice.ledger.storable_text import storable_json, storable_text
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from sluice.ledger.stored_text import stored_json, stored_text
     ],
 )
 def test_text_that_postgresql_refuses_is_spelled_out(given: str, stored: str) -> None:
-    assert stored_text(given) == stored
-    assert json.loads(stored_json({given: [{"in": given}]})) == {stored: [{"in": stored}]}
+    assert storable_text(given) == stored
+    assert json.loads(storable_json({given: [{"in": given}]})) == {stored: [{"in": stored}]}
 
 
 def test_values_that_json_lacks_become_text_or_null() -> None:
     at = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    assert json.loads(stored_json({"at": at, "share": math.nan, "slots": range(2), "n": 2**62})) == {
+    assert json.loads(storable_json({"at": at, "share": math.nan, "slots": range(2), "n": 2**62})) == {
         "at": "2026-10-25T01:30:00Z",
         "share": None,
         "slots": "range(0, 2)",
