@@ -13,8 +13,9 @@ from functools import partial
 from airflow.configuration import conf
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.launching.cluster.cluster_job import ClusterJobs
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
-from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
+from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_jobs, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
@@ -51,6 +52,16 @@ class Deployment:
         SettingsError: when there is no such connection, or it is not one of Spark.
         """
         return read_spark_connection(name)
+
+    def cluster_jobs(self, name: str) -> ClusterJobs:
+        """What runs bounded jobs on the cluster of an Airflow connection.
+
+        Raises
+        ------
+        SettingsError: when the connection is missing, incomplete, or leads to a cluster that is not supported.
+        """
+        connection = self.spark_connection(name)
+        return cluster_jobs(name, connection, ledger_url=self.ledger_url, submit=submit_by_provider)
 
     def supervisor(self, ledger: Ledger, *, launched_by: str) -> Supervisor:
         """The supervisor of streams, with drivers on this host and on clusters.

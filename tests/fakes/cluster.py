@@ -8,18 +8,22 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sluice.errors import ClusterError, LaunchError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.submission import Submission
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import find_run
+
+Labels = frozenset[tuple[str, str]]
+
+_TAG = "fake.tag."
 
 IGNORES_ITS_LEASE = "ignores-its-lease"
 """The argument of a driver that hangs: it goes on when its lease is lost."""
 
 
-def fake_conf(tag: DriverTag, environment: Mapping[str, str]) -> dict[str, str]:
+def fake_conf(tag: ApplicationTag, environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of an application of this cluster."""
-    tags = {f"fake.tag.{key}": value for key, value in tag.labels().items()}
+    tags = {f"{_TAG}{key}": value for key, value in tag.labels().items()}
     return tags | {f"fake.environment.{name}": value for name, value in environment.items()}
 
 
@@ -42,8 +46,8 @@ class FakeCluster:
     submissions: list[Submission] = field(default_factory=list)
     settings: list[dict[str, str]] = field(default_factory=list)
     kills: list[str] = field(default_factory=list)
-    _applications: dict[DriverTag, ApplicationObservation] = field(default_factory=dict)
-    _hung: set[DriverTag] = field(default_factory=set)
+    _applications: dict[Labels, ApplicationObservation] = field(default_factory=dict)
+    _hung: set[Labels] = field(default_factory=set)
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def submit(self, submission: Submission) -> None:
@@ -51,60 +55,71 @@ class FakeCluster:
         self.submissions.append(submission)
         settings = _read_properties(submission.properties_file.read_text())
         self.settings.append(settings)
-        tag = _tag_in(settings)
+        tag = _Submitted({key.removeprefix(_TAG): value for key, value in settings.items() if key.startswith(_TAG)})
+        known = self._applications.get(_key(tag))
+        if known is not None and not known.is_live:
+            del self._applications[_key(tag)]
         if self.refusal:
             if self.lists_refused:
                 self.add(tag, ApplicationState.FAILED, explanation=self.refusal)
             raise LaunchError("it could not be submitted" if self.lists_refused else self.refusal)
         self.add(tag, ApplicationState.RUNNING)
         if IGNORES_ITS_LEASE in submission.arguments:
-            self._hung.add(tag)
+            self._hung.add(_key(tag))
         if self.lost_answer:
             raise LaunchError("the answer was lost")
 
     def add(
-        self, tag: DriverTag, state: ApplicationState, *, explanation: str = "", exit_code: int | None = None
+        self, tag: ApplicationTag, state: ApplicationState, *, explanation: str = "", exit_code: int | None = None
     ) -> str:
         """Let an application stand somewhere. Returns its id."""
-        known = self._applications.get(tag)
+        known = self._applications.get(_key(tag))
         name = known.application_id if known is not None else f"application_{next(self._numbers)}"
-        self._applications[tag] = ApplicationObservation(
+        self._applications[_key(tag)] = ApplicationObservation(
             application_id=name, state=state, explanation=explanation, exit_code=exit_code
         )
         return name
 
-    def find(self, tag: DriverTag) -> ApplicationObservation | None:
+    def find(self, tag: ApplicationTag) -> ApplicationObservation | None:
         """The application with this tag."""
         if self.is_silent:
             raise ClusterError("The cluster does not answer.")
-        found = self._applications.get(tag)
-        is_obedient = self.ledger is not None and tag not in self._hung
+        found = self._applications.get(_key(tag))
+        is_obedient = self.ledger is not None and _key(tag) not in self._hung
         if found is not None and found.is_live and is_obedient and not self._holds_lease(tag):
             self.add(tag, ApplicationState.FAILED, explanation="its lease is lost")
-        return self._applications.get(tag)
+        return self._applications.get(_key(tag))
 
     def kill(self, application_id: str) -> None:
         """End an application."""
         if self.is_silent:
             raise ClusterError("The cluster does not answer.")
         self.kills.append(application_id)
-        for tag, known in self._applications.items():
+        for key, known in self._applications.items():
             if known.application_id == application_id and known.is_live:
-                self._applications[tag] = replace(known, state=ApplicationState.KILLED)
+                self._applications[key] = replace(known, state=ApplicationState.KILLED)
 
-    def _holds_lease(self, tag: DriverTag) -> bool:
+    def _holds_lease(self, tag: ApplicationTag) -> bool:
         assert self.ledger is not None
         return find_run(self.ledger, tag.run_id).is_live
 
 
-def _tag_in(settings: Mapping[str, str]) -> DriverTag:
-    words = {key.removeprefix("fake.tag."): value for key, value in settings.items() if key.startswith("fake.tag.")}
-    return DriverTag(
-        stream=words["sluice-stream"],
-        token=int(words["sluice-token"]),
-        run_id=words["sluice-run"],
-        launched_at_ms=int(words["sluice-launch"]),
-    )
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """The tag of a submission, as its settings have it."""
+
+    parts: Mapping[str, str]
+
+    @property
+    def run_id(self) -> str:
+        return self.parts["sluice-run"]
+
+    def labels(self) -> Mapping[str, str]:
+        return self.parts
+
+
+def _key(tag: ApplicationTag) -> Labels:
+    return frozenset(tag.labels().items())
 
 
 def _read_properties(text: str) -> dict[str, str]:

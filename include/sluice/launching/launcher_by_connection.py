@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import LaunchError, SettingsError
+from sluice.launching.cluster.cluster_job import ClusterJobs
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submit
 from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
@@ -94,15 +95,39 @@ def cluster_launcher(
     ------
     SettingsError: when the connection leads to a kind of cluster that is not supported, or is incomplete.
     """
-    _require_usable(name, connection)
     return ClusterLauncher(
         connection=name,
         ledger=ledger,
         ledger_url=ledger_url,
-        cluster=YarnCluster(addresses=connection.resource_managers, user=connection.user or getpass.getuser()),
+        cluster=_yarn_of(name, connection),
         conf_for=yarn_conf,
         submit=submit,
     )
+
+
+def cluster_jobs(name: str, connection: SparkConnection, *, ledger_url: str, submit: Submit) -> ClusterJobs:
+    """Return what runs bounded jobs on the cluster that a Spark connection leads to.
+
+    Parameters
+    ----------
+    As of `cluster_launcher`.
+
+    Raises
+    ------
+    SettingsError: as `cluster_launcher` raises it.
+    """
+    return ClusterJobs(
+        connection=name,
+        ledger_url=ledger_url,
+        cluster=_yarn_of(name, connection),
+        conf_for=yarn_conf,
+        submit=submit,
+    )
+
+
+def _yarn_of(name: str, connection: SparkConnection) -> YarnCluster:
+    _require_usable(name, connection)
+    return YarnCluster(addresses=connection.resource_managers, user=connection.user or getpass.getuser())
 
 
 def _require_usable(name: str, connection: SparkConnection) -> None:
@@ -115,7 +140,7 @@ def _require_usable(name: str, connection: SparkConnection) -> None:
     if connection.master != "yarn" or not connection.is_cluster:
         raise SettingsError(
             f"The Spark connection {name} has the master {connection.master} and the deploy-mode "
-            f"{connection.deploy_mode}; drivers of streams run on a cluster with yarn and cluster.",
+            f"{connection.deploy_mode}; on a cluster Sluice runs with yarn and cluster.",
             next_step="See docs/guides/cluster.md.",
         )
     if not connection.resource_managers:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sluice.launching.cluster.application import ApplicationObservation, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationTag
 from sluice.ledger.records.run import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
@@ -74,7 +74,7 @@ class Cluster(Protocol):
     An adapter keeps no state: every process, on every host, finds the same application by its tag.
     """
 
-    def find(self, tag: DriverTag) -> ApplicationObservation | None:
+    def find(self, tag: ApplicationTag) -> ApplicationObservation | None:
         """Return the application with this tag; none when the cluster does not know one, or no longer does.
 
         Raises

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -15,7 +17,9 @@ from airflow.sdk.log import mask_secret
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import (
     ERROR_CLASSES,
+    ClusterError,
     DeclarationError,
+    LaunchError,
     SchemaError,
     SettingsError,
     SluiceError,
@@ -23,17 +27,22 @@ from sluice.errors import (
     UsageError,
 )
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
+from sluice.launching.cluster.application import ApplicationState, JobTag
 from sluice.launching.job_command import JobCommand
 from sluice.launching.job_environment import withheld_names
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.launching.launch_settings import launch_conf, ui_environment
-from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
+from sluice.launching.spark_submit import DEFAULT_CONNECTION
 from sluice.messages.redaction import redacted
 from sluice.supervision.alert import Alert
 from sluice.supervision.restart_policy import helps_to_restart
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from sluice.launching.cluster.application import ApplicationObservation
+    from sluice.launching.cluster.cluster_job import ClusterJobs
+    from sluice_airflow.composition import Deployment
 
 SPARK_POOL = "spark"
 """The Airflow pool that bounds how many Spark applications run beside the streams."""
@@ -80,6 +89,7 @@ class SparkJobOperator(SparkSubmitOperator):
             **kwargs,
         )
         self.engine = engine or EngineDeclaration()
+        self._on_cluster: tuple[ClusterJobs, JobTag] | None = None
         self.subject = subject
 
     def execute(self, context: Context) -> None:
@@ -95,7 +105,6 @@ class SparkJobOperator(SparkSubmitOperator):
         try:
             deployment = load_deployment()
             connection = deployment.spark_connection(self.engine.connection or DEFAULT_CONNECTION)
-            require_environment(connection)
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
         settings = deployment.settings
@@ -105,6 +114,9 @@ class SparkJobOperator(SparkSubmitOperator):
         self.conf = launch_conf(
             home=settings.home, jars=settings.jars, engine=self.engine, is_bounded=True, master=connection.master
         )
+        if connection.is_cluster:
+            self._run_on_cluster(context, deployment)
+            return
         # The provider adds variables to those of this task and removes none: so those that are withheld are emptied.
         self.env_vars = dict.fromkeys(withheld_names(os.environ), "")
         self.env_vars |= ui_environment(self.engine, master=connection.master)
@@ -114,19 +126,55 @@ class SparkJobOperator(SparkSubmitOperator):
             # The provider's exception repeats the command line and the output, which are in the log already.
             raise job_failure(str(error), subject=self.subject) from None
 
+    def on_kill(self) -> None:
+        """End the job when its task is ended: the process on this host, or the application on its cluster."""
+        if self._on_cluster is None:
+            super().on_kill()
+        else:
+            jobs, tag = self._on_cluster
+            jobs.kill(tag)
 
-def require_environment(connection: SparkConnection) -> None:
-    """Refuse a connection in cluster mode: a job reads its settings from the environment of the submitting machine.
+    def _run_on_cluster(self, context: Context, deployment: Deployment) -> None:
+        """Have the cluster of the connection run the job, and wait for its end."""
+        from sluice.launching.cluster.cluster_job import JobRequest
 
-    Raises
-    ------
-    SettingsError: when the connection runs drivers on other machines.
-    """
-    if connection.is_cluster:
-        raise SettingsError(
-            f"Jobs do not run on {connection.master} in cluster mode yet; only drivers of continuous streams do.",
-            next_step="Give that connection the deploy-mode client.",
+        task = context["ti"]
+        tag = JobTag(
+            job=Path(self.application).stem,
+            subject=self.subject,
+            run_id=str(uuid5(NAMESPACE_URL, f"sluice:{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}")),
         )
+        request = JobRequest(
+            tag=tag,
+            application=self.application,
+            arguments=tuple(self.application_args or ()),
+            conf=self.conf or {},
+            environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            log_file=deployment.settings.logs / tag.job / f"{tag.run_id}.log",
+        )
+        try:
+            jobs = deployment.cluster_jobs(self.engine.connection or DEFAULT_CONNECTION)
+            self._on_cluster = (jobs, tag)
+            ended = jobs.run(request)
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
+        except (LaunchError, ClusterError) as error:
+            raise JobFailedError(str(error), subject=self.subject) from error
+        self.log.info("%s: %s. Its log: yarn logs -applicationId %s", tag.job, ended.state, ended.application_id)
+        if ended.state is not ApplicationState.SUCCEEDED:
+            raise job_failure(_said_by(ended, deployment, tag), subject=self.subject)
+
+
+def _said_by(ended: ApplicationObservation, deployment: Deployment, tag: JobTag) -> str:
+    """What a failed application left in the ledger; what its cluster says, when it left nothing."""
+    from sluice.ledger.job_failures import take_job_failure
+
+    of_cluster = (
+        f"{ended.application_id} ended as {ended.state}: {ended.explanation or 'its cluster gives no reason'}. "
+        f"See `yarn logs -applicationId {ended.application_id}`."
+    )
+    with deployment.open_ledger() as ledger:
+        return take_job_failure(ledger, run_id=tag.run_id) or of_cluster
 
 
 class JobFailedError(AirflowException):
@@ -167,7 +215,8 @@ def job_failure(submission: str, *, subject: str) -> JobFailedError:
         return JobFailedError("\n".join(lines), subject=subject)
     is_lasting = issubclass(ERROR_CLASSES.get(name, SluiceError), _LASTING)
     reason = last_after(REASON_MARK, lines)
-    if reason in set(FailureReason):
+    explains_itself = reason == FailureReason.UNEXPLAINED and name in ERROR_CLASSES
+    if reason in set(FailureReason) and not explains_itself:
         failure = Failure.of(FailureReason(reason))
         message = f"{message} That is {describe_failure(failure)}. {next_step(failure.reason, stream=subject)}"
         is_lasting = is_lasting or not helps_to_restart(failure.failure_class)

@@ -160,3 +160,13 @@ def test_a_failure_has_its_class_and_next_step_and_is_retried_only_where_that_he
     assert isinstance(raised, AirflowFailException) is (kind is AirflowFailException)
     assert raised.alerts == (Alert(stream="flights", reason=reason, sentence=str(raised)),)
     assert str(raised) == f"no. That is {describe_failure(failure)}. {next_step(failure.reason, stream='flights')}"
+
+
+def test_an_error_of_ours_that_no_rule_explains_speaks_for_itself() -> None:
+    said = "sluice: reason: unexplained\nsluice: failed: {}: 1 of 3 expectations do not hold."
+
+    own = job_failure(said.format("UnhealthyError"), subject="silver.flights")
+    foreign = job_failure(said.format("AnalysisException"), subject="silver.flights")
+
+    assert str(own) == "1 of 3 expectations do not hold."
+    assert "See the end of" in str(foreign)

@@ -23,7 +23,7 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 YARN = SparkConnection(master="yarn", deploy_mode="cluster", resource_managers=("http://rm:8088",))
 TAG = DriverTag(stream="flights", token=7, run_id="8c1d7f0e-3b66-4d0a-9a54-0c3a1d0e5f42", launched_at_ms=1795290965953)
-NASTY = 'a"b$c`d\\e'
+NASTY = 'a"b$c`d\\e{"f": {"g": {{}}}}'
 
 
 @dataclass(slots=True)
@@ -142,6 +142,8 @@ def test_the_settings_of_yarn_carry_the_tag_and_the_environment_and_forbid_a_sec
     assert conf["spark.executorEnv.PYSPARK_PYTHON"] == "/venv/bin/python"
     assert "spark.executorEnv.SLUICE_SECRET" not in conf
     written = conf["spark.yarn.appMasterEnv.SLUICE_SECRET"]
+    assert "{{" not in written
+    assert "}}" not in written, "YARN replaces its marks of a variable"
     script = f'export X="{written}"; printf %s "$X"'  # as a node writes it
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
     assert said == NASTY

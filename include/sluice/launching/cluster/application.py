@@ -1,9 +1,11 @@
-"""A driver as an application of a cluster: its tag, and its observed state."""
+"""A driver or a bounded job as an application of a cluster: its tag, and its observed state."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class ApplicationState(StrEnum):
@@ -18,6 +20,17 @@ class ApplicationState(StrEnum):
 
 LIVE_APPLICATIONS = frozenset({ApplicationState.QUEUED, ApplicationState.RUNNING})
 """An application in one of these states has a driver, or will have one."""
+
+
+class ApplicationTag(Protocol):
+    """What an application is found by. It is known before the application exists."""
+
+    @property
+    def run_id(self) -> str:
+        """A UUID that no other tag has."""
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the tag in parts that every cluster allows as tags or labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +59,22 @@ class DriverTag:
             "sluice-run": self.run_id,
             "sluice-launch": str(self.launched_at_ms),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTag:
+    """The tag by which the applications of one run of a bounded job are found: every try of its task has the same.
+
+    job: what it does, as `maintain_table`. subject: the stream or the table.
+    """
+
+    job: str
+    subject: str
+    run_id: str
+
+    def labels(self) -> dict[str, str]:
+        """Return the tag in parts that every cluster allows as tags or labels."""
+        return {"sluice-job": self.job, "sluice-subject": self.subject, "sluice-run": self.run_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

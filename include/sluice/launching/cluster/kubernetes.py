@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.cluster_http import request_json
 
 _DRIVER_CONTAINER = "spark-kubernetes-driver"
@@ -44,7 +44,7 @@ class KubernetesCluster:
     token_file: Path | None = None
     ca_file: Path | None = None
 
-    def find(self, tag: DriverTag) -> ApplicationObservation | None:
+    def find(self, tag: ApplicationTag) -> ApplicationObservation | None:
         """Return the driver's pod with all of the labels.
 
         Raises

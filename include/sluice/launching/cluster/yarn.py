@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.cluster_http import request_json
 
 _QUEUED = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
@@ -28,14 +28,20 @@ _EXPLANATION_CHARACTERS = 600
 _SHELL = str.maketrans({character: f"\\{character}" for character in '\\"$`'})
 """The node writes each variable between double quotes into a shell script, without escaping it."""
 
+_EXPANSION_MARKS = re.compile(r"(?<=\{)(?=\{)|(?<=\})(?=\})")
+"""YARN takes `{{` and `}}` for the marks of a variable to expand, and nested JSON ends with `}}`. Quotes that close and
+open again between two braces are nothing to the shell.
+Source: https://hadoop.apache.org/docs/r3.4.2/api/org/apache/hadoop/yarn/api/ApplicationConstants.html
+(`PARAMETER_EXPANSION_LEFT`)"""
 
-def yarn_tags(tag: DriverTag) -> tuple[str, ...]:
+
+def yarn_tags(tag: ApplicationTag) -> tuple[str, ...]:
     """Return the tag as an application's tags. YARN allows at most ten, of at most 100 small letters each."""
     return tuple(f"{key}:{value}" for key, value in tag.labels().items())
 
 
-def yarn_conf(tag: DriverTag, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the application that is the driver of one run.
+def yarn_conf(tag: ApplicationTag, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the application of one run.
 
     The settings contain secrets, so they go into a private file.
 
@@ -51,9 +57,13 @@ def yarn_conf(tag: DriverTag, environment: Mapping[str, str]) -> dict[str, str]:
         # YARN would restart the same run whatever ended it; restarts are decided by the supervision.
         "spark.yarn.maxAppAttempts": "1",
         "spark.yarn.submit.waitAppCompletion": "false",
-        **{f"spark.yarn.appMasterEnv.{name}": value.translate(_SHELL) for name, value in environment.items()},
-        **{f"spark.executorEnv.{name}": value.translate(_SHELL) for name, value in python.items()},
+        **{f"spark.yarn.appMasterEnv.{name}": _for_the_script(value) for name, value in environment.items()},
+        **{f"spark.executorEnv.{name}": _for_the_script(value) for name, value in python.items()},
     }
+
+
+def _for_the_script(value: str) -> str:
+    return _EXPANSION_MARKS.sub('""', value.translate(_SHELL))
 
 
 def _spark_of_the_nodes() -> dict[str, str]:
@@ -76,7 +86,7 @@ class YarnCluster:
     addresses: tuple[str, ...]
     user: str
 
-    def find(self, tag: DriverTag) -> ApplicationObservation | None:
+    def find(self, tag: ApplicationTag) -> ApplicationObservation | None:
         """Return the newest application with all of the tags.
 
         Raises
