@@ -178,14 +178,14 @@ class ExpiryDrill:
         with others.at_work():
             for number in range(1, KILLS + 1):
                 self._kill_at(self.around.batches * number // (KILLS + 1))
-            self._work_until_caught_up(others, batches=self.around.batches)
-            lost, doubled = self._count(others)
+            lost, doubled = self._count(self._work_until_caught_up(others, batches=self.around.batches))
             time.sleep(self.around.away_seconds)  # the absence is what is tested
             gap = self._failing_start()
-            rows = self._continue()
-            while again := self._cut_again(others):
-                rows += again
-            lost_after, doubled_after = self._count(others)
+            rows, written = 0, None
+            while written is None:  # the expiry may be faster than the start after a continuation
+                rows += self._continue()
+                written = self._unless_cut_again(others)
+            lost_after, doubled_after = self._count(written)
         return ExpiryReport(
             way=self.way,
             batches=self._newest(),
@@ -218,7 +218,8 @@ class ExpiryDrill:
             driver.await_death()
         declare_lost(self.workshop, self.stream)
 
-    def _work_until_caught_up(self, others: OthersAtWork, *, batches: int) -> None:
+    def _work_until_caught_up(self, others: OthersAtWork, *, batches: int) -> list[tuple[int, int]]:
+        """The rows that were written until then: the writer goes on as soon as the driver has ended."""
         with self._driver(CrashPoint.PUBLISHED, occurrence=NEVER) as driver:
 
             def is_alive() -> bool:
@@ -232,16 +233,16 @@ class ExpiryDrill:
                 driver.process.send_signal(signal.SIGTERM)
                 status = driver.process.wait(PATIENCE_SECONDS)
                 assert status == 0, driver.log.read_text()[-4000:]
+                return list(others.written)
 
-    def _cut_again(self, others: OthersAtWork) -> int:
-        """Work until caught up; the rows of one more continuation where the expiry was faster than its start."""
+    def _unless_cut_again(self, others: OthersAtWork) -> list[tuple[int, int]] | None:
+        """Work until caught up; the rows that were written until then, and none when the history was cut once more."""
         try:
-            self._work_until_caught_up(others, batches=self.around.batches + 1)
+            return self._work_until_caught_up(others, batches=self.around.batches + 1)
         except DriverEndedError as ended:
             if _GAP not in str(ended):
                 raise
-            return self._continue()
-        return 0
+            return None
 
     def _is_caught_up(self) -> bool:
         batch = newest_batch(self.workshop.ledger, self.stream)
@@ -269,9 +270,9 @@ class ExpiryDrill:
         batch = newest_batch(self.workshop.ledger, self.stream)
         return -1 if batch is None else batch.key.batch
 
-    def _count(self, others: OthersAtWork) -> tuple[int, int]:
+    def _count(self, written: list[tuple[int, int]]) -> tuple[int, int]:
         """The rows that are lost, and those that are there too often, as DuckDB reads the target."""
-        expected = list(dict(others.written).items()) if self.way == "merge" else others.written
+        expected = list(dict(written).items()) if self.way == "merge" else written
         name = self.workshop.table_name("target")
         with copy_lakehouse(self.workshop.settings, tables=[name]) as database:
             found = database.execute(f"select id, number from {SEEN}.{name}").fetchall()  # noqa: S608  # our own names
