@@ -104,6 +104,6 @@ def test_a_submission_that_yarn_refuses_is_one_sentence(
     case: LauncherCase, yarn: SingleNodeYarn, run: RunObservation, ask: Ask
 ) -> None:
     request = replace(ask(run), conf={"spark.yarn.queue": "no_such_queue"})
-    with pytest.raises(LaunchError, match=r"not taken in, .* connection the_cluster: .*unknown queue"):
+    with pytest.raises(LaunchError, match=r"was not accepted, .* connection the_cluster: .*unknown queue"):
         case.launcher.launch(request)
     assert yarn.running() == []

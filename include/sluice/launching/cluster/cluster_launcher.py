@@ -174,7 +174,7 @@ class ClusterLauncher:
         if found.state in _REFUSED:  # YARN lists the applications that it did not accept, with the cause
             raise LaunchError(
                 f"{found.application_id}, of run {tag.run_id}, was not accepted, or ended at once, through the "
-                f"connection {self.connection}: {found.explanation or found.state}",
+                f"connection {self.connection}: {(found.explanation or found.state).rstrip('.')}.",
                 next_step="Compare the connection and the stream's engine with the resources of the cluster.",
             ) from error
         _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
