@@ -270,12 +270,12 @@ def behind(proxy: FaultyProxy, settings: Settings) -> Settings:
 
 
 @contextmanager
-def drill_workshops(services: Sequence[str] = ("postgres", "seaweedfs")) -> Iterator[Drill]:
-    """Start services and a session; they end with the block."""
+def drill_workshops(services: Sequence[str] = ("postgres", "seaweedfs"), *, memory_gib: int = 1) -> Iterator[Drill]:
+    """Start services and a session; they end with the block. memory_gib: the session's heap."""
     with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
         stack.up(services)
         settings = stack.settings()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, memory_gib=memory_gib)
         with faulty_proxy(settings.catalog.uri) as proxy:
             proxy.spared = frozenset({"source"})  # no writer under test writes what the streams read
             spark = open_session(behind(proxy, settings), name="drill", state=StateDeclaration(), deletes_files=False)

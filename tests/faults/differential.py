@@ -31,6 +31,10 @@ _LONGEST_SHRINKING_SECONDS = 300
 """For one difference: about a hundred smaller cases."""
 
 
+_HEAP_GIB = 4
+"""Enough for a thousand cases in one session."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A case that is wrong. text: its smallest form, as somebody can repeat it."""
@@ -83,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     zone, console, began = time.tzname[0], Console(stderr=True), time.monotonic()
     found: list[Difference] = []
     run = 0
-    with drill_workshops(services=("postgres", "seaweedfs", "kafka")) as drill:
+    with drill_workshops(services=("postgres", "seaweedfs", "kafka"), memory_gib=_HEAP_GIB) as drill:
         seeds = range(options.seed, options.seed + options.cases)
         for seed in track(seeds, "streams compared", console=console):
             if time.monotonic() - began > options.most_seconds:

@@ -64,15 +64,19 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
     return reached
 
 
-def submit_arguments(settings: Settings, *, is_bounded: bool = True, clears_soft_references: bool = False) -> str:
+def submit_arguments(
+    settings: Settings, *, is_bounded: bool = True, clears_soft_references: bool = False, memory_gib: int = 1
+) -> str:
     """What PySpark starts its JVM with when a driver is started by Python itself.
 
     Parameters
     ----------
     is_bounded: whether it is started quickly, as what ends within minutes is; otherwise as a continuous stream is.
     clears_soft_references: whether every collection clears them, as one does when memory is short.
+    memory_gib: the heap. Spark keeps some megabytes of every stream that a session has run, so many need more.
     """
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=is_bounded)
+    engine = EngineDeclaration(driver_memory=memory_gib << 30)
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine, is_bounded=is_bounded)
     if clears_soft_references:
         conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} {AT_ONCE}"}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
