@@ -88,8 +88,8 @@ def observe_backfill(
         position=position,
         published=published,
         sources=tuple(_sources(catalog, stream, published.end_offsets)) if published is not None else (),
-        readers=tuple(_readers(declarations, output.target)),
-        other_writers=tuple(_other_writers(declarations, state.table, output)),
+        readers=tuple(readers_of(declarations, output.target)),
+        other_writers=tuple(other_writers_of(declarations, state.table, output)),
     ), state.table
 
 
@@ -112,7 +112,7 @@ def _outputs(stream: LoadedStream) -> Iterable[OutputDeclaration]:
     return stream.declaration.outputs.values()
 
 
-def _other_writers(declarations: Declarations, target: Table, output: StagedOutput) -> Iterator[str]:
+def other_writers_of(declarations: Declarations, target: Table, output: StagedOutput) -> Iterator[str]:
     """The other streams whose rows lie in the target: those that declare it, and those that have a mark on it."""
     declared = {
         name for name, stream in declarations.streams.items() if output.target in stream.declaration.tables_written
@@ -148,7 +148,8 @@ def _sources(catalog: Catalog, stream: LoadedStream, end_offsets: Mapping[str, A
             yield bound_of(end_offsets.get(name), table, input_name=name, column=reads.get(name))
 
 
-def _readers(declarations: Declarations, target: str) -> Iterator[TargetReader]:
+def readers_of(declarations: Declarations, target: str) -> Iterator[TargetReader]:
+    """The declared inputs that read a table."""
     for stream in declarations.streams.values():
         for name, declared in stream.declaration.inputs.items():
             source = declared.declared_source.source

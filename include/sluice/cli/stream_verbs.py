@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sluice.cli import continue_stream, control_streams, event_verbs, follow_log, gap_verbs, show_streams
+from sluice.cli import continue_stream, control_streams, event_verbs, follow_log, gap_verbs, refresh_verbs, show_streams
 
 app = typer.Typer(help="Streams as declared and as they run.", no_args_is_help=True, add_completion=False)
 
@@ -15,6 +15,7 @@ app.command()(control_streams.start)
 app.command()(control_streams.stop)
 app.command()(control_streams.restart)
 app.command()(control_streams.reset)
+app.command()(refresh_verbs.refresh)
 app.command("continue")(continue_stream.continue_past_gap)
 app.command()(follow_log.logs)
 app.command()(gap_verbs.gaps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -41,6 +42,9 @@ MOST_MASKED = 100
 
 QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
+
+REFRESH_NAME = re.compile(r"refresh_[0-9]+_of_.*")
+"""Under such a name a refresh runs a stream into a shadow of its table."""
 
 PLATFORM_DAGS = frozenset(
     {
@@ -102,6 +106,8 @@ class StreamDeclaration(Declared):
     def _name_is_free(self) -> Self:
         if self.stream in PLATFORM_DAGS:
             raise wrong("this is the name of a DAG of the platform", "stream")
+        if REFRESH_NAME.fullmatch(self.stream):
+            raise wrong("names of this form belong to refreshes, as `refresh_7_of_silver_flights`", "stream")
         if QUARANTINE_OUTPUT in self.outputs:
             raise wrong("this output's name is the platform's: write `quarantine: true`", "outputs", QUARANTINE_OUTPUT)
         return self

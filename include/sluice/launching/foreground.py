@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,12 +47,13 @@ def run_in_foreground(
 def run_and_report(
     command: JobCommand, settings: Settings, *, engine: EngineDeclaration, report: Callable[[str], object]
 ) -> int:
-    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
+    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr, although
+    `spark-submit` mixes it into the output of a Python job.
 
     Parameters
     ----------
     engine: the resources of the driver, as a stream declares them.
-    report: is called with each line of the job's output, when it comes.
+    report: is called with each line of the job's output, when it comes: an object in JSON.
 
     Returns
     -------
@@ -64,7 +66,10 @@ def run_and_report(
     argv, environment = _submission(command, settings, engine), job_environment(os.environ)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as job:  # noqa: S603  # built by us
         for line in job.stdout or ():
-            report(line.rstrip())
+            if line.startswith("{"):
+                report(line.rstrip())
+            else:
+                sys.stderr.write(line)
     return job.returncode
 
 

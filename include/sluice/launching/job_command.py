@@ -55,6 +55,19 @@ class RunBackfill(JobCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshStream(JobCommand):
+    """Build the content of a stream's table again, and replace it in one commit.
+
+    keep_days: for how many days the earlier content can be taken back. asked_by: the person, for the ledger.
+    """
+
+    application: ClassVar[str] = "jobs/refresh_stream.py"
+    stream: str
+    keep_days: str
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindGaps(JobCommand):
     """Find the intervals of a stream's table that do not hold what its sources give.
 

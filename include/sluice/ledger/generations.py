@@ -12,9 +12,10 @@ from sluice.errors import CheckpointError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_state
 from sluice.ledger.events import add_event
-from sluice.ledger.models import Generation, Lease
+from sluice.ledger.models import Generation, Lease, Refresh
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.records.refresh import UNSETTLED_STATES
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import already_live, live_run
 
@@ -101,6 +102,7 @@ def open_next_generation(
         # An admission takes this lease before it reads the generation: no run is admitted into the one that is left.
         connection.execute(select(Lease.stream).where(Lease.stream == stream).with_for_update())
         _require_at_rest(connection, stream)
+        _require_settled(connection, stream)
         newest = connection.execute(_newest(stream)).one_or_none()
         if newest is None or newest.generation != leaving:
             raise _left_already(stream, leaving, newest)
@@ -194,6 +196,17 @@ def _require_at_rest(connection: Connection, stream: str) -> None:
         raise UsageError(
             f"Stream {stream} is to run: its next run may begin at any moment.",
             next_step=f"Stop it first: `sluice stream stop {stream}`.",
+        )
+
+
+def _require_settled(connection: Connection, stream: str) -> None:
+    """The commit of a refresh may have opened the next generation on the table, where the ledger does not have it."""
+    is_unsettled = (Refresh.stream == stream, Refresh.state.in_(sorted(UNSETTLED_STATES)))
+    seen = connection.execute(select(Refresh.number, Refresh.state).where(*is_unsettled)).one_or_none()
+    if seen is not None:
+        raise UsageError(
+            f"Refresh {seen.number} of {stream} is {seen.state}: its commit may have landed.",
+            next_step=f"End it first: `sluice stream refresh {stream}`, with `--take-back` or `--abandon` if you want.",
         )
 
 

@@ -21,6 +21,7 @@ from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
+from sluice.ledger.refresh_table import Refresh as Refresh  # it has a module of its own
 
 
 def _is_one_of(column: str, words: Iterable[str]) -> str:

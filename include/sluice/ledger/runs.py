@@ -21,6 +21,7 @@ from sluice.ledger.desired_states import effective_desired_state
 from sluice.ledger.events import add_event
 from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
 from sluice.ledger.records.event import Event
+from sluice.ledger.records.refresh import is_shadow_name
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity
 
@@ -324,12 +325,13 @@ def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
     """The newest run of every stream that ever ran, by the stream's name.
 
     Every stream that ran has a lease for ever, so that one run of each stream is read by its index and not all of them.
+    The runs of refreshes are left out: no declaration has their names, and their command looks after them.
     """
     newest = select(Run).where(Run.stream == Lease.stream).order_by(Run.number.desc()).limit(1).lateral()
     query = select(*newest.c).select_from(Lease).join(newest, true()).order_by(Lease.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
-    return tuple(run_of(row) for row in rows)
+    return tuple(run_of(row) for row in rows if not is_shadow_name(row.stream))
 
 
 def run_of(row: Row[Any]) -> RunObservation:

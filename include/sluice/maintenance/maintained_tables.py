@@ -12,6 +12,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
+from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
@@ -88,7 +89,7 @@ def plan_table_maintenance(
         readers=readers,
         writers=writers,
         named=named_pins(declarations, seen),
-        kept_streams=unreadable | live,
+        kept_streams=unreadable | live | kept_shadows(ledger),
     )
     plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
     plan = replace(plan, costs=_costs(plan, declaration))

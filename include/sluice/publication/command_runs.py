@@ -20,6 +20,7 @@ class CommandMode(StrEnum):
 
     REJECTION = "rejection"
     SETTLEMENT = "settlement"
+    REFRESH = "refresh"
 
 
 def refuse_live_run(ledger: Ledger, stream: str) -> None:

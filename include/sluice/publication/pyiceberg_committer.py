@@ -35,6 +35,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     RemoveSnapshotsUpdate,
     SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -45,7 +46,7 @@ from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
 from sluice.publication.marks import Mark
-from sluice.publication.table_committer import Answer, TableChange
+from sluice.publication.table_committer import Answer, HeadTag, TableChange
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
@@ -82,7 +83,11 @@ class PyIcebergCommitter:
         return PyIcebergCommit(
             catalog=self.catalog,
             table=table,
-            updates=(*updates, *_beside(change, snapshot_id=snapshot.snapshot_id, sequence_number=number)),
+            updates=(
+                *updates,
+                *_beside(change, snapshot_id=snapshot.snapshot_id, sequence_number=number),
+                *_tag(table, change.tag, now_ms=snapshot.timestamp_ms),
+            ),
             requirements=(AssertTableUUID(uuid=table.metadata.table_uuid), *requirements),
             snapshot_id=snapshot.snapshot_id,
             sequence_number=number,
@@ -139,6 +144,26 @@ def _beside(change: TableChange, *, snapshot_id: int, sequence_number: int) -> t
     if properties:
         updates.append(SetPropertiesUpdate(updates=properties))
     return tuple(updates)
+
+
+def _tag(table: Table, tag: HeadTag | None, *, now_ms: int) -> tuple[TableUpdate, ...]:
+    """The tag on the head that is replaced. Iceberg counts its age from the commit of its snapshot and not from its own
+    creation, so that the head's age is added.
+    """
+    head = table.current_snapshot()
+    if tag is None or head is None:
+        return ()
+    keeps_ms = max(0, now_ms - head.timestamp_ms) + round(tag.keeps.total_seconds() * 1000)
+    return (
+        SetSnapshotRefUpdate(
+            ref_name=tag.name,
+            type="tag",
+            snapshot_id=head.snapshot_id,
+            max_ref_age_ms=keeps_ms,
+            max_snapshot_age_ms=None,
+            min_snapshots_to_keep=None,
+        ),
+    )
 
 
 class _SettledTransaction(Transaction):

@@ -38,6 +38,9 @@ TARGET_UUID = "sluice.staging.target-uuid"
 BACKFILL_NAMESPACE = "backfill_staging"
 """The namespace of the staging tables of backfills. Those in the namespace of streams are taken for outputs."""
 
+REFRESH_NAMESPACE = "refresh_staging"
+"""The namespace of the shadows into which refreshes build the new content of a table."""
+
 TARGET = "sluice.staging.target"
 """The property of a staging table with the name of its target."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -18,6 +19,14 @@ from pyiceberg.table.snapshots import Operation
 
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTag:
+    """A tag that keeps the head which a commit replaces. keeps: for how long, from the commit on."""
+
+    name: str
+    keeps: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,7 @@ class TableChange:
     output, mark: the position to which the commit moves the mark of the output; none for commits on staging tables.
     properties: the table properties that the commit sets.
     expired: the ids of the snapshots that the commit removes from the metadata.
+    tag: kept on the head that the commit replaces; unset for none.
     """
 
     operation: Operation
@@ -42,6 +52,7 @@ class TableChange:
     mark: MarkPosition | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     expired: tuple[int, ...] = ()
+    tag: HeadTag | None = None
 
 
 class Answer(StrEnum):

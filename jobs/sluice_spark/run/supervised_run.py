@@ -13,10 +13,12 @@ from sluice.errors import LeaseLostError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation
+from sluice.ledger.refreshes import unsettled_refresh
 from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.seen_tokens import with_raised_token
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
@@ -105,6 +107,8 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
+        if unsettled_refresh(self.ledger, self.stream.name) is not None:
+            settle_refresh(open_catalog(self.settings), self.ledger, self.stream.declaration)
         checkpoint = observe_checkpoint(
             spark, self.ledger, self.stream, run_id=self.run.run_id, checkpoints_root=self.settings.checkpoints
         )

@@ -1,0 +1,1 @@
+"""Refreshes: a table is rebuilt from its sources beside the live stream, and its content replaced in one commit."""

@@ -1,0 +1,130 @@
+"""Observes what a refresh depends on: the inputs from their beginning, the table, its readers, earlier refreshes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice.backfill.observe_backfill import other_writers_of, readers_of
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import SluiceError
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.generations import find_generation
+from sluice.ledger.refreshes import newest_refresh
+from sluice.publication.marks import load_target_state
+from sluice.publication.staged_batch import StagedOutput
+from sluice.refresh.refresh_plan import InputToRead, RefreshSight, not_yet
+from sluice.refresh.refreshed_table import delete_files_of, merges_on_read, rows_of
+from sluice.settings import KafkaConnection, Settings
+from sluice.sources.kafka_beginnings import missing_from_beginning
+from sluice.supervision.observed_starts import ObservedStart, observe_starts
+
+KEEPS = timedelta(days=7)
+"""How long the earlier content is kept after a refresh unless a person says otherwise."""
+
+
+def refreshed_output(declaration: StreamDeclaration) -> StagedOutput:
+    """The one output of a stream that can be refreshed."""
+    name, declared = next(iter(declaration.outputs.items()))
+    target = declared.iceberg.table if declared.iceberg is not None else ""
+    return StagedOutput(stream=declaration.stream, output=name, target=target)
+
+
+def observe_refresh(
+    catalog: Catalog,
+    ledger: Ledger,
+    declarations: Declarations,
+    stream: LoadedStream,
+    settings: Settings,
+    *,
+    keeps: timedelta = KEEPS,
+) -> RefreshSight:
+    """Observe what a refresh of a stream depends on. Nothing is changed. Of a stream that no refresh handles yet, its
+    tables and inputs are not looked at.
+
+    Raises
+    ------
+    DeliveryError: when the mark of the stream cannot be read.
+    LakehouseError, LedgerError: when the table or the ledger cannot be reached.
+    """
+    declaration = stream.declaration
+    generation = find_generation(ledger, stream.name)
+    is_handled = not any(True for _ in not_yet(declaration))
+    output = refreshed_output(declaration) if is_handled else None
+    state = load_target_state(catalog, output) if output is not None else None
+    table = state.table if state is not None else None
+    position = state.position(output) if state is not None and output is not None and state.mark is not None else None
+    return RefreshSight(
+        declaration=declaration,
+        digest=stream.digest,
+        keeps=keeps,
+        target=output.target if output is not None else "",
+        generation=None if generation is None else generation.generation,
+        has_published=position is not None and position.end_offsets_digest is not None,
+        rows=None if table is None else rows_of(table),
+        merges_on_read=table is not None and merges_on_read(table, declaration),
+        delete_files=0 if table is None else delete_files_of(table),
+        inputs=tuple(_inputs(declaration, settings, now=database_time(ledger))) if is_handled else (),
+        readers=tuple(readers_of(declarations, output.target)) if output is not None else (),
+        other_writers=_others(declarations, table, output),
+        newest=newest_refresh(ledger, stream.name),
+    )
+
+
+def _others(declarations: Declarations, table: Table | None, output: StagedOutput | None) -> tuple[str, ...]:
+    return () if table is None or output is None else tuple(other_writers_of(declarations, table, output))
+
+
+def _inputs(declaration: StreamDeclaration, settings: Settings, *, now: datetime) -> Iterator[InputToRead]:
+    starts = observe_starts(declaration, settings, now=now)
+    for name, declared in declaration.inputs.items():
+        if declared.is_stream:
+            yield _input(name, declared, settings, starts)
+
+
+def _input(
+    name: str, declared: InputDeclaration, settings: Settings, starts: Mapping[str, ObservedStart]
+) -> InputToRead:
+    source = declared.declared_source.source
+    if isinstance(source, IcebergSource):
+        return _iceberg_input(name, source, starts[name])
+    if isinstance(source, FilesSource):
+        gone = (
+            ""
+            if source.afterwards == "keep"
+            else f"what was read is gone from there (`afterwards: {source.afterwards}`)"
+        )
+        return InputToRead(input=name, what=f"every file that lies below {source.path or 'its folder'}", problem=gone)
+    assert isinstance(source, KafkaSource)  # noqa: S101  # `not_yet` refuses all others
+    return _kafka_input(name, source, settings)
+
+
+def _iceberg_input(name: str, source: IcebergSource, start: ObservedStart) -> InputToRead:
+    problem = start.refusal or start.problem
+    if source.starting == "latest":
+        problem = "it is declared to begin with what comes (`starting: latest`)"
+    rows = start.amount.rows if start.amount is not None else None
+    size = start.amount.data_bytes if start.amount is not None else None
+    begins = "every row of" if source.starting == "table" else "what was appended since the declared start to"
+    return InputToRead(input=name, what=f"{begins} {source.table}", rows=rows, data_bytes=size, problem=problem)
+
+
+def _kafka_input(name: str, source: KafkaSource, settings: Settings) -> InputToRead:
+    what = "every record from the declared start on"
+    if source.starting == "latest":
+        problem = "it is declared to begin with what comes (`starting: latest`)"
+        return InputToRead(input=name, what=what, problem=problem)
+    from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
+
+    try:
+        topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
+        found = missing_from_beginning(topics, source)
+    except SluiceError as error:
+        return InputToRead(input=name, what=what, problem=error.message.rstrip("."))
+    return InputToRead(input=name, what=what, rows=found.rows, problem="; ".join(found.missing))

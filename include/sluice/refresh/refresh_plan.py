@@ -1,0 +1,235 @@
+"""Decides whether the table of a stream can be rebuilt from its sources now; says what it reads, and why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from sluice.backfill.backfill_plan import TargetReader
+from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.ledger.records.refresh import OPEN_STATES, RefreshObservation, RefreshState
+
+REFRESHED_MODES = ("append", "merge")
+
+_READ_AGAIN = (KafkaSource, FilesSource, IcebergSource)
+
+
+class RefusalReason(StrEnum):
+    """Why a table cannot be refreshed.
+
+    NOT_YET: the stream has something that no refresh handles yet. NEVER_PUBLISHED: it has published nothing.
+    SOURCE_INCOMPLETE: an input cannot be read from its beginning any more. OTHER_WRITERS: other streams write
+        the table.
+    READER_STOPS: a reader of the table fails when rows are overwritten. DELETE_FILES: the table has some.
+    OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
+    """
+
+    NOT_YET = "not_yet"
+    NEVER_PUBLISHED = "never_published"
+    SOURCE_INCOMPLETE = "source_incomplete"
+    OTHER_WRITERS = "other_writers"
+    READER_STOPS = "reader_stops"
+    DELETE_FILES = "delete_files"
+    OTHER_REFRESH = "other_refresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a table is not refreshed: the reason, a sentence, and the next step."""
+
+    reason: RefusalReason
+    sentence: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputToRead:
+    """What is read of an input from which rows arrive, and what of it is gone.
+
+    what: for a person, for example `every row of silver.flights`. rows, data_bytes: unset when they are unknown.
+    problem: why it cannot be read from its beginning, with the oldest that is left; empty when it can.
+    """
+
+    input: str
+    what: str
+    rows: int | None = None
+    data_bytes: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshSight:
+    """What was seen before a refresh.
+
+    digest: of the declaration. generation: of the stream; unset before its first run.
+    has_published: whether a batch of it is visible. rows: of the table now.
+    merges_on_read, delete_files: whether the table's MERGE writes delete files, and how many there are.
+    newest: the newest refresh of the stream.
+    """
+
+    declaration: StreamDeclaration
+    digest: str
+    keeps: timedelta
+    target: str
+    generation: int | None
+    has_published: bool
+    rows: int | None
+    merges_on_read: bool
+    delete_files: int
+    inputs: tuple[InputToRead, ...]
+    readers: tuple[TargetReader, ...]
+    other_writers: tuple[str, ...]
+    newest: RefreshObservation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshPlan:
+    """What a refresh does, and the refusals; it runs only without any. continues: the open refresh that goes on."""
+
+    seen: RefreshSight
+    continues: RefreshObservation | None
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the table must not be refreshed now."""
+        return bool(self.refusals)
+
+    def sentences(self) -> Iterator[str]:
+        """The plan for a person, one line each."""
+        seen, stream = self.seen, self.seen.declaration.stream
+        if self.continues is not None:
+            yield f"refresh {self.continues.number} of {stream} goes on; it is {self.continues.state}"
+        for one in seen.inputs:
+            yield f"input {one.input}: {one.what}{_amount(one)}"
+        holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
+        yield f"the result replaces all rows of {seen.target}{holds}, in one commit; until then they stay as they are"
+        yield f"{stream} goes on meanwhile; for the commit it is stopped, and then continues in a new generation"
+        days = seen.keeps / timedelta(days=1)
+        yield f"the earlier content is kept for {days:g} days: `sluice stream refresh {stream} --take-back`"
+        for reader in seen.readers:
+            yield f"reader: {meaning_of(reader)}"
+        for refusal in self.refusals:
+            yield f"refused ({refusal.reason}): {refusal.sentence} {refusal.next_step}".rstrip()
+
+
+def meaning_of(reader: TargetReader) -> str:
+    """What the overwrite of the whole table means to a reader."""
+    who = f"{reader.stream} (input {reader.input})"
+    if reader.on_overwrite == "fail":
+        return f"{who} stops at the overwrite, as its `on_overwrite: fail` asks for"
+    if reader.on_overwrite is None:
+        return f"{who} looks rows up in it: what it wrote before keeps the former ones"
+    return f"{who} leaves the overwrite out: its own tables keep what they hold until they are refreshed or backfilled"
+
+
+def plan_refresh(seen: RefreshSight) -> RefreshPlan:
+    """Decide whether a table can be refreshed now, and whether an open refresh goes on."""
+    newest = seen.newest
+    continues = newest if newest is not None and newest.state in OPEN_STATES else None
+    return RefreshPlan(seen=seen, continues=continues, refusals=(*not_yet(seen.declaration), *_refusals(seen)))
+
+
+def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
+    """What of a declaration no refresh handles yet."""
+    outputs = tuple(declaration.outputs.values())
+    table = outputs[0].iceberg
+    if len(outputs) != 1 or table is None:
+        yield _refused_yet(declaration, "has not exactly one output, an Iceberg table")
+        return
+    if declaration.quarantine:
+        yield _refused_yet(declaration, "has a quarantine, a second table that would have to change with the first one")
+    if table.is_direct:
+        yield _refused_yet(declaration, "delivers directly, without the mark that a refresh moves")
+    if table.mode not in REFRESHED_MODES:
+        yield _refused_yet(declaration, f"has mode `{table.mode}`; the modes are {' and '.join(REFRESHED_MODES)}")
+    if declaration.hands_on_records:
+        yield _refused_yet(declaration, "has a trigger without batches")
+    if table.table in declaration.tables_read:
+        yield _refused_yet(declaration, f"reads {table.table}, which it writes")
+    for name, declared in declaration.inputs.items():
+        if declared.is_stream and not isinstance(declared.declared_source.source, _READ_AGAIN):
+            yield _refused_yet(declaration, f"reads {declared.declared_source.kind} (input {name})")
+
+
+def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal:
+    return Refusal(
+        reason=RefusalReason.NOT_YET,
+        sentence=f"{declaration.stream} cannot be refreshed yet: it {what}.",
+        next_step=f"`sluice stream reset {declaration.stream} --dry-run` shows what reading again into the same table "
+        "does.",
+    )
+
+
+def _refusals(seen: RefreshSight) -> Iterator[Refusal]:
+    stream = seen.declaration.stream
+    yield from _other_refresh(seen)
+    if seen.generation is None or not seen.has_published:
+        yield Refusal(
+            reason=RefusalReason.NEVER_PUBLISHED,
+            sentence=f"{stream} has published nothing in its open generation.",
+            next_step=f"Start it: it reads from the beginning. `sluice stream start {stream}`.",
+        )
+    for one in seen.inputs:
+        if one.problem:
+            yield Refusal(
+                reason=RefusalReason.SOURCE_INCOMPLETE,
+                sentence=f"Input {one.input} cannot be read from its beginning: {one.problem}.",
+                next_step="What is missing there would be missing in the table.",
+            )
+    if seen.other_writers:
+        yield Refusal(
+            reason=RefusalReason.OTHER_WRITERS,
+            sentence=f"{seen.target} also holds rows of {', '.join(seen.other_writers)}, which a refresh of {stream} "
+            "would delete.",
+            next_step="Refresh only tables that one stream writes.",
+        )
+    if seen.delete_files or seen.merges_on_read:
+        has = f"{seen.delete_files} delete files" if seen.delete_files else "MERGE declared as merge-on-read"
+        yield Refusal(
+            reason=RefusalReason.DELETE_FILES,
+            sentence=f"{seen.target} has {has}, and a refresh exchanges data files.",
+            next_step=f"Compact it (`sluice table maintain {seen.target}`), and declare `write.merge.mode: "
+            "copy-on-write`.",
+        )
+    yield from _readers_that_stop(seen)
+
+
+def _other_refresh(seen: RefreshSight) -> Iterator[Refusal]:
+    newest = seen.newest
+    if newest is None or newest.state not in OPEN_STATES:
+        return
+    stream = seen.declaration.stream
+    if newest.state is RefreshState.TAKING_BACK:
+        yield Refusal(
+            reason=RefusalReason.OTHER_REFRESH,
+            sentence=f"Refresh {newest.number} of {stream} is being taken back.",
+            next_step=f"Complete that: `sluice stream refresh {stream} --take-back`.",
+        )
+    elif newest.digest != seen.digest:
+        yield Refusal(
+            reason=RefusalReason.OTHER_REFRESH,
+            sentence=f"Refresh {newest.number} of {stream} was begun with another declaration, and the shadow holds "
+            "its rows.",
+            next_step=f"Restore that declaration, or give it up: `sluice stream refresh {stream} --abandon`.",
+        )
+
+
+def _readers_that_stop(seen: RefreshSight) -> Iterator[Refusal]:
+    for reader in seen.readers:
+        if reader.on_overwrite == "fail":
+            yield Refusal(
+                reason=RefusalReason.READER_STOPS,
+                sentence=f"{meaning_of(reader)}.",
+                next_step=f"Declare `on_overwrite: skip` for the input {reader.input} of {reader.stream}.",
+            )
+
+
+def _amount(one: InputToRead) -> str:
+    if one.rows is None:
+        return "; how many rows they are is unknown"
+    size = "" if one.data_bytes is None else f" in {one.data_bytes:,} bytes of files"
+    return f"; now these are {one.rows:,} rows{size}"

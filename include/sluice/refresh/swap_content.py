@@ -1,0 +1,95 @@
+"""Exchanges the whole content of a table and the generation of its stream's mark, in one commit.
+
+The commit removes every live file of the table, adds the new ones, sets the mark of the new generation and, for a
+refresh, a tag on the head that it replaces. It asserts that head, so that rows that anybody adds meanwhile make it plan
+again. It is an overwrite, whatever it removes: streams that read the appended rows must not take these for new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from sluice.errors import UnpublishableError
+from sluice.ledger.records.stream_batch import PUBLICATION_KEY
+from sluice.publication.chain import MarkPosition, refuse_stale_token
+from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.marks import read_target_state
+from sluice.publication.publish_batches import live_files
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.table_committer import HeadTag, TableChange
+from sluice.refresh.refreshed_table import delete_files_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewContent:
+    """What a table is to hold from one commit on.
+
+    files_for: the files for the target, as it is loaded for an attempt.
+    key: the publication key. mark: the first one of the new generation.
+    follows: the generation and the batch at which the mark must stand before.
+    tag: keeps the earlier content; unset for none.
+    """
+
+    output: StagedOutput
+    files_for: Callable[[Table], Sequence[DataFile]]
+    key: str
+    mark: MarkPosition
+    follows: tuple[int, int] | None
+    tag: HeadTag | None = None
+
+
+def swap_content(catalog: Catalog, content: NewContent, *, policy: RacePolicy = DEFAULT_POLICY) -> int:
+    """Exchange the content, unless the mark is in the new generation already.
+
+    Returns
+    -------
+    The snapshot that made the new content visible.
+
+    Raises
+    ------
+    StaleTokenError: when a newer run has taken the stream over.
+    UnpublishableError: when the stream has published meanwhile, or the table has delete files.
+    DeliveryError, LakehouseError: as `commit_checked` raises them.
+    """
+    output = content.output
+
+    def plan(target: Table) -> TableChange | NothingToCommit:
+        state = read_target_state(target, output)
+        at = state.position(output)
+        if at.generation == content.mark.generation:
+            return NothingToCommit(snapshot_id=state.published_by)
+        refuse_stale_token(at, content.mark.token, target=output.target)
+        _refuse_published(at, content)
+        if delete_files_of(target):
+            raise UnpublishableError(
+                f"{output.target} has delete files, and its content is exchanged by its data files.",
+                next_step=f"Compact it first: `sluice table maintain {output.target}`.",
+            )
+        return TableChange(
+            operation=Operation.OVERWRITE,
+            removed=tuple(live_files(target)),
+            added=tuple(content.files_for(target)),
+            summary={PUBLICATION_KEY: content.key},
+            output=output,
+            mark=content.mark,
+            tag=content.tag,
+        )
+
+    what = f"{content.key} into {output.target}"
+    return commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy).snapshot_id or 0
+
+
+def _refuse_published(at: MarkPosition, content: NewContent) -> None:
+    if content.follows is not None and (at.generation, at.batch) != content.follows:
+        raise UnpublishableError(
+            f"{content.output.target}: batch {at.generation}:{at.batch} became visible after batch "
+            f"{content.follows[0]}:{content.follows[1]}, on which the exchange was planned.",
+            next_step="Repeat the command.",
+        )

@@ -1,0 +1,200 @@
+"""Runs a refresh: builds the shadow beside the live stream, stops the stream, catches up, and swaps the content."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import LeaseLostError, UnpublishableError, UsageError
+from sluice.ledger.batches import totals
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.event import EventAction
+from sluice.ledger.records.refresh import RefreshObservation, RefreshState
+from sluice.ledger.records.run import RunObservation
+from sluice.ledger.refreshes import begin_refresh, end_refresh, newest_refresh
+from sluice.publication.seen_tokens import with_raised_token
+from sluice.refresh.kept_positions import keep_positions
+from sluice.refresh.observe_refresh import KEEPS, observe_refresh
+from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
+from sluice.refresh.refresh_steps import ReachedStep, RefreshStep, unnoticed_step
+from sluice.refresh.settle_refresh import settle_refresh
+from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, shadow_of
+from sluice.refresh.stopped_stream import stopped_stream
+from sluice.refresh.swap_shadow import swap_shadow
+from sluice.settings import Settings
+from sluice.supervision.held_lease import HeldLease
+from sluice.supervision.supervision_events import command_event
+from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery.batch_recording import LedgerWriter
+from sluice_spark.run.admission import admit_increment
+from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.job import recorded_end
+from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.run.supervised_run import SupervisedRun
+
+_log = logging.getLogger(__name__)
+
+MOST_INCREMENTS = 5
+"""So often the shadow is brought up to date beside the live stream: each increment reads what came during the one
+before it. A source that is faster than that is caught up with while the stream stands still."""
+
+CAUGHT_UP_ROWS = 100_000
+"""So few rows of an increment, that the next one takes seconds: then the stream is stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshRun:
+    """A refresh of one stream, begun or continued.
+
+    keeps: for how long the earlier content is kept. asked_by: the person, as the ledger names them.
+    open_session: called once, when the plan is not refused.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    declarations: Declarations
+    stream: LoadedStream
+    asked_by: str
+    open_session: Callable[[], SparkSession]
+    keeps: timedelta = KEEPS
+    reached: ReachedStep = unnoticed_step
+
+    def work(self) -> RefreshObservation:
+        """Refresh the table of the stream, or complete what an earlier process began.
+
+        Raises
+        ------
+        UnpublishableError: when the plan is refused; the message has every reason.
+        RunAlreadyLiveError: when another process builds the same shadow, or the live run does not end in time.
+        UsageError: when the refresh was given up meanwhile, or the stream was reset.
+        DeliveryError, LakehouseError, LedgerError: when the content cannot be built or exchanged: the table stays.
+        """
+        settled = settle_refresh(self._catalog, self.ledger, self.stream.declaration)
+        newest = settled or newest_refresh(self.ledger, self.stream.name)
+        if newest is not None and newest.state is RefreshState.SWAPPED and newest.ended_at is None:
+            return self._cleared(newest)
+        refresh = self._begun()
+        self.reached(RefreshStep.BEGUN)
+        ensure_shadow(self._catalog, self.stream, refresh)
+        spark, shadow = self.open_session(), shadow_of(self.stream, refresh)
+        self._build(spark, shadow)
+        return self._cleared(self._swap(spark, shadow, refresh))
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return open_catalog(self.settings)
+
+    def _begun(self) -> RefreshObservation:
+        seen = observe_refresh(
+            self._catalog, self.ledger, self.declarations, self.stream, self.settings, keeps=self.keeps
+        )
+        plan = plan_refresh(seen)
+        require_unrefused(plan)
+        if plan.continues is not None:
+            return plan.continues
+        event = command_event(
+            EventAction.REFRESH,
+            self.stream.name,
+            by=self.asked_by,
+            explanation=f"The content of {seen.target} is built again from its sources, and then replaced.",
+            evidence={"leaves": seen.generation, "rows": seen.rows, "keeps_days": self.keeps / timedelta(days=1)},
+        )
+        return begin_refresh(
+            self.ledger,
+            self.stream.name,
+            digest=self.stream.digest,
+            leaves=seen.generation or 0,
+            keeps=self.keeps,
+            asked_by=self.asked_by,
+            event=event,
+        )
+
+    def _build(self, spark: SparkSession, shadow: LoadedStream) -> None:
+        """Bring the shadow up to date while the live stream goes on."""
+        for number in range(1, MOST_INCREMENTS + 1):
+            rows = self._increment(spark, shadow)
+            _log.info("increment %d of %s has read %d rows", number, shadow.name, rows)
+            self.reached(RefreshStep.BUILT)
+            if rows <= CAUGHT_UP_ROWS:
+                return
+
+    def _swap(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
+        """Stop the stream, read what it has read, and exchange the content."""
+        what = f"refresh {refresh.number}"
+        with stopped_stream(self.ledger, self.stream.name, requested_by=self.asked_by, what=what) as run:
+            self.reached(RefreshStep.STOPPED)
+            with self._held(run) as lease:
+                self._increment(spark, shadow)
+                self.reached(RefreshStep.CAUGHT_UP)
+                keep_positions(
+                    self._catalog, self.ledger, self.stream, refresh, object_store=self.settings.object_store
+                )
+                lease.require()
+                declaration = self.stream.declaration
+                fenced = with_raised_token(run, declaration, ledger=self.ledger, catalog=self._catalog)
+                swapped = swap_shadow(
+                    self._catalog, self.ledger, self.stream, refresh, token=fenced.token, reached=self.reached
+                )
+        self.reached(RefreshStep.RECORDED)
+        return swapped
+
+    def _increment(self, spark: SparkSession, shadow: LoadedStream) -> int:
+        """Let the shadow read everything that is there now. Returns how many rows it has read.
+
+        Raises
+        ------
+        LeaseLostError: when the increment ended early, because its lease is over.
+        """
+        before = totals(self.ledger, shadow.name).input_rows
+        run = admit_increment(self.ledger, shadow, launched_by=self.asked_by)
+        work = SupervisedRun(settings=self.settings, ledger=self.ledger, stream=shadow, run=run)
+        stop, lease = StopRequest(), HeldLease(stream=run.stream, token=run.token)
+        with (
+            recorded_end(self.ledger, run.run_id) as say_reason,
+            Heartbeat(self.ledger, run.run_id, stop, lease=lease),
+            LedgerWriter(self.ledger) as writer,
+        ):
+            reason = work.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
+            if reason is not StopReason.EXHAUSTED:
+                raise LeaseLostError(f"Run {run.run_id} of {run.stream}, token {lease.token}: {reason}.")
+            say_reason(reason)
+        return totals(self.ledger, shadow.name).input_rows - before
+
+    @contextmanager
+    def _held(self, run: RunObservation) -> Iterator[HeldLease]:
+        """Renew the lease of the stopped stream; what asks the stream to stop meanwhile changes nothing."""
+        lease = HeldLease(stream=run.stream, token=run.token)
+        lease.renewed(asked_at_seconds=lease.now_seconds())
+        with Heartbeat(self.ledger, run.run_id, StopRequest(), lease=lease):
+            yield lease
+
+    def _cleared(self, refresh: RefreshObservation) -> RefreshObservation:
+        if refresh.state is not RefreshState.SWAPPED:
+            raise UsageError(
+                f"Refresh {refresh.number} of {refresh.stream} is {refresh.state}: it was ended meanwhile."
+            )
+        drop_shadow(self._catalog, self.stream, refresh)
+        self.reached(RefreshStep.CLEARED)
+        return end_refresh(self.ledger, refresh.number)
+
+
+def require_unrefused(plan: RefreshPlan) -> None:
+    """Require a plan that may be carried out.
+
+    Raises
+    ------
+    UnpublishableError: with every reason.
+    """
+    if plan.is_refused:
+        raise UnpublishableError(
+            " ".join(refusal.sentence for refusal in plan.refusals),
+            next_step=" ".join(refusal.next_step for refusal in plan.refusals),
+        )

@@ -1,0 +1,158 @@
+"""A refresh ends at any step: readers see the old content or the new one, and the next command completes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.fixtures.refreshes import (
+    ROWS,
+    at_step,
+    refresh,
+    right,
+    rows_by_duckdb,
+    run_wrong_copy,
+    shadow_tables,
+    take_it_back,
+    wrong,
+)
+from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import UsageError
+from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.generations import find_generation
+from sluice.ledger.records.refresh import RefreshState
+from sluice.ledger.records.run import DesiredState
+from sluice.ledger.refreshes import newest_refresh
+from sluice.ledger.runs import newest_run
+from sluice.ledger.vacated_runs import has_given_way
+from sluice.refresh.refresh_steps import RefreshStep
+from sluice.supervision.stream_reset import plan_reset, reset_stream
+
+NEW = {"id": 100, "word": "new"}
+BEFORE_THE_COMMIT = (
+    RefreshStep.BEGUN,
+    RefreshStep.BUILT,
+    RefreshStep.STOPPED,
+    RefreshStep.CAUGHT_UP,
+    RefreshStep.SWAPPING,
+)
+AFTER_THE_COMMIT = (RefreshStep.COMMITTED, RefreshStep.RECORDED, RefreshStep.CLEARED)
+KILLED_AT = (RefreshStep.CAUGHT_UP, RefreshStep.COMMITTED)
+"""A slice: each costs a process with a JVM. `SLUICE_ALL_STEPS=1` kills at every step."""
+
+
+def fail() -> None:
+    raise OSError("it fails here")
+
+
+@pytest.mark.parametrize(
+    "step",
+    (*BEFORE_THE_COMMIT, *AFTER_THE_COMMIT) if os.environ.get("SLUICE_ALL_STEPS") else KILLED_AT,
+    ids=str,
+)
+def test_a_killed_refresh_is_completed_by_the_next(step: RefreshStep, workshop: Workshop, services: Stack) -> None:
+    name = run_wrong_copy(workshop)
+    killed = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-m", "tests.faults.dying_refresh", f"--stream={name}", f"--step={step}"],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
+            **services.environment(),
+            "SLUICE_PIPELINES": str(workshop.folder),
+            "SLUICE_CHECKPOINTS": workshop.settings.checkpoints,
+        },
+        capture_output=True,
+        text=True,
+        timeout=420,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    assert rows_by_duckdb(workshop) == (wrong(ROWS) if step in BEFORE_THE_COMMIT else right(ROWS))
+    number = _number(workshop, name)
+
+    completed = refresh(workshop, name)
+
+    assert (completed.number, completed.state) == (number, RefreshState.SWAPPED)
+    assert rows_by_duckdb(workshop) == right(ROWS)
+    left = newest_run(workshop.ledger, name)
+    if left is not None and left.is_live:  # as a supervisor does
+        assert has_given_way(workshop.ledger, left, launched_by="a test")
+    _goes_on(workshop, name)
+
+
+def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Workshop) -> None:
+    name = run_wrong_copy(workshop)
+
+    for step in BEFORE_THE_COMMIT:
+        with pytest.raises(OSError, match="fails here"):
+            refresh(workshop, name, reached=at_step(step, fail))
+        assert workshop.rows("target") == wrong(ROWS)
+    number = _number(workshop, name)
+    set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
+    plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
+    with pytest.raises(UsageError, match=f"Refresh {number} of {name} is swapping: its commit may have landed"):
+        reset_stream(workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.leaves, asked_by="a test")
+
+    set_desired_state(workshop.ledger, name, DesiredState.RUNNING)
+    assert refresh(workshop, name).number == number
+    assert workshop.rows("target") == right(ROWS)
+    assert shadow_tables(workshop, name) == []
+    _goes_on(workshop, name)
+
+
+@pytest.mark.parametrize("step", AFTER_THE_COMMIT, ids=str)
+def test_what_the_ledger_missed_is_recorded_by_the_next_run_of_the_stream(
+    step: RefreshStep, workshop: Workshop
+) -> None:
+    name = run_wrong_copy(workshop)
+    with pytest.raises(OSError, match="fails here"):
+        refresh(workshop, name, reached=at_step(step, fail))
+    assert workshop.rows("target") == right(ROWS)
+
+    _goes_on(workshop, name)
+
+    number = _number(workshop, name)
+    completed = refresh(workshop, name)
+    assert (completed.number, completed.state, completed.ended_at is None) == (number, RefreshState.SWAPPED, False)
+    assert (completed.rows, shadow_tables(workshop, name)) == (len(ROWS), [])
+
+
+def test_an_interrupted_way_back_is_completed(workshop: Workshop) -> None:
+    name = run_wrong_copy(workshop)
+    refresh(workshop, name)
+
+    for step in (RefreshStep.COPIED, RefreshStep.STOPPED, RefreshStep.TAKING_BACK):
+        with pytest.raises(OSError, match="fails here"):
+            take_it_back(workshop, name, reached=at_step(step, fail))
+        assert workshop.rows("target") == right(ROWS)
+    with pytest.raises(OSError, match="fails here"):
+        take_it_back(workshop, name, reached=at_step(RefreshStep.COMMITTED, fail))
+    assert workshop.rows("target") == wrong(ROWS)
+
+    assert take_it_back(workshop, name).state is RefreshState.TAKEN_BACK
+    assert _generation(workshop, name) == 3
+    workshop.append("source", [NEW])
+    workshop.run_supervised(name)
+    assert rows_by_duckdb(workshop) == [*wrong(ROWS), *right([NEW])]
+
+
+def _goes_on(workshop: Workshop, name: str) -> None:
+    """The live stream reads on in the generation of the shadow."""
+    workshop.append("source", [NEW])
+    workshop.run_supervised(name)
+    assert rows_by_duckdb(workshop) == right([*ROWS, NEW])
+    assert _generation(workshop, name) == 2
+
+
+def _generation(workshop: Workshop, name: str) -> int | None:
+    generation = find_generation(workshop.ledger, name)
+    return None if generation is None else generation.generation
+
+
+def _number(workshop: Workshop, name: str) -> int | None:
+    newest = newest_refresh(workshop.ledger, name)
+    return None if newest is None else newest.number

@@ -1,0 +1,176 @@
+"""Whether a table can be refreshed now, from observations alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sluice.backfill.backfill_plan import TargetReader
+from sluice.declarations.scalar_types import is_name
+from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
+from sluice.ledger.records.refresh import RefreshObservation, RefreshState, is_shadow_name, shadow_name
+from sluice.refresh.refresh_plan import InputToRead, RefreshSight, RefusalReason, plan_refresh
+from sluice.sources.kafka_beginnings import removed_records
+from sluice.sources.unread_input import PartitionBounds
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DECLARED: dict[str, Any] = {
+    "stream": "silver_flights",
+    "description": "typed flights",
+    "owner": "flights",
+    "mode": "continuous",
+    "trigger": {"processing_time": "2 seconds"},
+    "inputs": {"rows": {"stream": {"iceberg": {"table": "bronze.flights"}}}},
+    "transformation": {"sql": "silver_flights.sql"},
+    "outputs": {"main": {"iceberg": {"table": "silver.flights"}}},
+}
+
+
+def declaration(**changes: Any) -> StreamDeclaration:
+    """The declaration of a stream that can be refreshed, with changes."""
+    return StreamDeclaration.model_validate(DECLARED | changes)
+
+
+SEEN = RefreshSight(
+    declaration=declaration(),
+    digest="d",
+    keeps=timedelta(days=7),
+    target="silver.flights",
+    generation=1,
+    has_published=True,
+    rows=1_200,
+    merges_on_read=False,
+    delete_files=0,
+    inputs=(InputToRead(input="rows", what="every row of bronze.flights", rows=1_300, data_bytes=5_000),),
+    readers=(),
+    other_writers=(),
+    newest=None,
+)
+OPEN = RefreshObservation(
+    number=7,
+    stream="silver_flights",
+    state=RefreshState.BUILDING,
+    digest="d",
+    leaves=1,
+    opens=None,
+    keeps=timedelta(days=7),
+    keeps_until=None,
+    rows=None,
+    snapshot_id=None,
+    asked_by="me",
+    began_at=NOW,
+    ended_at=None,
+)
+
+
+def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers() -> None:
+    readers = (
+        TargetReader(stream="gold", input="flights", on_overwrite="skip"),
+        TargetReader(stream="lookup", input="flights", on_overwrite=None),
+    )
+    plan = plan_refresh(replace(SEEN, readers=readers))
+
+    assert not plan.is_refused
+    assert list(plan.sentences()) == [
+        "input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files",
+        "the result replaces all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they "
+        "stay as they are",
+        "silver_flights goes on meanwhile; for the commit it is stopped, and then continues in a new generation",
+        "the earlier content is kept for 7 days: `sluice stream refresh silver_flights --take-back`",
+        "reader: gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
+        "refreshed or backfilled",
+        "reader: lookup (input flights) looks rows up in it: what it wrote before keeps the former ones",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"generation": None}, RefusalReason.NEVER_PUBLISHED),
+        ({"has_published": False}, RefusalReason.NEVER_PUBLISHED),
+        ({"inputs": (InputToRead(input="rows", what="w", problem="it is gone"),)}, RefusalReason.SOURCE_INCOMPLETE),
+        ({"other_writers": ("other",)}, RefusalReason.OTHER_WRITERS),
+        ({"readers": (TargetReader(stream="r", input="i", on_overwrite="fail"),)}, RefusalReason.READER_STOPS),
+        ({"delete_files": 2}, RefusalReason.DELETE_FILES),
+        ({"merges_on_read": True}, RefusalReason.DELETE_FILES),
+        ({"newest": replace(OPEN, digest="another")}, RefusalReason.OTHER_REFRESH),
+        ({"newest": replace(OPEN, state=RefreshState.TAKING_BACK)}, RefusalReason.OTHER_REFRESH),
+    ],
+)
+def test_what_stands_against_a_refresh(change: dict[str, Any], reason: RefusalReason) -> None:
+    plan = plan_refresh(replace(SEEN, **change))
+
+    assert [refusal.reason for refusal in plan.refusals] == [reason]
+    assert any(sentence.startswith(f"refused ({reason}): ") for sentence in plan.sentences())
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"quarantine": True, "transformation": {"python": "t.py:f"}}, "has a quarantine"),
+        (
+            {
+                "outputs": {"a": {"iceberg": {"table": "a.a"}}, "b": {"iceberg": {"table": "b.b"}}},
+                "transformation": {"python": "t.py:f"},
+            },
+            "has not exactly one output",
+        ),
+        ({"outputs": {"main": {"console": {}}}}, "has not exactly one output, an Iceberg table"),
+        ({"outputs": {"main": {"iceberg": {"table": "a.a", "delivery": "direct"}}}}, "delivers directly"),
+        ({"outputs": {"main": {"iceberg": {"table": "a.a", "mode": "complete"}}}}, "has mode `complete`"),
+        (
+            {"inputs": {"rows": {"stream": {"rate": {"rows_per_second": 1}}}}},
+            "reads rate (input rows)",
+        ),
+        (
+            {
+                "inputs": {
+                    "rows": {"stream": {"iceberg": {"table": "bronze.flights"}}},
+                    "known": {"static": {"iceberg": {"table": "silver.flights"}}},
+                }
+            },
+            "reads silver.flights, which it writes",
+        ),
+    ],
+)
+def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str, Any], what: str) -> None:
+    plan = plan_refresh(replace(SEEN, declaration=declaration(**change)))
+
+    assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET]
+    assert f"silver_flights cannot be refreshed yet: it {what}" in plan.refusals[0].sentence
+
+
+def test_an_open_refresh_of_the_same_declaration_goes_on() -> None:
+    assert plan_refresh(replace(SEEN, newest=OPEN)).continues == OPEN
+    assert plan_refresh(replace(SEEN, newest=replace(OPEN, state=RefreshState.SWAPPED))).continues is None
+
+
+def test_the_old_content_is_kept_until_a_time() -> None:
+    swapped = replace(OPEN, state=RefreshState.SWAPPED, keeps_until=NOW)
+
+    assert swapped.can_be_taken_back(NOW - timedelta(seconds=1))
+    assert not swapped.can_be_taken_back(NOW)
+    assert not replace(swapped, state=RefreshState.TAKEN_BACK).can_be_taken_back(NOW - timedelta(days=1))
+
+
+@pytest.mark.parametrize("stream", ["s", "a" * 63, f"{'a' * 46}_{'b' * 16}"])
+def test_no_stream_may_be_declared_under_the_name_of_a_shadow(stream: str) -> None:
+    name = shadow_name(12, stream)
+
+    assert (len(name) <= 63, name.endswith("_"), is_shadow_name(name)) == (True, False, True)
+    assert is_name(name), "it names a staging table"
+    assert REFRESH_NAME.fullmatch(name)
+    with pytest.raises(ValueError, match="names of this form belong to refreshes"):
+        declaration(stream=name)
+    assert not is_shadow_name("refresh_of_flights")
+
+
+def test_a_topic_without_its_first_records_is_named_with_the_oldest_that_is_left() -> None:
+    bounds = {"flights": {0: PartitionBounds(first=10, end=20), 1: PartitionBounds(first=0, end=5)}}
+
+    assert list(removed_records(bounds)) == [
+        "the oldest record of flights/0 has offset 10; those before it were removed"
+    ]
