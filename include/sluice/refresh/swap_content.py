@@ -19,6 +19,7 @@ from sluice.errors import UnpublishableError
 from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.publication.chain import MarkPosition, refuse_stale_token
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import read_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -45,8 +46,14 @@ class NewContent:
     tag: HeadTag | None = None
 
 
-def swap_content(catalog: Catalog, content: NewContent, *, policy: RacePolicy = DEFAULT_POLICY) -> int:
+def swap_content(
+    catalog: Catalog, content: NewContent, *, reached: Reached = unnoticed, policy: RacePolicy = DEFAULT_POLICY
+) -> int:
     """Exchange the content, unless the mark is in the new generation already.
+
+    Parameters
+    ----------
+    reached: called with `CHECKED` before each commit is sent.
 
     Returns
     -------
@@ -83,7 +90,9 @@ def swap_content(catalog: Catalog, content: NewContent, *, policy: RacePolicy = 
         )
 
     what = f"{content.key} into {output.target}"
-    return commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy).snapshot_id or 0
+    committer = PyIcebergCommitter(catalog)
+    landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
+    return landed.snapshot_id or 0
 
 
 def _refuse_published(at: MarkPosition, content: NewContent) -> None:
