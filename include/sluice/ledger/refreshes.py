@@ -233,7 +233,7 @@ def _begin(
 
 
 def _expected_generation(seen: RefreshObservation) -> int | None:
-    """The generation that the stream has if nobody else has opened one."""
+    """The generation that the stream has unless someone else has opened one."""
     match seen.state:
         case RefreshState.SWAPPED:
             return seen.opens

@@ -1,7 +1,7 @@
 """Exchanges the whole content of a table and the generation of its stream's mark, in one commit.
 
 The commit removes every live file of the table, adds the new ones, sets the mark of the new generation and, for a
-refresh, a tag on the head that it replaces. It asserts that head, so that rows that anybody adds meanwhile make it plan
+refresh, a tag on the head that it replaces. It asserts that head, so that rows that others add meanwhile make it plan
 again. It is an overwrite, whatever it removes: streams that read the appended rows must not take these for new ones.
 """
 

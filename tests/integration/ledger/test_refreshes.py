@@ -102,7 +102,7 @@ def test_a_stream_goes_on_in_the_generation_of_the_shadow_and_back(running: Ledg
     assert batch is not None
     assert (generation.generation, generation.checkpoint, generation.query_id) == (3, f"{ROOT}/flights/1", "query")
     assert (str(batch.key), batch.end_offsets) == ("flights:3:4", {"in": "flights 4"})
-    assert totals(running, "flights").published_rows == {"main": 210}, "the rows of before are counted once"
+    assert totals(running, "flights").published_rows == {"main": 210}, "the earlier rows are counted once"
     assert kept_shadows(running) == frozenset()
 
 
