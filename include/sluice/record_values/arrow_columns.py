@@ -7,6 +7,7 @@ part of a time. Both look at a whole block at once; only a block in which someth
 from __future__ import annotations
 
 import re
+from binascii import a2b_base64
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -102,13 +103,15 @@ def text_builder(column_type: ColumnType, *, unit: str | None = None) -> ColumnB
         case PrimitiveType("string"):
             return plain_builder(pa.string())
         case PrimitiveType("binary"):
-            return lambda values, path, report: array_of(values, pa.string()).cast(pa.binary())
+            return base64_builder()
+        case FixedType(length):
+            return base64_builder(length)
         case PrimitiveType(name):
             return text_column_builder(ARROW_TYPES[name], *{**PATTERNS, **_TEXT_PATTERNS}[name])
         case DecimalType(precision=precision, scale=scale):
             need = f"a number that decimal({precision}, {scale}) holds exactly"
             return text_column_builder(pa.decimal128(precision, scale), NUMBER, need)
-    raise ValueError("a field of csv can have none of the types fixed, list, map and struct")
+    raise ValueError("a field of csv can have none of the types list, map and struct")
 
 
 def present(value: Any) -> Any:
@@ -147,6 +150,28 @@ def text_column_builder(kind: pa.DataType, pattern: str, need: str) -> ColumnBui
             except (pa.ArrowInvalid, OverflowError):
                 pass  # one of them is the day of no month
         return one_by_one(texts.to_pylist(), kind, path, report, need=need, fits=one.fullmatch)
+
+    return build
+
+
+def base64_builder(length: int | None = None) -> ColumnBuilder:
+    """The builder of a column of bytes from texts in base64, as strict as in JSON. length: of a `fixed`, in bytes."""
+    need = "bytes in base64" if length is None else f"{length} bytes in base64"
+
+    def bytes_of(text: str) -> bytes | None:
+        try:
+            found = a2b_base64(text, strict_mode=True)
+        except ValueError:  # also for what is not ASCII
+            return None
+        return found if length in (None, len(found)) else None
+
+    def build(values: list[Any], path: str, report: Report) -> Column:
+        texts = array_of(values, pa.string()).to_pylist()
+        column = [None if text is None else bytes_of(text) for text in texts]
+        for index, (text, found) in enumerate(zip(texts, column, strict=True)):
+            if text is not None and found is None:
+                report(index, path, need)
+        return pa.array(column, pa.binary())
 
     return build
 

@@ -25,7 +25,9 @@ EXACT: list[tuple[str, str | None, Any]] = [
     ("timestamp", "2026-01-31 12:00:00", datetime(2026, 1, 31, 12)),  # noqa: DTZ001  # a local time
     ("timestamptz", "2026-01-31T12:00:00+01:00", datetime(2026, 1, 31, 11, tzinfo=UTC)),
     ("timestamptz unit milliseconds", "1706702400000", datetime(2024, 1, 31, 12, tzinfo=UTC)),
-    ("binary", "ab", b"ab"),
+    ("binary", "AP8=", b"\x00\xff"),
+    ("binary", "", b""),
+    ("fixed[2]", "AP8=", b"\x00\xff"),
     *((kind, None, None) for kind in ("string", "int", "timestamptz")),
 ]
 
@@ -56,6 +58,10 @@ REJECTED: list[tuple[str, str, str]] = [
     ("timestamptz", "2026-01-31T12:00:00.1234567Z", "at most six digits"),
     ("timestamptz unit milliseconds", "1706702400000.5", "a whole number of 64 bits"),
     ("uuid", "no", "a UUID"),
+    ("binary", "ab", "bytes in base64"),
+    ("binary", "YQ==\n", "bytes in base64"),
+    ("binary", "YQ\xe4=", "bytes in base64"),
+    ("fixed[2]", "YQ==", "2 bytes in base64"),
 ]
 
 
