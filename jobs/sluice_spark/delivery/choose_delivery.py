@@ -9,6 +9,7 @@ from sluice_spark.delivery.batch_delivery import deliver_batches
 from sluice_spark.delivery.delivery_context import DeliveryContext
 from sluice_spark.delivery.delivery_port import Delivery
 from sluice_spark.delivery.direct_delivery import open_direct_delivery
+from sluice_spark.delivery.kept_sink_rows import KeptSinkRows, may_change
 from sluice_spark.delivery.record_delivery import RecordDelivery, record_sink
 from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.delivery.staged_delivery import open_staged_delivery
@@ -37,8 +38,17 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
     tables = open_staged_delivery(plan, context) if plan.targets else None
     if tables is not None and not plan.sinks:
         return deliver_batches(plan, context, tables)
-    sinks = SinkDelivery(run=context.run, tables=tables, sinks=plan.sinks, lease=context.controls.lease)
+    kept = _kept_sink_rows(plan, context) if tables is not None else None
+    sinks = SinkDelivery(run=context.run, tables=tables, sinks=plan.sinks, lease=context.controls.lease, kept=kept)
     return deliver_batches(plan, context, sinks)
+
+
+def _kept_sink_rows(plan: StreamPlan, context: DeliveryContext) -> KeptSinkRows | None:
+    """What keeps the rows of sinks beside tables; none when a batch that runs again is the same without it."""
+    if not any(map(may_change, plan.declaration.inputs.values())):
+        return None
+    sinks = frozenset(sink.output for sink in plan.sinks)
+    return KeptSinkRows(spark=plan.rows.sparkSession, checkpoint=context.checkpoint, sinks=sinks)
 
 
 def _refuse_former_tables(context: DeliveryContext) -> None:

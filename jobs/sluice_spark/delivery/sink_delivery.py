@@ -2,7 +2,8 @@
 
 A batch is computed once and kept. The tables are written first: a batch that they refuse never reaches another system.
 Then every sink writes its rows under the key of the batch. When a driver dies in between, Spark runs the batch again:
-the tables already hold it, and the sinks are written again, which the promise of each sink allows.
+the tables already hold it, and the sinks are written again, which the promise of each sink allows. Where a static input
+may have changed since, they are written from rows that were kept (`kept_sink_rows`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 
 from sluice.errors import DeliveryError
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.delivery.batch_delivery import BatchWriter
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
+from sluice_spark.delivery.kept_sink_rows import KeptSinkRows
+from sluice_spark.delivery.staged_delivery import StagedDelivery
 from sluice_spark.query.united_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.port import Sink
@@ -33,12 +35,14 @@ class SinkDelivery:
     tables: writes the outputs that are Iceberg tables; none when there is no such output.
     sinks: the other outputs, in the order in which they are written.
     lease: the run's; it is asked before each output is written.
+    kept: the rows of the sinks beside such tables; none when a batch that is computed again brings the same.
     """
 
     run: DeliveringRun
-    tables: BatchWriter | None
+    tables: StagedDelivery | None
     sinks: Sequence[Sink]
     lease: HeldLease
+    kept: KeptSinkRows | None = None
 
     def at_work(self) -> AbstractContextManager[None]:
         """What the tables do around a run; sinks have nothing to recover."""
@@ -53,25 +57,41 @@ class SinkDelivery:
         DeliveryError: when an output cannot be written.
         """
         counts = Observation()
-        kept = rows.observe(counts, *row_counts(rows, {sink.output: sink for sink in self.sinks})).persist()
+        computed = rows.observe(counts, *self._row_counts(rows)).persist()
         try:
             # Counted here: Spark reports no observation from a write into Kafka or Delta.
-            kept.write.format("noop").mode("overwrite").save()
+            computed.write.format("noop").mode("overwrite").save()
             of_sinks = {output: int(count) for output, count in counts.get.items()}
-            in_tables = self.tables.deliver(kept, number) if self.tables is not None else DeliveredBatch(rows={})
+            for_sinks = self._kept(computed, number)
+            if for_sinks is not None:
+                of_sinks = for_sinks.agg(*self._row_counts(for_sinks)).collect()[0].asDict()
+            in_tables = self.tables.deliver(computed, number) if self.tables is not None else DeliveredBatch(rows={})
             if in_tables.is_rejected:
                 of_sinks = dict.fromkeys(of_sinks, 0)
             else:
-                self._write_sinks(kept, of_sinks, self.run.key(number))
+                self._write_sinks(computed if for_sinks is None else for_sinks, of_sinks, self.run.key(number))
         finally:
-            kept.unpersist()
+            computed.unpersist()
         return replace(in_tables, rows={**in_tables.rows, **of_sinks})
 
-    def _write_sinks(self, kept: DataFrame, counted: Mapping[str, int], key: PublicationKey) -> None:
+    def _row_counts(self, rows: DataFrame) -> list[Column]:
+        return row_counts(rows, {sink.output: sink for sink in self.sinks})
+
+    def _kept(self, computed: DataFrame, number: int) -> DataFrame | None:
+        """What an earlier driver kept of a batch that is settled in its tables; otherwise this one is kept."""
+        if self.tables is None or self.kept is None:
+            return None
+        if self.tables.is_settled(number):
+            return self.kept.find(computed, number)
+        self.lease.require()
+        self.kept.keep(computed, number)
+        return None
+
+    def _write_sinks(self, rows: DataFrame, counted: Mapping[str, int], key: PublicationKey) -> None:
         for sink in self.sinks:
             if counted[sink.output] > 0 or sink.replaces:
                 self.lease.require()
-                _write(part(kept, sink.output), sink, key)
+                _write(part(rows, sink.output), sink, key)
 
 
 def _write(rows: DataFrame, sink: Sink, key: PublicationKey) -> None:

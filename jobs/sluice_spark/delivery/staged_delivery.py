@@ -86,6 +86,14 @@ class StagedDelivery:
         self._newest = number
         return delivered
 
+    def is_settled(self, number: int) -> bool:
+        """Whether an earlier run has staged all outputs of a batch, or made one visible: its rows change no more."""
+        if self._is_next(number):
+            return False
+        batch = self._summary(number)
+        visible = self.publisher.published_outputs(batch)
+        return bool(visible) or not self.publisher.outputs - self.staging.find(batch).keys()
+
     def _take_over(self) -> None:
         generation, newest_committed = self.context.run.generation, self.context.found.newest_committed
         former = self._former_outputs()
@@ -130,10 +138,9 @@ class StagedDelivery:
     def _deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
         self.context.reached(CrashPoint.BATCH_BEGUN)
         batch = self._summary(number)
-        # Only the first batch of a query can be one that an earlier driver worked on.
-        is_known = self._newest is not None and self._newest == number - 1
-        found = {} if is_known else self.staging.find(batch)
-        visible = frozenset() if is_known else self.publisher.published_outputs(batch)
+        is_new = self._is_next(number)
+        found = {} if is_new else self.staging.find(batch)
+        visible = frozenset() if is_new else self.publisher.published_outputs(batch)
         missing = self.publisher.outputs - found.keys() - visible
         if missing and not visible:
             # An earlier driver died between two outputs. What it staged is of another computation: a static input may
@@ -149,6 +156,10 @@ class StagedDelivery:
             self.publication.publish(look.batches, look.tables)
         staged = {output: one.summary.rows or 0 for output, one in look.batches.items()}
         return DeliveredBatch(rows={**counted, **staged}, is_rejected=number in self._rejected)
+
+    def _is_next(self, number: int) -> bool:
+        """Whether this run has delivered the batch before: only its first one can be one that an earlier driver had."""
+        return self._newest is not None and self._newest == number - 1
 
     def _stage(
         self, rows: DataFrame, batch: BatchSummary, *, found: StagedByOutput, missing: Collection[str]

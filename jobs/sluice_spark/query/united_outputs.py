@@ -5,7 +5,7 @@ Why one query and not one for each output: decision 0015.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -67,6 +67,11 @@ def part(united: DataFrame, output: str) -> DataFrame:
     if _TAG not in united.columns:
         return united
     return united.where(fn.col(_TAG) == output).select(fn.col(f"{output}.*"))
+
+
+def only(united: DataFrame, outputs: Collection[str]) -> DataFrame:
+    """The rows of some outputs, as they are in the result of `unite`."""
+    return united.where(fn.col(_TAG).isin(*outputs)) if _TAG in united.columns else united
 
 
 def row_counts(united: DataFrame, outputs: Mapping[str, object]) -> list[Column]:
