@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from sluice.errors import LedgerError, UnknownRunError
+from sluice.errors import LeaseLostError, LedgerError, StaleTokenError, UnknownRunError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import beat
@@ -54,6 +56,29 @@ class Heartbeat:
         self._ended.set()
         self._watching.join()
         self._beating.join(_LAST_BEAT_SECONDS)
+
+    @contextmanager
+    def naming_a_lost_lease(self) -> Iterator[None]:
+        """Turn a failure of the block into the loss of the lease when the ledger, asked once more, has taken that away.
+
+        A run that stood still for a while fails by whatever its successor has removed or changed meanwhile, before its
+        next heartbeat says why.
+
+        Raises
+        ------
+        LeaseLostError: instead of any other error of the block.
+        """
+        try:
+            yield
+        except (LeaseLostError, StaleTokenError):
+            raise
+        except Exception:
+            with suppress(LedgerError):  # the error of the block is the one to know of
+                self._beat()
+            if self._lease.is_lost:
+                _log.exception("run %s failed after it had lost its lease", self._run_id)
+                self._lease.require()
+            raise
 
     def _keep_beating(self) -> None:
         is_silent = False

@@ -84,7 +84,8 @@ class SupervisedRun:
                 if key is not None:
                     record_ui(spark, self.ledger, self.run, key=key)
                 stop_on_signals(spark, stop)
-                reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
+                with heartbeat.naming_a_lost_lease():
+                    reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
             finally:
                 spark.stop()
         if reason in LEASE_ENDS:

@@ -70,6 +70,23 @@ def test_a_run_that_the_ledger_does_not_know_stops_at_once_and_publishes_nothing
         lease.require()
 
 
+def test_a_failure_after_the_lease_was_lost_is_that_loss(
+    replaceable: ReplaceableLedger, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a driver that stood still, whose staged files its successor has removed."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 3600.0)
+    before = replaceable.copy()
+    run = admit(ledger)
+    lease = HeldLease(stream=run.stream, token=run.token)
+    with Heartbeat(ledger, run.run_id, StopRequest(), lease=lease) as beating:
+        await_condition(lambda: is_published_by(lease))
+        with pytest.raises(OSError, match="file is gone"), beating.naming_a_lost_lease():
+            raise OSError("file is gone")
+        replaceable.fail_over(before)
+        with pytest.raises(LeaseLostError, match="does not know this run"), beating.naming_a_lost_lease():
+            raise OSError("file is gone")
+
+
 def test_a_run_that_the_copy_knows_goes_on(
     replaceable: ReplaceableLedger, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
