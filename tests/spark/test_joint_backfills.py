@@ -123,7 +123,7 @@ def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: s
 def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_gives(
     seed: int, workshop: Workshop, stream: str
 ) -> None:
-    """Days are missing or hold rows of nobody; some that are asked for are right."""
+    """Days are missing or hold rows that no source has; some that are asked for are right."""
     chance = random.Random(seed)  # noqa: S311  # no secret
     forged = chance.sample(range(1, DAYS + 1), 3)
     workshop.append("target", [row(day, day=day, word="forged") for day in forged])

@@ -45,9 +45,9 @@ INVALID = "the value is not valid Avro of its schema: "
 def test_what_fastavro_takes_for_another_value_is_rejected_with_its_path(
     kind: Any, content: bytes, reason: str
 ) -> None:
-    told = by_file(record(("k", kind))).decode(content)
+    got = by_file(record(("k", kind))).decode(content)
 
-    assert (told.fields, told.rejection) == (None, f"{INVALID}{reason}")
+    assert (got.fields, got.rejection) == (None, f"{INVALID}{reason}")
 
 
 @pytest.mark.parametrize("kind", ["boolean", ENUM, MAP])
@@ -55,9 +55,9 @@ def test_a_field_that_no_column_takes_is_looked_at_as_well(kind: Any) -> None:
     content = {"boolean": b"\x02", str(ENUM): b"\x01", str(MAP): b"\x04\x02a\x02\x02a\x04\x00"}[str(kind)]
     decoder = by_registry({1: record(("id", "long"), ("k", kind))}, columns=(Column(name="id", type="long"),))
 
-    told = decoder.decode(framed(1, b"\x02" + content))
+    got = decoder.decode(framed(1, b"\x02" + content))
 
-    assert (told.rejection or "").startswith(f"schema 1: {INVALID}")
+    assert (got.rejection or "").startswith(f"schema 1: {INVALID}")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_what_is_allowed_is_read(kind: Any, content: bytes, value: Any) -> None:
 def test_a_decimal_of_all_digits_of_its_schema_is_read(number: str) -> None:
     octets = int(number).to_bytes(2, "big", signed=True)
     for kind, content in ((DECIMAL, b"\x04" + octets), (FIXED_DECIMAL, octets)):
-        told = by_file(record(("k", kind))).decode(content)
-        assert str((told.fields or {}).get("k")) == f"{number[:-2]}.{number[-2:]}"
+        got = by_file(record(("k", kind))).decode(content)
+        assert str((got.fields or {}).get("k")) == f"{number[:-2]}.{number[-2:]}"
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_a_whole_number_that_no_float_is_is_not_rounded(sent: Any, declared: Any
     kind = "long" if "long" in declared else next(name for name in ("double", "float") if name in declared)
     decoder = by_registry({1: writer}, reader=reader, columns=(Column(name="n", type=kind),))
 
-    told = decoder.decode(framed(1, written(writer, {"n": number})))
+    got = decoder.decode(framed(1, written(writer, {"n": number})))
 
     name = next((one for one in ("double", "float") if one in declared), "")
-    assert told.fields == ({"n": number} if is_read else None)
-    assert told.rejection == (None if is_read else f"schema 1: n: the whole number {number} is no {name}")
+    assert got.fields == ({"n": number} if is_read else None)
+    assert got.rejection == (None if is_read else f"schema 1: n: the whole number {number} is no {name}")
 
 
 @pytest.mark.parametrize("inside", ["array", "map", "record", "renamed", "named"])
@@ -135,10 +135,10 @@ def test_a_whole_number_is_not_rounded_within_other_types(inside: str) -> None:
     good: Any = {"n": 1}
     content = written(writer, {"k": good, "again": value} if inside == "named" else {"k": value})
 
-    told = by_registry({1: writer}, reader=reader, columns=avro_columns(reader)).decode(framed(1, content))
+    got = by_registry({1: writer}, reader=reader, columns=avro_columns(reader)).decode(framed(1, content))
 
     path = {"array": "k[]", "map": "k{}", "named": "again.n"}.get(inside, "k.n")
-    assert told.rejection == f"schema 1: {path}: the whole number {LARGE} is no double"
+    assert got.rejection == f"schema 1: {path}: the whole number {LARGE} is no double"
 
 
 def test_of_a_union_of_records_the_one_of_the_same_name_counts() -> None:
@@ -148,8 +148,8 @@ def test_of_a_union_of_records_the_one_of_the_same_name_counts() -> None:
     decoder = by_registry({1: writer}, reader=reader, columns=(Column(name="k", type="struct<n: double>"),))
 
     assert decoder.decode(framed(1, written(writer, {"k": {"n": 2}}))).fields == {"k": {"n": 2.0}}
-    told = decoder.decode(framed(1, written(writer, {"k": {"n": LARGE}})))
-    assert told.rejection == f"schema 1: k.n: the whole number {LARGE} is no double"
+    got = decoder.decode(framed(1, written(writer, {"k": {"n": LARGE}})))
+    assert got.rejection == f"schema 1: k.n: the whole number {LARGE} is no double"
 
 
 def test_a_number_that_means_a_time_is_no_number() -> None:
