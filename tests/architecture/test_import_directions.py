@@ -51,7 +51,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.record_values": ("sluice.errors", "sluice.settings", "sluice.declarations"),
     "sluice.sources": ("sluice.settings", *_VALUES, "sluice.tables", "sluice.checkpoints"),
     "sluice.publication": (*_VALUES, "sluice.tables"),
-    "sluice.backfill": (*_VALUES, "sluice.tables", "sluice.publication"),
+    "sluice.backfill": (
+        "sluice.settings",
+        *_VALUES,
+        "sluice.tables",
+        "sluice.publication",
+        "sluice.checkpoints",
+        "sluice.sources",
+    ),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
     "sluice.quality": ("sluice.ledger",),
     "sluice.supervision": (

@@ -16,15 +16,14 @@ from tests.fixtures.backfills import (
     ids_by_duckdb,
     row,
     rows_of_days,
+    search_gaps,
 )
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
-from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice_spark.backfill.gap_search import GapSearch
 
 
 @pytest.fixture
@@ -102,17 +101,8 @@ def test_gaps_are_intervals_with_other_rows(workshop: Workshop, stream: str) -> 
     delete_days(workshop, "target", "2013-01-05", "2013-01-06")
     delete_days(workshop, "target", "2013-01-07", "2013-01-08")
     workshop.append("target", [row(7, day=2, word="forged"), row(70, day=7, word="WORD"), row(8, day=20)])
-    declarations = load_declarations(workshop.folder)
 
-    report = GapSearch(
-        settings=workshop.settings,
-        ledger=workshop.ledger,
-        declarations=declarations,
-        stream=declarations.stream(stream),
-        start=None,
-        end=None,
-        open_session=lambda: workshop.spark,
-    ).work()
+    report = search_gaps(workshop, stream)
 
     assert [(gap.interval.start.day, gap.kind, gap.expected_rows, gap.held_rows) for gap in report.gaps] == [
         (2, GapKind.DIFFERENT, 3, 4),
@@ -134,17 +124,8 @@ def test_a_stream_that_has_published_nothing_has_no_gaps(workshop: Workshop) -> 
         backfill={"column": "at"},
     )
     workshop.append("source", [row(1, day=1)])
-    declarations = load_declarations(workshop.folder)
 
-    report = GapSearch(
-        settings=workshop.settings,
-        ledger=workshop.ledger,
-        declarations=declarations,
-        stream=declarations.stream(name),
-        start=None,
-        end=None,
-        open_session=lambda: workshop.spark,
-    ).work()
+    report = search_gaps(workshop, name)
 
     assert (report.has_published, report.compared, report.gaps) == (False, 0, ())
 

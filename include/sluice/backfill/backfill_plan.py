@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
+from sluice.backfill.read_bounds import InputBound
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -20,6 +21,7 @@ class RefusalReason(StrEnum):
     OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
     OPEN_INTERVAL: the watermark has not passed the interval and its margin; the live stream may still write there.
     SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
+    SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source.
     OTHER_WRITERS: rows of other streams lie in the target; replacing the interval would delete them.
     READER_STOPS: a stream reads the target, and its declaration says that it fails when rows are overwritten.
     """
@@ -28,6 +30,7 @@ class RefusalReason(StrEnum):
     OFFSETS_UNKNOWN = "offsets_unknown"
     OPEN_INTERVAL = "open_interval"
     SOURCE_UNREADABLE = "source_unreadable"
+    SOURCE_GONE = "source_gone"
     OTHER_WRITERS = "other_writers"
     READER_STOPS = "reader_stops"
 
@@ -55,20 +58,6 @@ class PublishedBatch:
 
     end_offsets: Mapping[str, Any]
     watermark: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceBound:
-    """How far an input is read: its table at this snapshot; or the problem why that cannot be read.
-
-    column: the column by which only the interval and its margin are read; unset when the table is read whole.
-    """
-
-    input: str
-    table: str
-    snapshot_id: int | None = None
-    column: str | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +104,7 @@ class BackfillObservation:
     head: int | None
     position: MarkPosition | None
     published: PublishedBatch | None
-    sources: tuple[SourceBound, ...] = ()
+    sources: tuple[InputBound, ...] = ()
     readers: tuple[TargetReader, ...] = ()
     other_writers: tuple[str, ...] = ()
 
@@ -142,8 +131,9 @@ class BackfillPlan:
         seen = self.seen
         yield f"{seen.output.target}: the rows of {seen.interval.spoken} are replaced, in one commit"
         for source in seen.sources:
-            part = f"where {source.column} is in the interval" if source.column is not None else "whole"
-            yield f"input {source.input}: {source.table} at snapshot {source.snapshot_id}, {part}"
+            if not source.problem:
+                part = f"where {source.column} is in the interval" if source.column is not None else "whole"
+                yield f"input {source.input}: {source.what}, {part}"
         for reader in seen.readers:
             yield f"reader: {reader.meaning}"
         for refusal in self.refusals:
@@ -198,9 +188,9 @@ def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
     for source in seen.sources:
         if source.problem:
             yield Refusal(
-                reason=RefusalReason.SOURCE_UNREADABLE,
+                reason=RefusalReason.SOURCE_GONE if source.is_gone else RefusalReason.SOURCE_UNREADABLE,
                 sentence=f"Input {source.input}: {source.problem}",
-                next_step="Try again after the next batch of the stream.",
+                next_step=source.way_out or "Try again after the next batch of the stream.",
             )
 
 

@@ -13,7 +13,7 @@ class RowTotals:
     """The rows of one computation, which may be of several intervals.
 
     read: of the stream inputs. results: of the transformation, in all intervals. quarantined: rejected ones among the
-        rows read. duplicate: dropped as repetitions.
+        rows read. duplicate: dropped as repetitions, or as older than another row of their key.
     """
 
     read: int
@@ -28,8 +28,8 @@ class RowCounts:
 
     read: of the stream inputs; of all intervals that were computed together, as are `quarantined` and `duplicate`.
     published: of the result within the interval. outside: of the result in other intervals.
-    quarantined: rejected ones among the rows read. duplicate: dropped as repetitions. late: always 0, because a batch
-        has all rows in hand.
+    quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
+        their key. late: always 0, because a batch has all rows in hand.
     replaced: rows that the target held in the interval before.
     kept: rows of other intervals in files that had to be rewritten. rewritten: all rows of those files.
     staged: rows that the staging table holds.

@@ -128,6 +128,19 @@ def searched_interval(
     return rounded_outwards(Interval(start=min(start or EARLIEST, until), end=until), length)
 
 
+def first_complete(complete_after: Sequence[datetime], *, margin: timedelta, length: IntervalLength) -> datetime | None:
+    """The start of the first interval whose records are all left in the topics that are read by their times.
+
+    Parameters
+    ----------
+    complete_after: the time of the oldest record of each topic from which records were removed.
+    """
+    if not complete_after:
+        return None
+    oldest = max(complete_after) + margin
+    return rounded_outwards(Interval(start=oldest, end=oldest + timedelta(microseconds=1)), length).end
+
+
 def last_closed(*, watermark: datetime | None, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
     """The end of the newest interval that a stream does not write into any more: by its watermark, or by the clock when
     it has none."""

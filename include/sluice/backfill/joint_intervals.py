@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sluice.backfill.intervals import Interval, IntervalLength
-from sluice.declarations.table_declaration import TableDeclaration
+from sluice.backfill.intervals import Interval
 
 Wanted = TypeVar("Wanted")
-
-_APART_BY: dict[IntervalLength, frozenset[str]] = {
-    "hour": frozenset({"identity", "hour"}),
-    "day": frozenset({"identity", "hour", "day"}),
-    "month": frozenset({"identity", "hour", "day", "month"}),
-}
-"""The transforms of a partition that never put the values of two intervals of a length into one file."""
-
-
-def are_apart(table: TableDeclaration, column: str, length: IntervalLength) -> bool:
-    """Whether each file that is written into a table holds rows of one interval alone, by the table's partitions."""
-    return any(part.column == column and part.transform in _APART_BY[length] for part in table.partitioning)
 
 
 def together(wanted: Sequence[Wanted], *, interval_of: Callable[[Wanted], Interval], most: int) -> list[list[Wanted]]:

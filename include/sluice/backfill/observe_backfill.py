@@ -10,9 +10,10 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, SourceBound, TargetReader
+from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, TargetReader
 from sluice.backfill.intervals import Interval
-from sluice.backfill.source_bounds import bound_of
+from sluice.backfill.observe_inputs import ObservedInputs
+from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
@@ -25,7 +26,7 @@ from sluice.publication.chain import MarkPosition
 from sluice.publication.interval_files import IntervalOfTable
 from sluice.publication.marks import TargetState, load_target_state, marked_outputs
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets, offsets_digest, read_summary
-from sluice.tables.declared_tables import require_table
+from sluice.settings import Settings
 
 
 def backfill_of(stream: LoadedStream) -> BackfillDeclaration:
@@ -50,9 +51,9 @@ def backfilled_output(stream: LoadedStream) -> StagedOutput:
     return StagedOutput(stream=stream.name, output=name, target=declared.iceberg.table if declared.iceberg else "")
 
 
-def is_merged(stream: LoadedStream) -> bool:
-    """Whether the rows of the backfilled output are merged by keys."""
-    return any(declared.iceberg is not None and declared.iceberg.mode == "merge" for declared in _outputs(stream))
+def replaces_rows(stream: LoadedStream) -> bool:
+    """Whether a batch of the stream replaces rows of the backfilled output, by their keys or with whole partitions."""
+    return any(declared.iceberg is not None and declared.iceberg.mode != "append" for declared in _outputs(stream))
 
 
 def interval_of_table(stream: LoadedStream, interval: Interval) -> IntervalOfTable:
@@ -61,9 +62,19 @@ def interval_of_table(stream: LoadedStream, interval: Interval) -> IntervalOfTab
 
 
 def observe_backfill(
-    catalog: Catalog, ledger: Ledger, declarations: Declarations, stream: LoadedStream, interval: Interval
+    catalog: Catalog,
+    ledger: Ledger,
+    declarations: Declarations,
+    stream: LoadedStream,
+    interval: Interval,
+    *,
+    settings: Settings,
 ) -> tuple[BackfillObservation, Table]:
     """Observe what a backfill of an interval depends on, and load its target.
+
+    Parameters
+    ----------
+    settings: the connections of the deployment.
 
     Returns
     -------
@@ -73,21 +84,34 @@ def observe_backfill(
     ------
     UsageError: when the stream does not declare a backfill.
     DeliveryError: when the mark cannot be read, or nothing can be published into the target.
-    LakehouseError, LedgerError: when a table or the ledger cannot be reached.
+    LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
+    SettingsError: when the deployment lacks a connection.
     """
     backfill, output = backfill_of(stream), backfilled_output(stream)
+    margin = backfill.margin or timedelta(0)
     state = load_target_state(catalog, output)
     position = state.position(output) if state.mark is not None else None
     published = _published_batch(ledger, state, output, position) if position is not None else None
+    sources: tuple[InputBound, ...] = ()
+    if position is not None and published is not None:
+        inputs = ObservedInputs(
+            catalog=catalog,
+            ledger=ledger,
+            stream=stream,
+            settings=settings,
+            generation=position.generation,
+            wide=interval.widened(margin),
+        )
+        sources = tuple(inputs.bounds(published))
     head = state.table.current_snapshot()
     return BackfillObservation(
         output=output,
         interval=interval,
-        margin=backfill.margin or timedelta(0),
+        margin=margin,
         head=head.snapshot_id if head is not None else None,
         position=position,
         published=published,
-        sources=tuple(_sources(catalog, stream, published.end_offsets)) if published is not None else (),
+        sources=sources,
         readers=tuple(readers_of(declarations, output.target)),
         other_writers=tuple(other_writers_of(declarations, state.table, output)),
     ), state.table
@@ -137,15 +161,6 @@ def _published_batch(
     if recorded is None or offsets_digest(canonical_offsets(recorded.end_offsets)) != position.end_offsets_digest:
         return None
     return PublishedBatch(end_offsets=recorded.end_offsets, watermark=recorded.watermark)
-
-
-def _sources(catalog: Catalog, stream: LoadedStream, end_offsets: Mapping[str, Any]) -> Iterator[SourceBound]:
-    reads = backfill_of(stream).reads
-    for name, declared in stream.declaration.inputs.items():
-        source = declared.declared_source.source
-        if declared.is_stream and isinstance(source, IcebergSource):
-            table = require_table(catalog, source.table)
-            yield bound_of(end_offsets.get(name), table, input_name=name, column=reads.get(name))
 
 
 def readers_of(declarations: Declarations, target: str) -> Iterator[TargetReader]:

@@ -9,13 +9,13 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.backfill.backfill_plan import SourceBound
+from sluice.backfill.read_bounds import TableBound
 
 _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
 
 
-def bound_of(offset: object, table: Table, *, input_name: str, column: str | None) -> SourceBound:
+def bound_of(offset: object, table: Table, *, input_name: str, column: str | None) -> TableBound:
     """The snapshot up to which a stream has read a table, from its end offset.
 
     An offset is a snapshot and a number of files that the snapshot added. When all of them were read, the stream had
@@ -39,7 +39,7 @@ def bound_of(offset: object, table: Table, *, input_name: str, column: str | Non
                 None,
                 f"snapshot {missed.snapshot_id} corrected {name} after rows that the stream has not read yet.",
             )
-    return SourceBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
+    return TableBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
 
 
 def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None, str]:

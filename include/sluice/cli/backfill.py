@@ -79,8 +79,9 @@ def _show_plans(settings: Settings, stream: str, intervals: tuple[Interval, ...]
     declarations = load_declarations(settings.pipelines)
     catalog = open_catalog(settings)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        observe = partial(observe_backfill, catalog, ledger, declarations, settings=settings)
         plans = [
-            plan_backfill(observe_backfill(catalog, ledger, declarations, one.stream, one.interval)[0])
+            plan_backfill(observe(one.stream, one.interval)[0])
             for interval in intervals
             for one in _in_order(declarations, declarations.stream(stream), interval)
         ]

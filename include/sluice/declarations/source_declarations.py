@@ -64,6 +64,9 @@ Offset = Annotated[WholeNumber, Field(ge=-2, le=LARGEST_LONG)]
 
 MOST_TOPICS = 1000
 
+RECORD_TIME = "timestamp"
+"""The column of a Kafka record with its own time: when it was sent, or when the broker got it."""
+
 
 class KafkaSource(Declared):
     """Records of Kafka topics, as key, value, topic, partition, offset, timestamp (and headers when asked)."""

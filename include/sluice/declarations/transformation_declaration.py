@@ -63,8 +63,9 @@ class BackfillDeclaration(Declared):
     interval: Literal["hour", "day", "month"] = Field("day", description="the length of one run's interval, in UTC")
     reads: dict[Name, ColumnName] = Field(
         {},
-        description="by input: the column of its table by which only an interval is read; an input that is not named "
-        "here is read whole",
+        description="by input: the column of its rows by which only an interval is read; an input that is not named "
+        "here is read whole. Of a Kafka input, `timestamp` is the time of the records, unless the value has a column "
+        "of that name",
     )
     margin: Duration | None = Field(
         None,

@@ -114,7 +114,8 @@ def plan_backfill_runs(
     LakehouseError, DeliveryError, LedgerError: when a table or the ledger cannot be read.
     """
     backfill, parts = backfill_of(stream), _parts(stream, whole)
-    plan = plan_backfill(observe_backfill(open_catalog(settings), ledger, declarations, stream, whole)[0])
+    catalog = open_catalog(settings)
+    plan = plan_backfill(observe_backfill(catalog, ledger, declarations, stream, whole, settings=settings)[0])
     if plan.is_refused:
         sentence = " ".join(refusal.sentence for refusal in plan.refusals)
         raise UsageError(sentence, next_step=plan.refusals[0].next_step)

@@ -35,7 +35,8 @@ class IntervalReplacement:
     head: the snapshot of the target on which it was planned; none when the table was empty.
     touched: the files of the interval at that snapshot, which go. staged: the files that come.
     summary: further entries of the snapshot's summary.
-    is_merged: whether the stream merges its rows; what it publishes meanwhile is then a change like any other.
+    replaces_rows: whether batches of the stream replace rows; what it publishes meanwhile is then a change like any
+        other.
     """
 
     output: StagedOutput
@@ -46,7 +47,7 @@ class IntervalReplacement:
     staging: Table
     staged: Sequence[DataFile]
     summary: Mapping[str, str]
-    is_merged: bool = False
+    replaces_rows: bool = False
 
 
 def replace_interval(
@@ -78,7 +79,7 @@ def replace_interval(
             head=replacement.head,
             touched=replacement.touched,
             interval=replacement.interval,
-            own=None if replacement.is_merged else output,
+            own=None if replacement.replaces_rows else output,
         )
         if changed is not None:
             raise IntervalChangedError(f"{output.target}: the interval changed while it was computed: {changed}.")

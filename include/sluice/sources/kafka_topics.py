@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # OffsetSpec is documented, and left out of its types
@@ -104,17 +105,36 @@ class KafkaTopics:
         spec = OffsetSpec.for_timestamp(round(instant.timestamp() * 1000))
         return self._offsets(partitions, spec)
 
+    def oldest_times_of(self, partitions: Mapping[str, Iterable[int]]) -> Mapping[str, Mapping[int, datetime | None]]:
+        """The time of the first record of each partition, by topic and partition; none where no record has one.
+
+        Parameters
+        ----------
+        partitions: the partition numbers by topic.
+        """
+        found = self._found(partitions, OffsetSpec.for_timestamp(0))
+        return {
+            topic: {number: _time_of(one.timestamp) for number, one in numbers.items()}
+            for topic, numbers in found.items()
+        }
+
     def _offsets(
         self, partitions: Mapping[str, Iterable[int]], spec: OffsetSpec, *, level: IsolationLevel | None = None
     ) -> dict[str, dict[int, int]]:
+        found = self._found(partitions, spec, level=level)
+        return {topic: {number: one.offset for number, one in numbers.items()} for topic, numbers in found.items()}
+
+    def _found(
+        self, partitions: Mapping[str, Iterable[int]], spec: OffsetSpec, *, level: IsolationLevel | None = None
+    ) -> dict[str, dict[int, Any]]:
         places = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
         options = {"isolation_level": level} if level is not None else {}
-        offsets: dict[str, dict[int, int]] = {}
+        answers: dict[str, dict[int, Any]] = {}
         with self._requests():
             found = self._admin.list_offsets(dict.fromkeys(places, spec), request_timeout=ANSWER_SECONDS, **options)
             for place in places:
-                offsets.setdefault(place.topic, {})[place.partition] = found[place].result().offset
-        return offsets
+                answers.setdefault(place.topic, {})[place.partition] = found[place].result()
+        return answers
 
     @contextmanager
     def _requests(self) -> Iterator[None]:
@@ -124,3 +144,7 @@ class KafkaTopics:
             if error.args[0].code() in _REFUSALS:
                 raise SourceRefusedError(f"Kafka at {self._servers} refuses: {error.args[0].str()}.") from error
             raise LakehouseError(f"Kafka at {self._servers} does not answer: {error.args[0].str()}.") from error
+
+
+def _time_of(milliseconds: int) -> datetime | None:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds >= 0 else None

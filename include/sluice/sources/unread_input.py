@@ -5,26 +5,22 @@ Records and rows are counted from values that `source_heads` has read; files are
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
-from urllib.parse import unquote
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.source_declarations import FilesSource, TableBeginning
 from sluice.ledger.records.lag import LagObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, stream_offset_of
+from sluice.sources.read_files import all_read_files
 
 BEFORE_ALL_SNAPSHOTS = -1
 """The snapshot id in the first offset of Iceberg's source when the table had no snapshot yet."""
-
-_FILE_LOG = re.compile(r"sources/\d+/(\d+)(\.compact)?")
-"""The log of a file source in a checkpoint. Source: org.apache.spark.sql.execution.streaming.FileStreamSourceLog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +132,21 @@ def unread_files(
     ------
     CheckpointError: when the storage does not answer.
     """
-    folder = open_checkpoint_files(root, object_store)
-    listed = {f"{root.rstrip('/')}/{path}" for path in _present_files(source, folder)}
+    listed = present_files(source, root=root, object_store=object_store)
     if checkpoint is None:
         return listed
-    return listed - set(_read_files(open_checkpoint_files(checkpoint, object_store)))
+    return listed - all_read_files(open_checkpoint_files(checkpoint, object_store))
+
+
+def present_files(source: FilesSource, *, root: str, object_store: ObjectStoreSettings) -> frozenset[str]:
+    """List the files of a folder that Spark would read, as URIs. source, root, object_store: as for `unread_files`.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    folder = open_checkpoint_files(root, object_store)
+    return frozenset(f"{root.rstrip('/')}/{path}" for path in _present_files(source, folder))
 
 
 def _present_files(source: FilesSource, folder: CheckpointFiles) -> Iterator[str]:
@@ -149,11 +155,3 @@ def _present_files(source: FilesSource, folder: CheckpointFiles) -> Iterator[str
     is_read = re.compile("/".join([*parts, r"(?:[^/_.][^/]*=[^/]*/)*[^/_.][^/]*"]))
     fixed = source.path.partition("*")[0].rpartition("/")[0] if "*" in source.path else source.path.strip("/")
     return (seen.path for seen in folder.list_files(fixed) if is_read.fullmatch(seen.path))
-
-
-def _read_files(checkpoint: CheckpointFiles) -> Iterator[str]:
-    """The files in the logs of all file sources. A compacted log contains everything before it."""
-    for seen in checkpoint.list_files("sources"):
-        if _FILE_LOG.fullmatch(seen.path):
-            for line in (checkpoint.read_text(seen.path) or "").splitlines()[1:]:
-                yield unquote(json.loads(line)["path"])

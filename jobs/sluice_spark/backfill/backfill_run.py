@@ -8,16 +8,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from sluice.backfill.backfill_plan import plan_backfill
+from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
 from sluice.backfill.backfill_steps import BackfillStep, ReachedStep, unnoticed_step
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import (
     backfill_of,
     backfilled_output,
-    is_merged,
     observe_backfill,
+    replaces_rows,
 )
 from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -92,15 +93,21 @@ class BackfillRun:
         catalog = open_catalog(self.settings)
 
         def look() -> PlannedOn:
-            seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, self.interval)
+            seen, target = self.observe(catalog)
             return PlannedOn(plan=plan_backfill(seen), target=target)
 
-        turn = self._turn if not is_first and is_merged(self.stream) else None
+        turn = self._turn if not is_first and replaces_rows(self.stream) else None
         with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
             result = self._compute_and_replace(catalog, planned, attempt)
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
         self.reached(BackfillStep.RECORDED)
         return result
+
+    def observe(self, catalog: Catalog) -> tuple[BackfillObservation, Table]:
+        """What the backfill depends on, and its target; see `observe_backfill`."""
+        return observe_backfill(
+            catalog, self.ledger, self.declarations, self.stream, self.interval, settings=self.settings
+        )
 
     def _turn(self) -> AbstractContextManager[object]:
         """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from sluice.backfill.backfill_plan import plan_backfill
 from sluice.backfill.followers import followers_of
-from sluice.backfill.observe_backfill import observe_backfill
 from sluice.backfill.settled_plan import require_unrefused
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
@@ -66,7 +65,7 @@ def _require_possible(run: BackfillRun) -> None:
     ------
     UnpublishableError: with every reason.
     """
-    seen, _ = observe_backfill(open_catalog(run.settings), run.ledger, run.declarations, run.stream, run.interval)
+    seen, _ = run.observe(open_catalog(run.settings))
     plan = plan_backfill(seen)
     if not plan.is_refused_for_now:
         require_unrefused(plan)

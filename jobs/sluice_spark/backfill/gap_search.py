@@ -6,13 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation, BackfillPlan, RefusalReason, plan_backfill
-from sluice.backfill.interval_gaps import EARLIEST, Fingerprint, GapReport, find_gaps, last_closed, searched_interval
+from sluice.backfill.interval_gaps import (
+    EARLIEST,
+    Fingerprint,
+    GapReport,
+    find_gaps,
+    first_complete,
+    last_closed,
+    searched_interval,
+)
 from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
 from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.read_bounds import TopicBound
 from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
@@ -57,8 +68,8 @@ class GapSearch:
 
         def look() -> PlannedOn:
             everything = Interval(start=self.start or EARLIEST, end=self.end or now.astimezone(UTC))
-            seen, target = observe_backfill(catalog, self.ledger, self.declarations, self.stream, everything)
-            seen = replace(seen, interval=self._searched(seen, now))
+            searched = self._searched(self._observe(catalog, everything)[0], now)
+            seen, target = self._observe(catalog, searched)
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
         with settled_plan(look, turn=None, patience_seconds=self.patience_seconds) as planned:
@@ -69,11 +80,17 @@ class GapSearch:
         require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
         return self._compare(spark, seen)
 
+    def _observe(self, catalog: Catalog, interval: Interval) -> tuple[BackfillObservation, Table]:
+        return observe_backfill(catalog, self.ledger, self.declarations, self.stream, interval, settings=self.settings)
+
     def _searched(self, seen: BackfillObservation, now: datetime) -> Interval:
         length = backfill_of(self.stream).interval
         watermark = seen.published.watermark if seen.published is not None else None
         closed = last_closed(watermark=watermark, margin=seen.margin, length=length, now=now.astimezone(UTC))
-        return searched_interval(self.start, self.end, closed_until=closed, length=length)
+        topics = (one.complete_after for one in seen.sources if isinstance(one, TopicBound))
+        known = [time for time in topics if time is not None]
+        start = self.start or first_complete(known, margin=seen.margin, length=length)
+        return searched_interval(start, self.end, closed_until=closed, length=length)
 
     def _compare(self, spark: SparkSession, seen: BackfillObservation) -> GapReport:
         backfill = backfill_of(self.stream)

@@ -15,7 +15,7 @@ from sluice.backfill.backfill_steps import BackfillStep, ReachedStep
 from sluice.backfill.balance import RowCounts, RowTotals, require_balance
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import publication_key
-from sluice.backfill.observe_backfill import backfill_of, interval_of_table, is_merged
+from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import LakehouseError
@@ -174,7 +174,7 @@ class IntervalReplacing:
             touched=touched,
             staging=staged.table,
             staged=staged.files,
-            is_merged=is_merged(self.stream),
+            replaces_rows=replaces_rows(self.stream),
             summary={
                 "sluice.output": self.seen.output.output,
                 "sluice.end-offsets": canonical_offsets(self.seen.published.end_offsets if self.seen.published else {}),

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DataType, DateType, TimestampNTZType
 
-from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, SourceBound
+from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch
 from sluice.backfill.balance import RowTotals
 from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_backfill import backfill_of
+from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError
 from sluice.settings import Settings
+from sluice_spark.backfill.bounded_inputs import open_bounded, within
 from sluice_spark.query.batch_form import CountedDuplicates
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_inputs import open_inputs
 from sluice_spark.query.stream_outputs import open_targets, unite_outputs
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.query.transformation import transform
 from sluice_spark.query.united_outputs import part
-from sluice_spark.session.identifiers import quoted, quoted_table
+from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import one_row_per_key
-from sluice_spark.sources import read_input
 
 _DEDUPLICATING = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
 _OWN_STATE = "WithState"
@@ -56,6 +54,26 @@ def require_exact(plan: StreamPlan, published: PublishedBatch) -> None:
         )
 
 
+@dataclass(slots=True)
+class CountedSuperseded:
+    """The rows that are older than another one of their key, by the columns of the ordering; known once computed."""
+
+    _pair: tuple[Observation, Observation] | None = None
+
+    def newest(self, rows: DataFrame, declared: IcebergOutput) -> DataFrame:
+        """The newest row of each key."""
+        if not declared.ordering:
+            return one_row_per_key(rows, declared)
+        before, after = self._pair = Observation(), Observation()
+        counted = fn.count(fn.lit(1)).alias("rows")
+        return one_row_per_key(rows.observe(before, counted), declared).observe(after, counted)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were dropped."""
+        return 0 if self._pair is None else int(self._pair[0].get["rows"]) - int(self._pair[1].get["rows"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRows:
     """The computed rows; a context manager would release them, `release` does.
@@ -70,15 +88,17 @@ class IntervalRows:
     _inputs: tuple[DataFrame, ...]
     _all_results: Observation
     _duplicates: CountedDuplicates
+    _superseded: CountedSuperseded
 
     def totals(self) -> RowTotals:
         """The numbers of all computed rows. The rows must have been computed; those that were read are counted here,
         apart from the transformation."""
+        superseded = self._superseded.rows
         return RowTotals(
             read=sum(rows.count() for rows in self._inputs),
-            results=int(self._all_results.get["rows"]),
+            results=int(self._all_results.get["rows"]) - superseded,
             quarantined=self.rejected.count() if self.rejected is not None else 0,
-            duplicate=self._duplicates.rows,
+            duplicate=self._duplicates.rows + superseded,
         )
 
     def of_intervals(self, intervals: Sequence[Interval], column: str) -> DataFrame:
@@ -87,7 +107,9 @@ class IntervalRows:
 
     def release(self) -> None:
         """Forget the computed rows."""
-        self._kept.unpersist()
+        for rows in (self._kept, self.rejected):
+            if rows is not None:
+                rows.unpersist()
 
 
 def compute_interval(
@@ -100,54 +122,26 @@ def compute_interval(
     DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
     """
     catalog, column = settings.catalog.name, backfill_of(stream).column
-    bounded = {source.input: _bounded(spark, source, seen, catalog=catalog) for source in seen.sources}
-    arriving = {
-        name: bounded[name] if name in bounded else read_input(spark, declared, settings)
-        for name, declared in stream.declaration.inputs.items()
-    }
-    opened = open_inputs(stream, arriving, settings)
+    bounds = {source.input: source for source in seen.sources}
+    inputs = open_bounded(spark, stream, settings, bounds, wide=seen.interval.widened(seen.margin))
     duplicates, all_results = CountedDuplicates(), Observation()
-    outputs = {name: duplicates.as_batch(rows) for name, rows in transform(spark, stream, opened.rows).items()}
+    outputs = {name: duplicates.as_batch(rows) for name, rows in transform(spark, stream, inputs.rows).items()}
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     name, declared = seen.output.output, targets[0].declared
     found = outputs[name].observe(all_results, fn.count(fn.lit(1)).alias("rows"))
     of_interval = found.where(within(found, column, seen.interval))
-    outputs[name] = one_row_per_key(of_interval, declared) if declared.mode == "merge" else of_interval
+    superseded = CountedSuperseded()
+    outputs[name] = superseded.newest(of_interval, declared) if declared.mode == "merge" else of_interval
     kept = unite_outputs(stream.declaration, outputs, targets).rows.persist()
     columns = [quoted(field) for field in spark.table(targets[0].identifier).columns]
-    rejected = [part(kept, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
-    rejected += [opened.rejected[one] for one in bounded if one in opened.rejected]
+    own = [part(kept, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
+    rejected = [*own, *inputs.rejected]
     return IntervalRows(
         rows=part(kept, name).select(*columns),
-        rejected=reduce(DataFrame.unionByName, rejected) if rejected else None,
+        rejected=reduce(DataFrame.unionByName, rejected).persist() if rejected else None,
         _kept=kept,
-        _inputs=tuple(bounded.values()),
+        _inputs=inputs.counted,
         _all_results=all_results,
         _duplicates=duplicates,
+        _superseded=superseded,
     )
-
-
-def within(rows: DataFrame, column: str, interval: Interval) -> Column:
-    """Whether a row lies in an interval: for filters, because it is null for a row without a value. Iceberg leaves out
-    files by it; it knows no `coalesce`."""
-    kind = rows.schema[column].dataType
-    value = fn.col(quoted(column))
-    return (value >= _boundary(interval.start, kind)) & (value < _boundary(interval.end, kind))
-
-
-def _bounded(spark: SparkSession, source: SourceBound, seen: BackfillObservation, *, catalog: str) -> DataFrame:
-    read = spark.read.option("versionAsOf", str(source.snapshot_id)).table(quoted_table(catalog, source.table))
-    if source.column is None:
-        return read
-    wide = seen.interval.widened(seen.margin)
-    return read.where(within(read, source.column, wide))
-
-
-def _boundary(time: datetime, kind: DataType) -> Column:
-    if isinstance(kind, DateType):
-        midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
-        day = time if time == midnight else midnight + timedelta(days=1)
-        return fn.lit(day.date().isoformat()).cast("date")
-    if isinstance(kind, TimestampNTZType):
-        return fn.lit(time.replace(tzinfo=None).isoformat()).cast("timestamp_ntz")
-    return fn.lit(time.isoformat()).cast("timestamp")

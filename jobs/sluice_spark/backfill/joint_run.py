@@ -20,7 +20,7 @@ from sluice.backfill.balance import RowCounts
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.joint_intervals import spanned
-from sluice.backfill.observe_backfill import backfill_of, interval_of_table, observe_backfill
+from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.backfill.settled_plan import require_unrefused
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import begin_attempt, end_attempt, interval_lock, record_plan
@@ -77,7 +77,7 @@ class JointRun:
         for interval in self._intervals:
             divide(interval, backfill_of(run.stream).interval)
         catalog, whole = open_catalog(run.settings), spanned(self._intervals)
-        seen, target = observe_backfill(catalog, run.ledger, run.declarations, run.stream, whole)
+        seen, target = replace(run, interval=whole).observe(catalog)
         require_unrefused(plan_backfill(seen))
         touched = touched_files(target, interval_of_table(run.stream, whole)).files
         files = self._apart(target, touched)

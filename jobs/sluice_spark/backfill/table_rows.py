@@ -24,7 +24,7 @@ from sluice.publication.interval_files import TouchedFiles, value_bounds
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_layout import create_staging_copy
 from sluice.tables.declared_tables import require_table
-from sluice_spark.backfill.interval_rows import within
+from sluice_spark.backfill.bounded_inputs import within
 from sluice_spark.session.identifiers import quoted, quoted_table
 from sluice_spark.session.spark_errors import first_line
 

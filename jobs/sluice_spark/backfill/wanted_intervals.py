@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.joint_intervals import are_apart
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
+from sluice.declarations.apart_partitions import are_apart
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_requests import end_request, take_request
 from sluice.ledger.connection import open_ledger

@@ -5,6 +5,8 @@ Source of the options: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
@@ -46,6 +48,20 @@ def read_static(spark: SparkSession, source: FilesSource, connection: FilesConne
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
     return _with_required_values(reader.load(location_below(connection, source.path)), source)
+
+
+def read_these(spark: SparkSession, source: FilesSource, paths: Sequence[str]) -> DataFrame:
+    """Read some files, by their URIs. It fails when one does not exist."""
+    reader = spark.read.format(_read_format(source)).options(**_options(source))
+    if (schema := _read_schema(source)) is not None:
+        reader = reader.schema(schema)
+    return _with_required_values(reader.load([_escaped(path) for path in paths]), source)
+
+
+def _escaped(path: str) -> str:
+    """The pattern that matches a path alone. Spark's option to take no path for a pattern reads the other files twice
+    when the name of one has a character of patterns."""
+    return "".join(f"\\{one}" if one in _GLOB_CHARACTERS else one for one in path)
 
 
 def location_below(connection: FilesConnection, path: str) -> str:

@@ -6,10 +6,12 @@ Source of the options: https://spark.apache.org/docs/4.1.0/streaming/structured-
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.backfill.read_bounds import OffsetRange
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import spark_options
@@ -28,6 +30,30 @@ def read_now(spark: SparkSession, source: KafkaSource, connection: KafkaConnecti
     options = _options(source, connection)
     if source.starting == "latest":
         options["startingOffsets"] = "earliest"
+    return spark.read.format("kafka").options(**options).load()
+
+
+def read_ranges(
+    spark: SparkSession,
+    source: KafkaSource,
+    connection: KafkaConnection,
+    ranges: Mapping[str, Mapping[int, OffsetRange]],
+) -> DataFrame:
+    """Read the records between offsets, by topic and partition. It fails when one was removed meanwhile."""
+
+    def offsets(edge: Callable[[OffsetRange], int]) -> str:
+        of_topics = {topic: {str(part): edge(one) for part, one in parts.items()} for topic, parts in ranges.items()}
+        return json.dumps(of_topics)
+
+    options = {
+        **spark_options(connection),
+        "kafka.isolation.level": source.isolation,
+        "includeHeaders": str(source.headers).lower(),
+        "failOnDataLoss": "true",
+        "assign": json.dumps({topic: list(parts) for topic, parts in ranges.items()}),
+        "startingOffsets": offsets(lambda one: one.first),
+        "endingOffsets": offsets(lambda one: one.end),
+    }
     return spark.read.format("kafka").options(**options).load()
 
 

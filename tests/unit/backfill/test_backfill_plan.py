@@ -12,11 +12,11 @@ from sluice.backfill.backfill_plan import (
     BackfillObservation,
     PublishedBatch,
     RefusalReason,
-    SourceBound,
     TargetReader,
     plan_backfill,
 )
 from sluice.backfill.intervals import parse_interval
+from sluice.backfill.read_bounds import TableBound
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -27,7 +27,7 @@ SEEN = BackfillObservation(
     head=7,
     position=MarkPosition(generation=1, batch=4, token=2, end_offsets_digest="d"),
     published=PublishedBatch(end_offsets={"records": {}}, watermark=None),
-    sources=(SourceBound(input="records", table="bronze.flights", snapshot_id=3),),
+    sources=(TableBound(input="records", table="bronze.flights", snapshot_id=3),),
 )
 CLOSED = datetime(2013, 1, 8, tzinfo=UTC)
 
@@ -60,7 +60,7 @@ def test_a_plan_without_refusals_says_what_it_does() -> None:
             RefusalReason.OPEN_INTERVAL,
         ),
         (
-            {"sources": (SourceBound(input="records", table="bronze.flights", problem="it is expired."),)},
+            {"sources": (TableBound(input="records", table="bronze.flights", problem="it is expired."),)},
             RefusalReason.SOURCE_UNREADABLE,
         ),
         ({"other_writers": ("corrections",)}, RefusalReason.OTHER_WRITERS),

@@ -12,11 +12,12 @@ import pytest
 from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.backfill.test_source_bounds import table_of
 
-from sluice.backfill.backfill_plan import PublishedBatch, SourceBound, plan_backfill
+from sluice.backfill.backfill_plan import PublishedBatch, plan_backfill
+from sluice.backfill.read_bounds import TableBound
 from sluice.backfill.settled_plan import PlannedOn, settled_plan
 from sluice.errors import UnpublishableError
 
-CORRECTED = {"sources": (SourceBound(input="records", table="bronze.flights", problem="it was corrected."),)}
+CORRECTED = {"sources": (TableBound(input="records", table="bronze.flights", problem="it was corrected."),)}
 OPEN = {"published": PublishedBatch(end_offsets={}, watermark=datetime(2013, 1, 2, tzinfo=UTC))}
 TABLE = table_of("append")
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 S = "silver_flights.stream.yaml"
 BACKFILL = "quarantine: true\nbackfill:\n  column: departure\n"
 
+WATERMARK = "    watermark: {column: departure, delay: 6 hours}"
+FILES = "{connection: landing, format: json, columns: [{name: carrier, type: string}], afterwards: delete}"
+KEPT = FILES.replace(", afterwards: delete", "")
+MORE = "\n  more: {stream: {files: " + KEPT.replace("format", "path: more, format") + "}}"
+
 
 def problems(folder: Folder, *changes: tuple[str, str], backfill: str = BACKFILL) -> list[str]:
     """The problems of the valid stream with a backfill and some changes."""
@@ -65,19 +70,47 @@ def test_a_backfill_of_a_table_by_its_event_time_is_valid(folder: Folder) -> Non
             "is not one of the keys carrier.",
         ),
         (
-            [("mode: append", "mode: merge, keys: [departure], ordering_column: carrier")],
-            f"{S}:18: `outputs.main.iceberg.ordering_column`: `backfill` does not work with this yet: a backfill of "
-            "ordered merges: which row of a key counts depends on the batches that brought them. Leave `backfill` out.",
+            [
+                ("mode: append", "mode: overwrite_partitions"),
+                ("column: departure\n", "column: departure\n  interval: hour\n"),
+            ],
+            f"{S}:18: `outputs.main.iceberg.mode`: a batch of the stream replaces whole partitions of silver.flights, "
+            "and none of them holds rows of one hour of departure alone. Partition silver.flights by the hour of "
+            "departure, or choose a longer interval.",
         ),
         (
-            [("mode: append", "mode: overwrite_partitions")],
-            f"{S}:18: `outputs.main.iceberg.mode`: `backfill` does not work with this yet: a backfill of mode "
-            "overwrite_partitions: the next batch of the stream may replace the interval again. Leave `backfill` out.",
+            [(f"iceberg: {{table: bronze.flights}}\n{WATERMARK}", "files: " + FILES)],
+            f"{S}:9: `inputs.flights.stream.files.afterwards`: `backfill` does not work with this yet: a backfill "
+            "reads the files again that the stream has read, and they are not kept. Write `keep`.",
+        ),
+        (
+            [
+                (f"iceberg: {{table: bronze.flights}}\n{WATERMARK}", "files: " + KEPT + MORE),
+            ],
+            f"{S}:10: `inputs.more.stream.files`: `backfill` does not work with this yet: a backfill of two inputs "
+            "of files: the checkpoint does not name the input of a file. Keep the records in a table of their own and "
+            "backfill the stream that reads it.",
+        ),
+        (
+            [
+                (f"iceberg: {{table: bronze.flights}}\n{WATERMARK}", "kafka: {connection: k, topics: [t]}"),
+                ("column: departure\n", "column: departure\n  reads: {flights: at}\n"),
+            ],
+            f"{S}:21: `backfill.reads.flights`: the input flights has no column at; it has timestamp.",
+        ),
+        (
+            [
+                (f"iceberg: {{table: bronze.flights}}\n{WATERMARK}", "files: " + KEPT),
+                ("column: departure\n", "column: departure\n  reads: {flights: carrier}\n  follows: [flights]\n"),
+            ],
+            f"{S}:22: `backfill.follows[0]`: flights is no Iceberg table, and no stream replaces intervals of it. "
+            "Leave it out.",
         ),
         (
             [("iceberg: {table: bronze.flights}\n    watermark: {column: departure, delay: 6 hours}", "rate: {}")],
             f"{S}:9: `inputs.flights.stream.rate`: `backfill` does not work with this yet: a backfill reads Iceberg "
-            "tables, not rate. Keep the records in a table of their own and backfill the stream that reads it.",
+            "tables, Kafka and files, not rate. Keep the records in a table of their own and backfill the stream that "
+            "reads it.",
         ),
     ],
 )

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from sluice.declarations.apart_partitions import are_apart
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
 from sluice.declarations.scalar_types import listed
-from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.source_declarations import (
+    RECORD_TIME,
+    AnySource,
+    Column,
+    FilesSource,
+    IcebergSource,
+    KafkaSource,
+)
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, NotYetError
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 """The types of a column by which an interval is replaced or read."""
+
+_READ_AGAIN = (IcebergSource, KafkaSource, FilesSource)
+_KEEP_THEM = "Keep the records in a table of their own and backfill the stream that reads it."
+
+_RECORD_TIME = Column(name=RECORD_TIME, type="timestamptz")
 
 _LENGTHS = ("hour", "day", "month")
 """The lengths of an interval, shortest first."""
@@ -31,12 +44,14 @@ def backfill_problems(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -
     backfill = stream.declaration.backfill
     if backfill is None:
         return
-    yield from _refused_outputs(stream, backfill)
+    yield from _refused_outputs(stream, backfill, tables)
     yield from _refused_inputs(stream, backfill)
     yield from _column_problems(stream, backfill, tables)
 
 
-def _refused_outputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
+def _refused_outputs(
+    stream: LoadedStream, backfill: BackfillDeclaration, tables: Mapping[str, LoadedTable]
+) -> Iterator[DeclarationError]:
     outputs = stream.declaration.outputs
     if len(outputs) > 1:
         yield _not_yet(
@@ -47,26 +62,28 @@ def _refused_outputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Ite
             reason = f"a backfill replaces rows of an Iceberg table, not of {declared.kind}"
             yield _not_yet(stream, ("outputs", name, declared.kind), reason, "Leave `backfill` out.")
         else:
-            yield from _refused_table(stream, backfill, name, declared.iceberg)
+            yield from _refused_table(stream, backfill, name, declared.iceberg, tables)
 
 
 def _refused_table(
-    stream: LoadedStream, backfill: BackfillDeclaration, name: str, output: IcebergOutput
+    stream: LoadedStream,
+    backfill: BackfillDeclaration,
+    name: str,
+    output: IcebergOutput,
+    tables: Mapping[str, LoadedTable],
 ) -> Iterator[DeclarationError]:
     path: KeyPath = ("outputs", name, "iceberg")
     if output.is_direct:
         reason = "with delivery `direct` the table does not say how far its sources were read"
         yield _not_yet(stream, (*path, "delivery"), f"a backfill of this output: {reason}", "Write `staged`.")
-    if output.mode in ("complete", "overwrite_partitions"):
-        reason = f"a backfill of mode {output.mode}: the next batch of the stream may replace the interval again"
+    if output.mode == "complete":
+        reason = "a backfill of mode complete: the next batch of the stream replaces the interval again"
         yield _not_yet(stream, (*path, "mode"), reason, "Leave `backfill` out.")
+    if output.mode == "overwrite_partitions" and output.table in tables:
+        yield from _partitions_beyond(stream, backfill, (*path, "mode"), tables[output.table])
     if output.operation_column is not None:
         reason = "a backfill of a change feed: the rows of an interval depend on changes before it"
         yield _not_yet(stream, (*path, "operation_column"), reason, "Leave `backfill` out.")
-    if output.ordering:
-        reason = "a backfill of ordered merges: which row of a key counts depends on the batches that brought them"
-        key = "ordering_columns" if output.ordering_columns else "ordering_column"
-        yield _not_yet(stream, (*path, key), reason, "Leave `backfill` out.")
     if output.operation_column is None and output.mode == "merge" and backfill.column not in output.keys:
         yield _problem(
             stream,
@@ -76,14 +93,29 @@ def _refused_table(
         )
 
 
+def _partitions_beyond(
+    stream: LoadedStream, backfill: BackfillDeclaration, path: KeyPath, table: LoadedTable
+) -> Iterator[DeclarationError]:
+    """A batch of the stream replaces whole partitions: one that holds rows of two intervals would lose those of one."""
+    if not are_apart(table.declaration, backfill.column, backfill.interval):
+        sentence = (
+            f"a batch of the stream replaces whole partitions of {table.name}, and none of them holds rows of one "
+            f"{backfill.interval} of {backfill.column} alone."
+        )
+        way_out = (
+            f"Partition {table.name} by the {backfill.interval} of {backfill.column}, or choose a longer interval."
+        )
+        yield _problem(stream, path, sentence, next_step=way_out)
+
+
 def _refused_inputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
     inputs = stream.declaration.inputs
     for name, declared in inputs.items():
         source = declared.declared_source
-        if declared.is_stream and source.iceberg is None:
-            reason = f"a backfill reads Iceberg tables, not {source.kind}"
-            instead = "Keep the records in a table of their own and backfill the stream that reads it."
-            yield _not_yet(stream, ("inputs", name, "stream", source.kind), reason, instead)
+        if declared.is_stream and not isinstance(source.source, _READ_AGAIN):
+            reason = f"a backfill reads Iceberg tables, Kafka and files, not {source.kind}"
+            yield _not_yet(stream, ("inputs", name, "stream", source.kind), reason, _KEEP_THEM)
+    yield from _refused_files(stream)
     yield from _inputs_not_followed(stream, backfill)
     for name in backfill.reads:
         if name not in inputs:
@@ -97,8 +129,27 @@ def _refused_inputs(stream: LoadedStream, backfill: BackfillDeclaration) -> Iter
             yield _problem(stream, ("backfill", "reads", name), f"{name} is static, and a static input is read whole.")
 
 
+def _refused_files(stream: LoadedStream) -> Iterator[DeclarationError]:
+    """Inputs of files that are not kept when they were read, or may be those of another input."""
+    inputs = {name: one.stream.files for name, one in stream.declaration.inputs.items() if one.stream is not None}
+    folders = {name: files for name, files in inputs.items() if files is not None}
+    for place, (name, files) in enumerate(folders.items()):
+        path: KeyPath = ("inputs", name, "stream", "files")
+        if files.afterwards != "keep":
+            reason = "a backfill reads the files again that the stream has read, and they are not kept"
+            yield _not_yet(stream, (*path, "afterwards"), reason, "Write `keep`.")
+        if place > 0:
+            reason = "a backfill of two inputs of files: the checkpoint does not name the input of a file"
+            yield _not_yet(stream, path, reason, _KEEP_THEM)
+
+
 def _inputs_not_followed(stream: LoadedStream, backfill: BackfillDeclaration) -> Iterator[DeclarationError]:
     for place, name in enumerate(backfill.follows):
+        declared = stream.declaration.inputs.get(name)
+        if declared is not None and not isinstance(declared.declared_source.source, IcebergSource):
+            sentence = f"{name} is no Iceberg table, and no stream replaces intervals of it."
+            yield _problem(stream, ("backfill", "follows", place), sentence, next_step="Leave it out.")
+            continue
         if name not in backfill.reads:
             sentence = (
                 f"the intervals that follow those of {name} are found by its column, which `reads` does not name."
@@ -146,22 +197,43 @@ def _column_problems(
 ) -> Iterator[DeclarationError]:
     for table_name in stream.declaration.tables_written:
         if (table := tables.get(table_name)) is not None:
-            yield from _time_column(stream, backfill, ("backfill", "column"), backfill.column, table)
+            columns = table.declaration.columns
+            yield from _time_column(stream, backfill, ("backfill", "column"), backfill.column, table.name, columns)
     for name, column in backfill.reads.items():
         declared = stream.declaration.inputs.get(name)
-        source = declared.declared_source.source if declared is not None else None
-        table = tables.get(source.table) if isinstance(source, IcebergSource) else None
-        if table is not None:
-            yield from _time_column(stream, backfill, ("backfill", "reads", name), column, table)
+        found = _columns_of(name, declared.declared_source.source, tables) if declared is not None else None
+        if found is not None:
+            yield from _time_column(stream, backfill, ("backfill", "reads", name), column, *found)
+
+
+def _columns_of(
+    name: str, source: AnySource, tables: Mapping[str, LoadedTable]
+) -> tuple[str, tuple[Column, ...]] | None:
+    """What has the columns of an input, and the columns; none when only a schema registry knows them."""
+    match source:
+        case IcebergSource():
+            return (source.table, tables[source.table].declaration.columns) if source.table in tables else None
+        case FilesSource():
+            return f"the input {name}", source.columns
+        case KafkaSource():
+            declared = source.value.columns if source.value is not None else ()
+            is_known = source.value is None or bool(declared)
+            return (f"the input {name}", (*declared, _RECORD_TIME)) if is_known else None
+    return None
 
 
 def _time_column(
-    stream: LoadedStream, backfill: BackfillDeclaration, path: KeyPath, name: str, table: LoadedTable
+    stream: LoadedStream,
+    backfill: BackfillDeclaration,
+    path: KeyPath,
+    name: str,
+    owner: str,
+    columns: Sequence[Column],
 ) -> Iterator[DeclarationError]:
-    column = table.declaration.column(name)
+    column = next((one for one in columns if one.name == name), None)
     if column is None:
-        known = [declared.name for declared in table.declaration.columns]
-        sentence = f"{table.name} has no column {name}; it has {listed(known)}."
+        known = [declared.name for declared in columns]
+        sentence = f"{owner} has no column {name}; it has {listed(known)}."
         yield _problem(stream, path, sentence, next_step=did_you_mean(name, known))
         return
     kind = kind_of(column.column_type)

@@ -1,0 +1,81 @@
+"""How far a backfill reads each input: exactly as far as the stream had read it, or why that is impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputBound:
+    """How far an input is read.
+
+    column: the column by which only the interval and its margin are read; unset when all is read.
+    problem: why it cannot be read so far, as a sentence. is_gone: whether a later batch of the stream cannot change
+        that, because what the stream had read is gone. way_out: what can be done then.
+    """
+
+    input: str
+    column: str | None = None
+    problem: str = ""
+    is_gone: bool = False
+    way_out: str = ""
+
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        return self.input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableBound(InputBound):
+    """An Iceberg table at a snapshot."""
+
+    table: str
+    snapshot_id: int | None = None
+
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        return f"{self.table} at snapshot {self.snapshot_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The records of a partition from `first` up to and without `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBound(InputBound):
+    """Records of topics.
+
+    ranges: by topic and partition. is_by_record_time: whether `column` is the record's own time.
+    complete_after: with `is_by_record_time`, all records that are younger than this are still there; unset when none
+        was removed.
+    """
+
+    ranges: Mapping[str, Mapping[int, OffsetRange]] = field(default_factory=dict)
+    is_by_record_time: bool = False
+    complete_after: datetime | None = None
+
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        offsets = sum(one.end - one.first for partitions in self.ranges.values() for one in partitions.values())
+        return f"{offsets:,} offsets of {', '.join(sorted(self.ranges))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesBound(InputBound):
+    """Files, by their URIs."""
+
+    paths: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        return f"{len(self.paths):,} files"

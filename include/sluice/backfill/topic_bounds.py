@@ -1,0 +1,170 @@
+"""Decides which records of topics a backfill reads, so that it sees exactly what the stream had read.
+
+The end is the offset of the mark. The beginning is the first record that is left, and the declared start of the input.
+An input that is read by the time of its records begins with the first one of the interval and its margin.
+
+Kafka removes old records. What was removed would be missing in the interval, so it is proved that nothing was: the
+first record of a partition is still there, or one that is older than what is read. Records may be out of order by their
+times; the declared margin has to cover that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sluice.backfill.intervals import Interval
+from sluice.backfill.read_bounds import OffsetRange, TopicBound
+from sluice.declarations.source_declarations import RECORD_TIME, KafkaSource
+
+if TYPE_CHECKING:
+    from sluice.sources.kafka_topics import KafkaTopics
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Kafka takes earlier times for special offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSight:
+    """What is known of a partition.
+
+    first: the offset of the oldest record that is left. oldest: the time of that record; unset when none is left.
+    since: the offset of the first record since the time from which is read; unset when no time bounds it.
+    end: the offset of its next record. read: the offset up to which the stream has read.
+    """
+
+    first: int
+    oldest: datetime | None
+    since: int | None
+    end: int
+    read: int
+
+
+def is_by_record_time(source: KafkaSource, column: str | None) -> bool:
+    """Whether a column by which an interval is read is the time of the record, and no column of its value."""
+    declared = source.value.columns if source.value is not None else ()
+    return column == RECORD_TIME and all(one.name != RECORD_TIME for one in declared)
+
+
+def bound_of_topics(
+    offset: object, topics: KafkaTopics, source: KafkaSource, *, input_name: str, column: str | None, wide: Interval
+) -> TopicBound:
+    """The records that a stream has read, from its end offset.
+
+    Parameters
+    ----------
+    offset: of the newest published batch, as Spark's Kafka source writes it: topic → partition → next offset.
+    wide: the interval with its margin.
+
+    Raises
+    ------
+    LakehouseError: when Kafka does not answer.
+    """
+    by_time = is_by_record_time(source, column)
+    if not isinstance(offset, Mapping) or not offset:
+        problem = "the stream has read nothing of its topics yet."
+        return TopicBound(input=input_name, column=column, is_by_record_time=by_time, problem=problem)
+    since = _since(source, wide if by_time else None)
+    sights = _observe(offset, topics, since)
+    return plan_topic_bound(sights, source, input_name=input_name, column=column, since=since)
+
+
+def _observe(
+    offset: Mapping[str, Mapping[str, int]], topics: KafkaTopics, since: datetime | None
+) -> Mapping[str, Mapping[int, PartitionSight]]:
+    partitions = {topic: sorted(int(number) for number in read) for topic, read in offset.items()}
+    bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
+    oldest = topics.oldest_times_of(partitions)
+    found = topics.offsets_since(partitions, since) if since is not None else None
+    return {
+        topic: {
+            number: PartitionSight(
+                first=bounds[topic][number].first,
+                oldest=oldest[topic][number],
+                since=found[topic][number] if found is not None else None,
+                end=bounds[topic][number].end,
+                read=int(offset[topic][str(number)]),
+            )
+            for number in numbers
+        }
+        for topic, numbers in partitions.items()
+    }
+
+
+def plan_topic_bound(
+    sights: Mapping[str, Mapping[int, PartitionSight]],
+    source: KafkaSource,
+    *,
+    input_name: str,
+    column: str | None,
+    since: datetime | None,
+) -> TopicBound:
+    """Decide which records are read, and whether all of them are left.
+
+    Parameters
+    ----------
+    since: the time from which is read; unset when no time bounds it.
+    """
+    by_time = is_by_record_time(source, column)
+    problems = list(_problems(sights, source, since))
+    removed = [one.oldest for partitions in sights.values() for one in partitions.values() if one.first > 0]
+    known = [one for one in removed if one is not None]
+    complete_after = max(known) if by_time and known else None
+    return TopicBound(
+        input=input_name,
+        column=column,
+        is_by_record_time=by_time,
+        complete_after=complete_after,
+        ranges={
+            topic: {number: _range(one, _declared(source, topic, number)) for number, one in partitions.items()}
+            for topic, partitions in sights.items()
+        },
+        problem=f"{'; '.join(problems)}." if problems else "",
+        is_gone=bool(problems),
+        way_out=_way_out(input_name, by_time=by_time, complete_after=complete_after) if problems else "",
+    )
+
+
+def _since(source: KafkaSource, wide: Interval | None) -> datetime | None:
+    """The time from which is read: of the interval, and not before the declared start."""
+    times = [source.starting] if isinstance(source.starting, datetime) else []
+    times += [wide.start] if wide is not None else []
+    return max(_EPOCH, *times) if times else None
+
+
+def _declared(source: KafkaSource, topic: str, partition: int) -> int:
+    """The declared first offset of a partition; 0 when there is none."""
+    offsets = source.starting if isinstance(source.starting, dict) else {}
+    return max(0, offsets.get(topic, {}).get(partition, 0))
+
+
+def _range(one: PartitionSight, declared: int) -> OffsetRange:
+    since = one.first if one.since is None else one.since if one.since >= 0 else one.read
+    return OffsetRange(first=min(max(one.first, declared, since), one.read), end=one.read)
+
+
+def _problems(
+    sights: Mapping[str, Mapping[int, PartitionSight]], source: KafkaSource, since: datetime | None
+) -> Iterator[str]:
+    for topic, partitions in sights.items():
+        for number, one in partitions.items():
+            place, is_older = f"{topic}/{number}", since is not None and one.oldest is not None and one.oldest < since
+            if one.end < one.read:
+                yield f"{place} ends with offset {one.end}, and the stream has read up to {one.read}: it is another one"
+            elif one.first > _declared(source, topic, number) and not is_older:
+                yield (
+                    f"no record of {place} is left; those before offset {one.first} were removed"
+                    if one.oldest is None
+                    else f"the oldest record of {place} that is left has offset {one.first} and is of "
+                    f"{one.oldest:%Y-%m-%d %H:%M:%S} UTC; those before it were removed"
+                )
+
+
+def _way_out(input_name: str, *, by_time: bool, complete_after: datetime | None) -> str:
+    if not by_time:
+        return f"To read by the time of records, declare `reads: {{{input_name}: {RECORD_TIME}}}` with a `margin`."
+    if complete_after is None:
+        return "Keep records longer in the topic, or in a table of their own."
+    return f"Choose an interval that begins, with its margin, after {complete_after:%Y-%m-%d %H:%M:%S} UTC."

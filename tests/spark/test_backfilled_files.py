@@ -1,0 +1,111 @@
+"""Backfills of a stream that reads files: those that it had read, by the log of its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.backfills import (
+    COLUMNS,
+    backfill,
+    delete_days,
+    ids_by_duckdb,
+    row,
+    rows_of_days,
+    search_gaps,
+)
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import UnpublishableError
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.settings import FilesConnection
+
+IDS = [one["id"] for one in rows_of_days()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the files."""
+    path = tmp_path / "in"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def files(workshop: Workshop, folder: Path) -> Workshop:
+    """A workshop with a connection `here` to the folder."""
+    here = FilesConnection(kind="files", root=folder.as_uri())
+    connections = {**workshop.settings.connections, "here": here}
+    return replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+
+
+@pytest.mark.parametrize("reads", [{}, {"records": "at"}], ids=["whole", "by its column"])
+def test_an_interval_is_read_from_the_files_that_the_stream_had_read(
+    files: Workshop, folder: Path, reads: Mapping[str, str]
+) -> None:
+    rows, stream = rows_of_days(), declare_file_stream(files, reads)
+    write(folder / "a 1.json", rows[:4], "{broken")
+    write(folder / "[?] {*}.json", rows[4:])
+    for number in range(100, 110):  # each in a batch: Spark compacts the log of the checkpoint with the tenth
+        write(folder / f"{number}.json", [row(number, day=1)])
+    files.run(stream)
+    read = ids_by_duckdb(files)
+    assert read == [*IDS, *range(100, 110)]
+    (quarantined,) = files.rows(f"quarantine.{stream}")
+    write(folder / "unread.json", [row(999, day=6)])
+    delete_days(files, "target")
+    found = [(gap.interval.start.day, gap.expected_rows) for gap in search_gaps(files, stream).gaps]
+    assert found == [(5, 3), (6, 3), (7, 3)]
+
+    result = backfill(files, stream)
+
+    assert ids_by_duckdb(files) == read
+    assert result.rows["quarantined"] == 1
+    assert files.rows(f"quarantine.{stream}") == [quarantined]
+    assert backfill(files, stream).state is BackfillState.UNCHANGED
+    files.run(stream)
+    assert ids_by_duckdb(files) == sorted([*read, 999])
+
+
+def test_files_that_are_gone_are_named(files: Workshop, folder: Path) -> None:
+    rows, stream = rows_of_days(), declare_file_stream(files, {})
+    write(folder / "a.json", rows[:12])
+    write(folder / "b.json", rows[12:])
+    files.run(stream)
+    (folder / "b.json").rename(folder.parent / "b.json")
+
+    with pytest.raises(UnpublishableError, match=r"of the files that the stream has read, 1 are gone: .*/in/b\.json\."):
+        backfill(files, stream)
+
+    (folder.parent / "b.json").rename(folder / "b.json")
+    delete_days(files, "target")
+    backfill(files, stream)
+    assert ids_by_duckdb(files) == IDS
+
+
+def declare_file_stream(workshop: Workshop, reads: Mapping[str, str]) -> str:
+    """A stream from files to `target`."""
+    name = f"s{workshop.namespace}"
+    target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "month"}])
+    columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
+    source = {"connection": "here", "format": "json", "columns": columns, "on_malformed": "quarantine"}
+    limit = {"max_files_per_batch": 1}
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, word, at FROM records",
+        inputs={"records": {"stream": {"files": source | limit}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        quarantine=True,
+        backfill={"column": "at", "balance": "rows", "reads": dict(reads)},
+    )
+    return name
+
+
+def write(file: Path, rows: Sequence[Mapping[str, Any]], *lines: str) -> None:
+    """Write a file of JSON lines."""
+    encoded = [json.dumps({**one, "at": one["at"].isoformat()}) for one in rows]
+    file.write_text("\n".join([*encoded, *lines]) + "\n")

@@ -1,0 +1,174 @@
+"""Backfills of a stream that reads a topic: as far as the stream had read it, decoded as the stream decodes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.backfills import (
+    COLUMNS,
+    TRANSFORM,
+    application,
+    ask,
+    backfill,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+    marks,
+    row,
+    rows_of_days,
+    search_gaps,
+    states_of_requests,
+)
+from tests.fixtures.workshop import Workshop
+
+from sluice.backfill.interval_gaps import GapKind
+from sluice.errors import UnpublishableError
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.records.backfill_request import RequestState
+from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import client_settings
+
+VALUE = {"format": "json", "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]}
+SENT_AFTER = timedelta(hours=2)
+"""How long after its event a record is sent."""
+
+
+@pytest.fixture
+def topic(workshop: Workshop) -> str:
+    """A topic with two partitions, of the test's own, that keeps records of the past."""
+    name = f"t{workshop.namespace}"
+    created = NewTopic(name, num_partitions=2, config={"retention.ms": "-1"})
+    admin = _admin(workshop)
+    admin.create_topics([created])[name].result()
+    return name
+
+
+def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(workshop: Workshop, topic: str) -> None:
+    stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
+    rows = rows_of_days()
+    send(workshop, topic, [*rows[:12], row(900, day=6, word="bad")])
+    send_bytes(workshop, topic, b"{broken", at=rows[0]["at"])
+    workshop.run(stream)
+    send(workshop, topic, rows[12:])
+    workshop.run(stream)
+    quarantined = workshop.rows(f"quarantine.{stream}")
+    assert len(quarantined) == 2
+    send(workshop, topic, [row(999, day=6)])  # which the stream has not read
+    delete_days(workshop, "target")
+    workshop.append("target", [row(7, day=2, word="forged")])
+    before = marks(workshop, "target")
+    assert [(gap.interval.start.day, gap.kind) for gap in search_gaps(workshop, stream).gaps] == [
+        (2, GapKind.DIFFERENT),
+        *((day, GapKind.MISSING) for day in (5, 6, 7)),
+    ]
+
+    result = backfill(workshop, stream)
+
+    assert ids_by_duckdb(workshop) == sorted([7, *(one["id"] for one in expected())])
+    assert (result.rows["read"], result.rows["published"], result.rows["quarantined"]) == (11, 9, 2)
+    assert workshop.rows(f"quarantine.{stream}") == quarantined
+    assert marks(workshop, "target") == before
+    assert backfill(workshop, stream).state is BackfillState.UNCHANGED
+    workshop.run(stream)
+    assert 999 in ids_by_duckdb(workshop)
+
+
+def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left(
+    workshop: Workshop, topic: str
+) -> None:
+    stream = declare_topic_stream(workshop, topic, reads={"records": "timestamp"}, margin="3 hours")
+    send(workshop, topic, rows_of_days())
+    workshop.run(stream)
+    remove_days(workshop, topic, before=4)
+    delete_days(workshop, "target")
+
+    with pytest.raises(
+        UnpublishableError,
+        match=rf"the oldest record of {topic}/0 that is left has offset 5 and is of 2013-01-04 19:00:00 UTC",
+    ) as refused:
+        backfill(workshop, stream, start="2013-01-04", end="2013-01-05")
+    assert refused.value.next_step == "Choose an interval that begins, with its margin, after 2013-01-04 19:00:00 UTC."
+    report = search_gaps(workshop, stream)
+    assert report.searched.start.day == 5, "the first interval whose records are all left"
+    assert [(gap.interval.start.day, gap.expected_rows) for gap in report.gaps] == [(5, 3), (6, 3), (7, 3)]
+
+    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    application(workshop, stream, 5, at_once=6)
+
+    assert states_of_requests(workshop, numbers) == [RequestState.DONE] * 3
+    assert workshop.rows("target") == expected()
+
+
+def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, topic: str) -> None:
+    stream = declare_topic_stream(workshop, topic)
+    send(workshop, topic, rows_of_days())
+    workshop.run(stream)
+    remove_days(workshop, topic, before=2)
+
+    with pytest.raises(UnpublishableError, match=r"has offset 2 and is of 2013-01-02 23:00:00 UTC; those") as refused:
+        backfill(workshop, stream)
+
+    assert (
+        refused.value.next_step
+        == "To read by the time of records, declare `reads: {records: timestamp}` with a `margin`."
+    )
+
+
+def declare_topic_stream(workshop: Workshop, topic: str, **how: Any) -> str:
+    """A stream from a topic to `target`. how: of its backfill."""
+    name = f"s{workshop.namespace}"
+    target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "day"}])
+    source = {"connection": "flights_kafka", "topics": [topic], "value": VALUE}
+    workshop.declare_stream(
+        name,
+        python=TRANSFORM.replace("records.where(\"word <> 'bad'\")", "records.where(\"word <> 'bad'\").drop('record')"),
+        inputs={"records": {"stream": {"kafka": source}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        quarantine=True,
+        backfill={"column": "at", "balance": "rows", **how},
+    )
+    return name
+
+
+def send(workshop: Workshop, topic: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Send rows, each a while after its time, to two partitions in turn."""
+    producer = Producer(dict(_clients(workshop)))
+    for number, one in enumerate(rows):
+        value = json.dumps({**one, "at": one["at"].isoformat()})
+        producer.produce(topic, value=value, partition=number % 2, timestamp=_milliseconds(one["at"] + SENT_AFTER))
+    producer.flush()
+
+
+def send_bytes(workshop: Workshop, topic: str, value: bytes, *, at: datetime) -> None:
+    """Send a record as it is."""
+    producer = Producer(dict(_clients(workshop)))
+    producer.produce(topic, value=value, partition=1, timestamp=_milliseconds(at))
+    producer.flush()
+
+
+def remove_days(workshop: Workshop, topic: str, *, before: int) -> None:
+    """Remove the records of the first days of January, as Kafka's retention does."""
+    removed = 3 * (before - 1)
+    places = [TopicPartition(topic, part, (removed + 1 - part) // 2) for part in (0, 1)]
+    admin = _admin(workshop)
+    for done in admin.delete_records(places).values():
+        done.result()
+
+
+def _admin(workshop: Workshop) -> AdminClient:
+    return AdminClient(dict(_clients(workshop)))
+
+
+def _clients(workshop: Workshop) -> Mapping[str, Any]:
+    return client_settings(workshop.settings.connection("flights_kafka", KafkaConnection))
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
