@@ -78,12 +78,13 @@ def test_a_source_that_is_read_twice_is_counted_beside_it(workshop: Workshop, sq
 @pytest.mark.parametrize(
     ("sql", "sources"),
     [
-        ("WITH named AS (SELECT id, word FROM records), again AS (SELECT * FROM named) SELECT * FROM again", 1),
+        ("WITH named AS (SELECT * FROM records), again AS (SELECT word, id FROM named) SELECT * FROM again", 1),
         ("SELECT id, word FROM records WHERE id IN (SELECT id FROM known)", 1),
+        ("SELECT id, word FROM records WHERE id < 2 UNION ALL SELECT id, word FROM records WHERE id >= 2", 1),
         ("SELECT a.id, b.word FROM records a JOIN records b ON a.id = b.id", 2),
         ("WITH named AS (SELECT * FROM records) SELECT a.id, b.word FROM named a JOIN named b ON a.id = b.id", 2),
     ],
-    ids=["common table expressions", "subquery", "self join", "self join of a common table expression"],
+    ids=["common table expressions", "subquery", "union", "self join", "self join of a common table expression"],
 )
 def test_offsets_are_those_of_the_input_whatever_the_plan_looks_like(
     workshop: Workshop, sql: str, sources: int

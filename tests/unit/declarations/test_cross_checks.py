@@ -231,3 +231,35 @@ def test_tables_of_the_platform_are_not_declared(valid: Folder, namespace: str) 
         f"{file}:1: `table`: tables in {namespace} are the platform's and come with their streams. "
         "Use another namespace."
     ]
+
+
+NOTES = "list<struct<notes: map<string, long>>>"
+
+
+@pytest.mark.parametrize(
+    ("mode", "place"),
+    [
+        ("keys: [carrier, legs]", "keys[1]"),
+        ("keys: [carrier], ordering_column: legs", "ordering_column"),
+        ("keys: [carrier], ordering_columns: [departure, legs]", "ordering_columns[1]"),
+    ],
+)
+def test_a_map_is_neither_a_key_nor_an_ordering(valid: Folder, mode: str, place: str) -> None:
+    """Also inside of other columns: Spark would refuse every batch."""
+    table, stream = valid.path / "silver.flights.table.yaml", valid.path / S
+    valid.write(table.name, table.read_text().replace("list<string>", f"{NOTES!r}"))
+    valid.write(S, stream.read_text().replace("mode: append", f"mode: merge, {mode}"))
+
+    assert valid.problems() == [
+        f"{S}:18: `outputs.main.iceberg.{place}`: legs is a {NOTES}, and maps are not compared with each other."
+    ]
+
+
+def test_rows_are_not_sorted_by_a_map(valid: Folder) -> None:
+    table = valid.path / "silver.flights.table.yaml"
+    text = table.read_text().replace("list<string>", "'map<string, long>'")
+    valid.write(table.name, text.replace("  - {column: carrier}", "  - {column: legs}"))
+
+    assert [problem for problem in valid.problems() if "sort_order" in problem] == [
+        f"{table.name}:11: `sort_order[0].column`: rows cannot be sorted by a column of type map, got 'legs'."
+    ]
