@@ -19,6 +19,7 @@ from tests.fixtures.backfills import (
     name_of_run,
     staging_tables,
     states_of_requests,
+    waited_for,
 )
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
@@ -140,21 +141,22 @@ def test_when_an_application_is_killed_at_another_runs_day_that_run_completes_it
     numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
     fifth = day_of_january(5)
     command = [f"--stream={stream}", f"--start={fifth.start.isoformat()}", f"--end={fifth.end.isoformat()}"]
-    killed = subprocess.run(  # noqa: S603  # our own program
-        [
-            *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
-            *(f"--step={step}", "--time=2", f"--asked-by={name_of_run(5)}"),
-        ],
-        env={
-            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
-            **services.environment(),
-            "SLUICE_PIPELINES": str(workshop.folder),
-        },
-        capture_output=True,
-        text=True,
-        timeout=420,
-        check=False,
-    )
+    with waited_for(workshop, numbers):
+        killed = subprocess.run(  # noqa: S603  # our own program
+            [
+                *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
+                *(f"--step={step}", "--time=2", f"--asked-by={name_of_run(5)}"),
+            ],
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
+                **services.environment(),
+                "SLUICE_PIPELINES": str(workshop.folder),
+            },
+            capture_output=True,
+            text=True,
+            timeout=420,
+            check=False,
+        )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
 
     hidden = {60, 61, 62} if step not in VISIBLE_FROM else set()
@@ -167,7 +169,8 @@ def test_when_an_application_is_killed_at_another_runs_day_that_run_completes_it
     assert [one.state for one in seen] == [DONE, RequestState.TAKEN, RequestState.WAITING]
     assert [one.needs_application for one in seen] == [False, True, False]
 
-    application(workshop, stream, 6)
+    with waited_for(workshop, numbers):
+        application(workshop, stream, 6)
 
     assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
     assert ids_by_duckdb(workshop) == IDS

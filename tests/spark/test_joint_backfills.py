@@ -25,6 +25,7 @@ from tests.fixtures.backfills import (
     row,
     staging_tables,
     states_of_requests,
+    waited_for,
 )
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
@@ -286,28 +287,30 @@ def test_when_the_application_is_killed_the_next_completes_every_day(
     numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
     fifth = day_of_january(5)
     command = [f"--stream={stream}", f"--start={fifth.start.isoformat()}", f"--end={fifth.end.isoformat()}"]
-    killed = subprocess.run(  # noqa: S603  # our own program
-        [
-            *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
-            *(f"--step={step}", f"--time={2 if step in OF_EACH_INTERVAL else 1}", f"--at-once={AT_ONCE}"),
-            f"--asked-by={name_of_run(5)}",
-        ],
-        env={
-            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
-            **services.environment(),
-            "SLUICE_PIPELINES": str(workshop.folder),
-        },
-        capture_output=True,
-        text=True,
-        timeout=420,
-        check=False,
-    )
+    with waited_for(workshop, numbers):
+        killed = subprocess.run(  # noqa: S603  # our own program
+            [
+                *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
+                *(f"--step={step}", f"--time={2 if step in OF_EACH_INTERVAL else 1}", f"--at-once={AT_ONCE}"),
+                f"--asked-by={name_of_run(5)}",
+            ],
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
+                **services.environment(),
+                "SLUICE_PIPELINES": str(workshop.folder),
+            },
+            capture_output=True,
+            text=True,
+            timeout=420,
+            check=False,
+        )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
     visible = {5} if step is BackfillStep.CHECKED else {5, 6} if step in OF_EACH_INTERVAL else set()
     hidden = {day * 10 + number for day in {5, 6, 7} - visible for number in range(3)}
     assert ids_by_duckdb(workshop) == [number for number in IDS if number not in hidden]
 
-    application(workshop, stream, 5, at_once=AT_ONCE)
+    with waited_for(workshop, numbers):
+        application(workshop, stream, 5, at_once=AT_ONCE)
 
     assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
     assert ids_by_duckdb(workshop) == IDS
