@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import delete
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.batches import record_batch, totals
+from sluice.ledger.batches import recent_batches, record_batch, totals
+from sluice.ledger.models import Batch
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.tables.catalog import open_catalog
@@ -58,3 +60,31 @@ def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, 
     counted = totals(staged.ledger, stream_name)
     assert counted.published_rows == {"first": 1, "second": 1, "sent": 1}
     assert (counted.batches, counted.refused_rows) == (2, 2)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.FIRST_OUTPUT_PUBLISHED, None])
+def test_a_ledger_that_forgot_a_rejection_learns_it_from_the_tables(
+    staged: Workshop, stream_name: str, point: CrashPoint | None
+) -> None:
+    """An older copy has replaced it. The batch is neither published in the other table nor counted as published."""
+    declaration, catalog = staged.stream(stream_name).declaration, open_catalog(staged.settings)
+    if point is None:
+        reject(catalog, staged.ledger, declaration, number=0, requested_by="a test")
+    else:
+        with pytest.raises(OSError, match="dies here"):
+            reject(catalog, staged.ledger, declaration, number=0, requested_by="a test", reached=dying_at(point))
+        declare_lost(staged, stream_name)
+    with staged.ledger.transaction() as connection:
+        connection.execute(delete(Batch).where(Batch.stream == stream_name))
+    staged.append("source", ROWS[1:])
+
+    for batch in staged.run(stream_name).batches:
+        record_batch(staged.ledger, batch)
+
+    assert staged.rows("first") == staged.rows("second") == ROWS[1:]
+    assert {key.batch: rows for key, rows in kept_rows(stream_name, "sent").items()} == {1: ROWS[1:]}
+    recorded = {batch.key.batch: batch for batch in recent_batches(staged.ledger, stream_name, limit=10)}
+    assert {number: batch.is_rejected for number, batch in recorded.items()} == {0: True, 1: False}
+    assert set(recorded[0].published_rows.values()) == {0}
+    counted = totals(staged.ledger, stream_name)
+    assert counted.published_rows == {"first": 1, "second": 1, "sent": 1}

@@ -150,7 +150,7 @@ def reject(
             return plan.rejection
         _require_planned(plan.rejection, planned)
         record_event(ledger, _event(plan.rejection, run, requested_by=requested_by))
-        record_batch(ledger, _rejected_observation(declaration, plan.batches))
+        record_batch(ledger, rejected_observation(declaration, plan.batches))
         reached(CrashPoint.RECORDED)
         for position, view in enumerate(plan.waiting):
             _require_lease(ledger, run)
@@ -243,7 +243,7 @@ def _not_the_next(declaration: StreamDeclaration, view: OutputView, number: int)
     )
 
 
-def _rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
+def rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
     """The batch as the ledger records it: no output got a row, all rows were rejected."""
     summary = next(iter(batches.values())).summary
     rows = sum(batch.summary.rows or 0 for batch in batches.values())

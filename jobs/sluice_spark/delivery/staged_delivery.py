@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import StaleTokenError
-from sluice.ledger.batches import record_batch, rejected_batches
+from sluice.ledger.batches import record_batch
 from sluice.ledger.table_locks import PublicationLocks
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.past_rejections import record_past_rejections
 from sluice.publication.recovered_batch import recovered_observation
 from sluice.publication.staged_batch import BatchSummary
 from sluice.publication.undeclared_outputs import (
@@ -55,9 +57,10 @@ _log = logging.getLogger(__name__)
 class StagedDelivery:
     """Delivers the batches of one run. Spark calls it on a thread of its own, one batch after the other.
 
-    offsets: says which offsets of the sources a batch covers.
+    declaration: of the stream. offsets: says which offsets of the sources a batch covers.
     """
 
+    declaration: StreamDeclaration
     context: DeliveryContext
     staging: BatchStaging
     publisher: Publisher
@@ -102,7 +105,13 @@ class StagedDelivery:
             leave_output(self.publisher.catalog, one, token=self.publisher.token)
         take_stream_over(self.publisher, generation=generation, newest_committed=newest_committed)
         checkpoint = self._checkpoint()
-        self._rejected = rejected_batches(self.context.ledger, self.context.run.stream, generation=generation)
+        self._rejected = record_past_rejections(
+            self.publisher.catalog,
+            self.context.ledger,
+            self.declaration,
+            outputs=[target.names for target in self.publisher.targets],
+            generation=generation,
+        )
         complete_rejections(self.publisher, self._rejected, checkpoint)
         recovered = publish_staged(self.publisher, checkpoint)
         for batch in with_former_outputs(recovered, former):
@@ -210,6 +219,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
     )
     publisher = _publisher(plan, context, merges_small=every is not None)
     return StagedDelivery(
+        declaration=plan.declaration,
         context=context,
         staging=BatchStaging(
             catalog=open_catalog(context.settings),  # of its own: publications may go on on another thread
