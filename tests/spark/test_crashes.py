@@ -8,9 +8,10 @@ from __future__ import annotations
 import signal
 
 import pytest
-from tests.fixtures.crash_scenarios import Scenario, Way
+from tests.fixtures.crash_scenarios import BATCHES, Scenario, Way
 from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
 from tests.fixtures.stack import Stack
+from tests.fixtures.tampering import ALWAYS, Fault, faulty_proxy
 from tests.fixtures.workshop import Workshop
 
 from sluice.publication.crash_points import CrashPoint
@@ -60,3 +61,20 @@ def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(
 
     assert workshop.rows("target") == scenario.expected()
     assert end.startswith(("1: sluice: failed: StaleTokenError: ", "1: sluice: failed: LeaseLostError: ")), end
+
+
+def test_a_driver_deletes_no_file_of_a_commit_that_landed_and_was_refused(workshop: Workshop, services: Stack) -> None:
+    """A gateway repeats every commit: the first lands, the answer is the refusal of the second. Iceberg's own client
+    would delete what it has written, staged rows and merged rows alike (decision 0033)."""
+    scenario, stream = Scenario(way=Way.MERGE, point=CrashPoint.RECORDED), f"s{workshop.namespace}"
+    scenario.declare(workshop, stream)
+
+    with faulty_proxy(services.settings().catalog.uri) as proxy:
+        proxy.spared = frozenset({"source"})
+        proxy.faults[Fault.REPEATED] = ALWAYS
+        environment = {**services.environment(), "SLUICE_CATALOG__URI": proxy.address}
+        with faulty_driver(workshop, environment, stream, point=scenario.point, occurrence=BATCHES) as driver:
+            driver.await_death()
+
+    assert workshop.rows("target") == scenario.expected(BATCHES)
+    assert proxy.befallen[Fault.REPEATED] > BATCHES
