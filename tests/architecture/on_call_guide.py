@@ -117,6 +117,8 @@ follows is done by itself:
   the rows are in the tables.
 - A driver that the ledger does not know ends within seconds (`lease_lost`), and the stream's task starts another one.
 - A token is never lower than one that the tables have seen, so the next driver is not taken for an old one.
+- A batch that was rejected since the copy stays rejected: the tables' history says so. The next start records it again
+  as rejected, and completes the rejection in every table.
 
 What a person requested since the copy is forgotten, too: stop or start again what was stopped or started meanwhile. A
 *reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a

@@ -30,6 +30,14 @@ class FakeCheckpointFiles:
         """The text of one file, unset when it does not exist."""
         return self.texts.get(path)
 
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file, unset when it does not exist."""
+        return None if (text := self.texts.get(path)) is None else text.encode()
+
     def write_text(self, path: str, text: str) -> None:
         """Write one file, in place of one that exists."""
         self.texts[path] = text
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write one file, in place of one that exists."""
+        self.texts[path] = content.decode()

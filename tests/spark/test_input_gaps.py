@@ -7,17 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from tests.fixtures.continuations import expire, go_on, plan_of, run_recorded
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
-from sluice.ledger.batches import record_batch
-from sluice.ledger.connection import database_time
-from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState
-from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan, continue_stream, plan_continuation
+from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan
 from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
-from sluice.tables.catalog import open_catalog
 
 COLUMNS: dict[str, Any] = {"id": "long", "word": "string"}
 
@@ -53,33 +49,19 @@ class Copying:
 
     def run(self) -> None:
         """Run the stream over what is there, and record its batches as its driver does."""
-        for batch in self.workshop.run(self.stream).batches:
-            record_batch(self.workshop.ledger, batch)
+        run_recorded(self.workshop, self.stream)
 
     def expire(self, *, retain_last: int | None = 1) -> None:
-        """Expire everything that no reference needs, as somebody does who knows of no reader."""
-        kept = "" if retain_last is None else f", retain_last => {retain_last}"
-        statement = f"CALL lakehouse.system.expire_snapshots(table => {{table}}, older_than => TIMESTAMP {{now}}{kept})"
-        now = database_time(self.workshop.ledger).isoformat()
-        self.workshop.spark.sql(statement, table=f"lakehouse.{self.source}", now=now).collect()
+        """Expire the source's snapshots."""
+        expire(self.workshop, self.source, retain_last=retain_last)
 
     def plan(self, *, leaves_out: bool = False) -> ContinuationPlan:
         """The plan of a continuation."""
-        return plan_continuation(
-            self.workshop.ledger,
-            open_catalog(self.workshop.settings),
-            self.workshop.stream(self.stream),
-            self.workshop.settings,
-            leaves_out=leaves_out,
-        )
+        return plan_of(self.workshop, self.stream, leaves_out=leaves_out)
 
     def go_on(self, *, leaves_out: bool = False) -> None:
         """Carry out a continuation."""
-        stream, settings = self.workshop.stream(self.stream), self.workshop.settings
-        plan = self.plan(leaves_out=leaves_out)
-        set_desired_state(self.workshop.ledger, self.stream, DesiredState.STOPPED)
-        continue_stream(self.workshop.ledger, stream, settings, plan, asked_by="a test")
-        set_desired_state(self.workshop.ledger, self.stream, DesiredState.RUNNING)
+        go_on(self.workshop, self.stream, leaves_out=leaves_out)
 
     def ids(self) -> list[int]:
         """The ids in the target, read without Spark."""
@@ -113,8 +95,8 @@ def test_a_gap_is_named_and_the_stream_continues_with_exactly_the_missing_rows(c
     assert f"sluice stream continue {copying.stream} --dry-run" in gap.value.next_step
     plan = copying.plan()
     assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.EXACT, 14, 0)
-    assert [step.snapshot_id for step in plan.gap.missing] == missing
-    assert plan.gap.resumes_at.snapshot_id == reachable
+    assert [step.snapshot_id for step in plan.gaps[0].gap.missing] == missing
+    assert plan.gaps[0].gap.resumes_at.snapshot_id == reachable
     copying.append(12, 14)
     copying.go_on()
     copying.run()

@@ -45,8 +45,26 @@ class CheckpointFiles(Protocol):
         """
         ...
 
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file, unset when it does not exist.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer.
+        """
+        ...
+
     def write_text(self, path: str, text: str) -> None:
         """Write one file, in place of one that exists. Readers see the old or the new one, and never a part.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer.
+        """
+        ...
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write one file as `write_text` does.
 
         Raises
         ------

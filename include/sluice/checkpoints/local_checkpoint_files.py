@@ -33,8 +33,13 @@ class LocalCheckpointFiles:
 
     def read_text(self, path: str) -> str | None:
         """The text of one file, unset when it does not exist."""
+        content = self.read_bytes(path)
+        return None if content is None else content.decode("utf-8", errors="replace")
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file, unset when it does not exist."""
         try:
-            return (self._root / path).read_text(encoding="utf-8", errors="replace")
+            return (self._root / path).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -42,11 +47,15 @@ class LocalCheckpointFiles:
 
     def write_text(self, path: str, text: str) -> None:
         """Write one file, in place of one that exists."""
+        self.write_bytes(path, text.encode())
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write one file, in place of one that exists."""
         file = self._root / path
         part = file.with_name(f".{file.name}.part")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(content)
             part.replace(file)
         except OSError as error:
             raise self._problem(f"written ({path})", error) from error

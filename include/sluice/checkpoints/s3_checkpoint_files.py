@@ -46,17 +46,26 @@ class S3CheckpointFiles:
 
     def read_text(self, path: str) -> str | None:
         """The text of one file, unset when it does not exist."""
+        content = self.read_bytes(path)
+        return None if content is None else content.decode("utf-8", errors="replace")
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file, unset when it does not exist."""
         with self._sentences(f"read ({path})"):
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path))
             except self._client.exceptions.NoSuchKey:
                 return None
-            return answer["Body"].read().decode("utf-8", errors="replace")
+            return answer["Body"].read()
 
     def write_text(self, path: str, text: str) -> None:
         """Write one file, in place of one that exists."""
+        self.write_bytes(path, text.encode())
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write one file, in place of one that exists."""
         with self._sentences(f"written ({path})"):
-            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=text.encode())
+            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=content)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)

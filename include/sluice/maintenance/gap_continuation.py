@@ -3,17 +3,17 @@
 Purpose: snapshots that the stream had not read were expired. When their rows can be proved to be a range of the files
 of the oldest reachable snapshot, the stream reads exactly these, once. Otherwise a person chooses what is to happen.
 
-How it works: a new generation begins with the checkpoint of the old one, in which the offset of the input is moved: the
-newest batch that is done ends where the range begins, and the next batch is planned as the range. Spark runs a planned
-batch to exactly its end. Batch numbers continue, so nothing that is published is published again.
+How it works: a new generation begins with the checkpoint of the old one, its state included, in which the offsets of
+the cut inputs are moved: the newest batch that is done ends where the range begins, and the next one is planned as the
+range; inputs that are whole stand still in it. Batch numbers continue, so nothing that is published is published again.
 
-What it does not do: streams with state are refused, because their state would have to be copied; so are streams with
-several Iceberg inputs.
+What it does not do: a stream with state whose newest batch is visible and not committed in the checkpoint is refused:
+the watermark behind that batch, which the state of the next one depends on, is nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ from pyiceberg.catalog import Catalog
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import CheckpointError, UsageError
+from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import (
     checkpoint_of,
@@ -33,7 +33,8 @@ from sluice.ledger.generations import (
 )
 from sluice.ledger.records.event import Event, EventAction
 from sluice.ledger.records.generation import GenerationObservation
-from sluice.maintenance.reading_position import ReadingPosition, observe_reading_position
+from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
+from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, live_files, plan_gap_range
 from sluice.sources.iceberg_positions import StreamOffset
@@ -41,9 +42,6 @@ from sluice.sources.input_gap import InputGap, find_gap
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
-
-_EMPTY_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark writes into the commit log for a batch of a query without event time."""
 
 
 class Continuation(StrEnum):
@@ -54,22 +52,39 @@ class Continuation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceGap:
+    """What is missing behind the position of one source. reads: the files that are its rows; none leaves them out."""
+
+    source: SourcePosition
+    gap: InputGap
+    reads: GapRange | None
+
+    @property
+    def start(self) -> StreamOffset:
+        """Where the next batch starts. Without a range, with the files that the oldest reachable snapshot appended."""
+        if self.reads is not None:
+            return self.reads.start_offset
+        return StreamOffset(snapshot_id=self.gap.resumes_at.snapshot_id, position=0, scan_all_files=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuationPlan(ControlPlan):
     """The plan of a continuation.
 
-    leaves, opens: the generation that is left, and the one that begins. checkpoint: of the latter.
-    gap: what is missing. rows_read: what the next batch reads. rows_left_out: the missing rows that are never read.
-    files: the files of the new checkpoint, by path.
+    leaves, opens: the generation that is left, and the one that begins. continues, checkpoint: their checkpoints.
+    gaps: what is missing, of each source that is cut. rows_read: what the next batch reads. rows_left_out: the missing
+    rows that are never read. content: of the new checkpoint.
     """
 
     way: Continuation
     leaves: int
     opens: int
+    continues: str
     checkpoint: str
-    gap: InputGap
+    gaps: tuple[SourceGap, ...]
     rows_read: int
     rows_left_out: int
-    files: dict[str, str]
+    content: ContinuedCheckpoint
 
 
 def plan_continuation(
@@ -90,21 +105,17 @@ def plan_continuation(
     if left is None:
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
     old = open_checkpoint_files(left.checkpoint, settings.object_store)
-    position = _require_simple(
+    position = _require_known(
         wanted, left, observe_reading_position(catalog, old, wanted.declaration, generation=left.generation)
     )
-    table = require_table(catalog, position.table)
-    gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
-    if gap is None:
+    gaps = [found for one in position.sources if (found := _find(catalog, wanted, one, leaves_out=leaves_out))]
+    if not gaps:
+        tables = ", ".join(dict.fromkeys(one.table for one in position.sources))
         raise UsageError(
-            f"The history of {position.table} reaches back to where {wanted.name} continues: there is no gap.",
+            f"The history of {tables} reaches back to where {wanted.name} continues: there is no gap.",
             next_step=f"Start it: `sluice stream start {wanted.name}`.",
         )
-    found = plan_gap_range(gap, live_files(table, gap.resumes_at.snapshot_id), offset=position.offset)
-    if isinstance(found, NotProved) and not leaves_out:
-        raise _not_proved(wanted, gap, found)
-    reads = found if isinstance(found, GapRange) and not leaves_out else None
-    return _plan(wanted, settings, left=left, old=old, position=position, gap=gap, reads=reads)
+    return _plan(wanted, settings, left=left, old=old, position=position, gaps=gaps)
 
 
 def continue_stream(
@@ -121,13 +132,7 @@ def continue_stream(
     require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)
     new = open_checkpoint_files(plan.checkpoint, settings.object_store)
-    if foreign := [seen.path for seen in new.list_files() if seen.path not in plan.files]:
-        raise CheckpointError(
-            f"{plan.checkpoint}, the folder of the new checkpoint, contains {foreign[0]} already.",
-            next_step="Find out whose it is, and move it away.",
-        )
-    for path, text in plan.files.items():
-        new.write_text(path, text)
+    write_checkpoint(open_checkpoint_files(plan.continues, settings.object_store), new, plan.content)
     opened = open_next_generation(
         ledger,
         wanted.name,
@@ -146,34 +151,50 @@ def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event
         EventAction.CONTINUE,
         wanted.name,
         by=asked_by,
-        explanation=" ".join(step.sentence for step in plan.steps[:2]),
+        explanation=" ".join(step.sentence for step in plan.steps[: 2 * len(_distinct(plan.gaps))]),
         evidence={
             "way": plan.way,
             "leaves": plan.leaves,
             "opens": plan.opens,
             "checkpoint": plan.checkpoint,
-            "missing_snapshots": [step.snapshot_id for step in plan.gap.missing],
+            "missing_snapshots": [step.snapshot_id for one in _distinct(plan.gaps) for step in one.gap.missing],
             "rows_read": plan.rows_read,
             "rows_left_out": plan.rows_left_out,
         },
     )
 
 
-def _require_simple(
+def _require_known(
     wanted: LoadedStream, left: GenerationObservation, position: ReadingPosition | None
 ) -> ReadingPosition:
     reread = f"To read again what is left: `sluice stream reset {wanted.name}`."
     if position is None:
         raise UsageError(
-            f"Stream {wanted.name} cannot be continued past a gap: that needs exactly one Iceberg input and a batch "
-            "that is done.",
+            f"Stream {wanted.name} cannot be continued past a gap: that needs an Iceberg input, a batch that is done, "
+            "and offsets in the checkpoint of which it is known of which table they are.",
             next_step=reread,
         )
-    if left.fingerprint.get(STATE_OPERATORS):
+    if left.fingerprint.get(STATE_OPERATORS) and not position.is_committed:
         raise UsageError(
-            f"Stream {wanted.name} keeps state, which cannot be carried into a new generation.", next_step=reread
+            f"Stream {wanted.name} keeps state, and its driver ended between the publication of batch {position.batch} "
+            "and its commit in the checkpoint: the watermark behind that batch, by which the next one drops late rows "
+            "and closes windows, was never written.",
+            next_step=reread,
         )
     return position
+
+
+def _find(catalog: Catalog, wanted: LoadedStream, source: SourcePosition, *, leaves_out: bool) -> SourceGap | None:
+    table = require_table(catalog, source.table)
+    gap = find_gap(table, name=source.table, position=source.offset.snapshot_id)
+    if gap is None:
+        return None
+    if leaves_out:
+        return SourceGap(source=source, gap=gap, reads=None)
+    found = plan_gap_range(gap, live_files(table, gap.resumes_at.snapshot_id), offset=source.offset)
+    if isinstance(found, NotProved):
+        raise _not_proved(wanted, source, gap, found)
+    return SourceGap(source=source, gap=gap, reads=found)
 
 
 def _plan(
@@ -183,44 +204,60 @@ def _plan(
     left: GenerationObservation,
     old: CheckpointFiles,
     position: ReadingPosition,
-    gap: InputGap,
-    reads: GapRange | None,
+    gaps: Sequence[SourceGap],
 ) -> ContinuationPlan:
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
-    # Without a range, the next batch begins with the files that the oldest reachable snapshot appended.
-    start = StreamOffset(snapshot_id=gap.resumes_at.snapshot_id, position=0, scan_all_files=False)
-    what = (
-        f"Leave out {gap.rows:,} rows of {len(gap.missing)} expired snapshots for good; the next batch begins with "
-        f"snapshot {gap.resumes_at.snapshot_id}."
+    content = plan_checkpoint(
+        old,
+        position,
+        starts={one.source.line: one.start for one in gaps},
+        ends={one.source.line: one.reads.end_offset for one in gaps if one.reads is not None},
     )
-    if reads is not None:
-        start = reads.start_offset
-        what = (
-            f"Read {reads.rows:,} rows in one batch: files {reads.first} to {reads.end - 1} of snapshot "
-            f"{reads.snapshot_id}. They are the rows of the {len(gap.missing)} expired snapshots and of that one; each "
-            "of these appended only, and every file of theirs is live."
-        )
+    is_exact = all(one.reads is not None for one in gaps)
+    distinct = _distinct(gaps)
     sentences = (
-        f"Input {position.input}: {gap}.",
-        what,
-        *(_ambiguous_merges(wanted) if reads is not None else ()),
+        *(sentence for one in distinct for sentence in _sentences_of(one, has_state=bool(content.state))),
+        *(_ambiguous_merges(wanted) if is_exact else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
+        *([f"Copy its state: {len(content.state):,} files, {content.state_bytes:,} bytes."] if content.state else ()),
         f"{wanted.name} stays stopped until it is started.",
     )
     return ContinuationPlan(
         verb="continue",
         stream=wanted.name,
         steps=tuple(PlannedStep(sentence=sentence) for sentence in sentences),
-        way=Continuation.LEAVE_OUT if reads is None else Continuation.EXACT,
+        way=Continuation.EXACT if is_exact else Continuation.LEAVE_OUT,
         leaves=left.generation,
         opens=opens,
+        continues=left.checkpoint,
         checkpoint=checkpoint,
-        gap=gap,
-        rows_read=0 if reads is None else reads.rows,
-        rows_left_out=gap.rows if reads is None else 0,
-        files=_checkpoint_files(old, position, start=start, reads=reads),
+        gaps=tuple(gaps),
+        rows_read=sum(one.reads.rows for one in distinct if one.reads is not None),
+        rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
+        content=content,
+    )
+
+
+def _distinct(gaps: Sequence[SourceGap]) -> tuple[SourceGap, ...]:
+    """The gaps without those of an input that is read more than once, from the same position."""
+    return tuple({(one.source.input, one.gap.position): one for one in gaps}.values())
+
+
+def _sentences_of(one: SourceGap, *, has_state: bool) -> tuple[str, str]:
+    gap, reads = one.gap, one.reads
+    named = f"Input {one.source.input}: {gap}."
+    if reads is None:
+        state = " They are missing in the stream's state as well." if has_state else ""
+        return named, (
+            f"Leave out {gap.rows:,} rows of {len(gap.missing)} expired snapshots for good; the next batch begins with "
+            f"snapshot {gap.resumes_at.snapshot_id}.{state}"
+        )
+    return named, (
+        f"Read {reads.rows:,} rows in one batch: files {reads.first} to {reads.end - 1} of snapshot "
+        f"{reads.snapshot_id}. They are the rows of the {len(gap.missing)} expired snapshots and of that one; each "
+        "of these appended only, and every file of theirs is live."
     )
 
 
@@ -235,22 +272,10 @@ def _ambiguous_merges(wanted: LoadedStream) -> Iterator[str]:
             )
 
 
-def _checkpoint_files(
-    old: CheckpointFiles, position: ReadingPosition, *, start: StreamOffset, reads: GapRange | None
-) -> dict[str, str]:
-    """The files of the new checkpoint: the query's id, its sources, and one or two batches of its logs."""
-    files = {seen.path: old.read_text(seen.path) for seen in old.list_files("sources")}
-    files["metadata"] = old.read_text("metadata")
-    files[f"offsets/{position.batch}"] = position.moved_to(start)
-    files[f"commits/{position.batch}"] = old.read_text(f"commits/{position.batch}") or _EMPTY_COMMIT
-    if reads is not None:
-        files[f"offsets/{position.batch + 1}"] = position.moved_to(reads.end_offset)
-    return {path: text for path, text in files.items() if text is not None and not path.endswith(".crc")}
-
-
-def _not_proved(wanted: LoadedStream, gap: InputGap, found: NotProved) -> UsageError:
+def _not_proved(wanted: LoadedStream, source: SourcePosition, gap: InputGap, found: NotProved) -> UsageError:
     return UsageError(
-        f"The rows that {wanted.name} has not read cannot be proved: {found.reason}. Known: {gap}.",
+        f"The rows that {wanted.name} has not read from its input {source.input} cannot be proved: {found.reason}. "
+        f"Known: {gap}.",
         next_step=f"Choose: `sluice stream continue {wanted.name} --leave-out` never reads them and continues with "
         f"the oldest reachable snapshot; `sluice stream reset {wanted.name}` rereads what the table's history still "
         "has, which doubles rows of an appended output and replaces those of a merged one.",

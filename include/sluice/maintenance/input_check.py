@@ -1,4 +1,4 @@
-"""Checks at the start of a run that the history of its Iceberg input reaches back to where the stream continues."""
+"""Checks at the start of a run that the history of its Iceberg inputs reaches back to where the stream continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, InputGapError
 from sluice.ledger.records.generation import GenerationObservation
-from sluice.maintenance.reading_position import ReadingPosition, observe_reading_position
+from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, history_of
 from sluice.sources.input_gap import find_gap
@@ -43,9 +43,13 @@ def require_unbroken_input(
     except CheckpointError as error:  # a file system that only Spark reads: Iceberg's own check remains
         _log.debug("the input is not checked for a gap: %s", error)
         return
-    table = load_table(catalog, position.table) if position is not None else None
-    if position is None or table is None:
-        return
+    for source in position.sources if position is not None else ():
+        table = load_table(catalog, source.table)
+        if table is not None:
+            _require_unbroken(stream, source, table)
+
+
+def _require_unbroken(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:
     _require_first_snapshots(stream, position, table)
     gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
     if gap is not None:
@@ -56,7 +60,7 @@ def require_unbroken_input(
         )
 
 
-def _require_first_snapshots(stream: StreamDeclaration, position: ReadingPosition, table: Table) -> None:
+def _require_first_snapshots(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:
     """A reader that found its table empty continues with the oldest snapshot. That has to be the table's first one."""
     oldest = next(reversed(tuple(history_of(table))), None)
     if position.offset.snapshot_id != BEGINNING or oldest is None:

@@ -1,11 +1,12 @@
-"""Observes from where a stream would read its Iceberg input next, from the files of its checkpoint.
+"""Observes from where a stream would read its Iceberg inputs next, from the files of its checkpoint.
 
-Known limitation: the offsets in a checkpoint have no names. They are read for a stream with one Iceberg input; several
-are left to Iceberg's own check.
+The offsets in a checkpoint have no names, and Spark repeats one for each place where the plan reads its source. With
+several Iceberg inputs, the snapshot in an offset says which table it is of: ids of snapshots are random numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -16,7 +17,8 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.marks import read_target_state
 from sluice.publication.staged_batch import StagedOutput
-from sluice.sources.iceberg_positions import StreamOffset, stream_offset_of
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, stream_offset_of
+from sluice.sources.input_gap import knows_snapshot
 from sluice.tables.declared_tables import load_table
 
 _HEADER_LINES = 2
@@ -24,54 +26,107 @@ _HEADER_LINES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingPosition:
-    """Where a stream continues in its one Iceberg input.
+class SourcePosition:
+    """Where a stream continues in one Iceberg input, as one line of its checkpoint has it; there may be several.
 
-    batch: the newest batch that is done: committed in the checkpoint, or visible in every table of the stream.
-    offsets: the text of that batch's entry in the offset log. line: the line that holds the input's offset.
+    line: the line of the entry in the offset log that holds the offset.
     """
 
     input: str
     table: str
-    batch: int
-    offsets: str
     line: int
     offset: StreamOffset
 
-    def moved_to(self, offset: StreamOffset) -> str:
-        """The text of the entry with another offset of the input."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingPosition:
+    """Where a stream continues.
+
+    batch: the newest batch that is done: committed in the checkpoint, or visible in every table of the stream.
+    is_committed: whether it is committed.
+    offsets: the text of that batch's entry in the offset log. sources: the lines of Iceberg inputs in it, at least one.
+    """
+
+    batch: int
+    is_committed: bool
+    offsets: str
+    sources: tuple[SourcePosition, ...]
+
+    def moved_to(self, offsets: Mapping[int, StreamOffset], *, metadata: str | None = None) -> str:
+        """The text of the entry with other offsets, by line.
+
+        Parameters
+        ----------
+        metadata: takes the place of the metadata of the batch, where it is given.
+        """
         lines = self.offsets.splitlines()
-        lines[self.line] = offset.text()
+        if metadata is not None:
+            lines[_HEADER_LINES - 1] = metadata
+        for line, offset in offsets.items():
+            lines[line] = offset.text()
         return "\n".join(lines)
+
+    @property
+    def metadata(self) -> str:
+        """The metadata of the batch, as JSON."""
+        return self.offsets.splitlines()[_HEADER_LINES - 1]
 
 
 def observe_reading_position(
     catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int
 ) -> ReadingPosition | None:
-    """Where a stream continues; none when no batch is done, or when it has not exactly one Iceberg input.
+    """Where a stream continues; none when no batch is done, or when it is unknown of which table an offset is.
 
     Raises
     ------
     CheckpointError: when the checkpoint cannot be read.
     DeliveryError, LakehouseError: when a table of the stream cannot be read.
     """
-    inputs = list(streamed_tables(stream))
-    if len(inputs) != 1:
+    tables = {name: source.table for name, source in streamed_tables(stream)}
+    if not tables:
         return None
     planned = max(log_files(checkpoint.list_files("offsets"), "offsets"), default=-1)
     committed = max(log_files(checkpoint.list_files("commits"), "commits"), default=-1)
-    done = planned if planned > committed and _visible(catalog, stream, generation) >= planned else committed
+    is_visible = planned > committed and _visible(catalog, stream, generation) >= planned
+    done = planned if is_visible else committed
     offsets = checkpoint.read_text(f"offsets/{done}") if done >= 0 else None
-    lines = offsets.splitlines() if offsets is not None else []
-    found = [(number, offset) for number, text in enumerate(lines) if (offset := _offset_in(number, text)) is not None]
-    if offsets is None or len(found) != 1:
+    if offsets is None:
         return None
-    (name, source), (line, offset) = inputs[0], found[0]
-    return ReadingPosition(input=name, table=source.table, batch=done, offsets=offsets, line=line, offset=offset)
+    sources = _sources(catalog, offsets, tables)
+    if not sources:
+        return None
+    return ReadingPosition(batch=done, is_committed=not is_visible, offsets=offsets, sources=sources)
 
 
-def _offset_in(number: int, text: str) -> StreamOffset | None:
-    return stream_offset_of(text) if number >= _HEADER_LINES else None
+def _sources(catalog: Catalog, offsets: str, tables: Mapping[str, str]) -> tuple[SourcePosition, ...]:
+    """The lines of Iceberg inputs in an entry of the offset log; none when the input of one is unknown."""
+    found = {
+        number: offset
+        for number, text in enumerate(offsets.splitlines())
+        if number >= _HEADER_LINES and (offset := stream_offset_of(text)) is not None
+    }
+    inputs = {offset.snapshot_id: _input_of(catalog, offset, tables) for offset in found.values()}
+    if any(name is None for snapshot_id, name in inputs.items() if snapshot_id != BEGINNING):
+        return ()
+    return tuple(
+        SourcePosition(input=name, table=tables[name], line=line, offset=offset)
+        for line, offset in found.items()
+        if (name := inputs[offset.snapshot_id]) is not None
+    )
+
+
+def _input_of(catalog: Catalog, offset: StreamOffset, tables: Mapping[str, str]) -> str | None:
+    """The first input whose table knows the snapshot. Nothing is said of an input that found its table empty, while
+    there are others."""
+    if len(tables) == 1:
+        return next(iter(tables))
+    if offset.snapshot_id == BEGINNING:
+        return None
+    for name, table_name in tables.items():
+        table = load_table(catalog, table_name)
+        if table is not None and knows_snapshot(table, offset.snapshot_id, name=table_name):
+            return name
+    return None
 
 
 def _visible(catalog: Catalog, stream: StreamDeclaration, generation: int) -> int:

@@ -92,6 +92,26 @@ def find_gap(table: Table, *, name: str, position: int) -> InputGap | None:
     )
 
 
+def knows_snapshot(table: Table, snapshot_id: int, *, name: str) -> bool:
+    """Whether a table lists a snapshot, or one of its earlier metadata files does.
+
+    Parameters
+    ----------
+    table: freshly loaded. name: `<namespace>.<table>`.
+
+    Raises
+    ------
+    LakehouseError: when earlier metadata cannot be read.
+    """
+    if table.snapshot_by_id(snapshot_id) is not None:
+        return True
+    line = tuple(history_of(table))
+    if not line:
+        return False
+    with catalog_refusals(f"read earlier metadata of {name}"):
+        return snapshot_id in read_expired(table, resumes_at=line[-1], position=snapshot_id)
+
+
 def read_expired(table: Table, *, resumes_at: TableStep, position: int) -> Mapping[int, TableStep]:
     """The snapshots that earlier metadata files list, by id, until they lead from one snapshot back to a position.
 

@@ -42,7 +42,15 @@ class BusyCheckpointFiles:
         """The text of one file."""
         return self._now().read_text(path)
 
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file."""
+        return self._now().read_bytes(path)
+
     def write_text(self, path: str, text: str) -> None:
+        """A check writes nothing."""
+        raise AssertionError(f"{path} was written")
+
+    def write_bytes(self, path: str, content: bytes) -> None:
         """A check writes nothing."""
         raise AssertionError(f"{path} was written")
 

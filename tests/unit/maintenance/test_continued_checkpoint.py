@@ -1,0 +1,104 @@
+"""The checkpoint that continues another one behind a batch: moved offsets, the watermark, the state at one version."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.fakes.checkpoint_files import FakeCheckpointFiles
+
+from sluice.errors import CheckpointError
+from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
+from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
+from sluice.sources.iceberg_positions import StreamOffset
+
+OLD = StreamOffset(snapshot_id=7, position=1, scan_all_files=False)
+START = StreamOffset(snapshot_id=9, position=0, scan_all_files=True)
+END = StreamOffset(snapshot_id=9, position=3, scan_all_files=False)
+KAFKA = '{"topic":{"0":12}}'
+OFFSETS = "\n".join(["v1", '{"batchWatermarkMs":1000,"batchTimestampMs":5,"conf":{}}', KAFKA, OLD.text()])
+POSITION = ReadingPosition(
+    batch=4,
+    is_committed=True,
+    offsets=OFFSETS,
+    sources=(SourcePosition(input="events", table="bronze.events", line=3, offset=OLD),),
+)
+WANTED_STATE = {
+    "state/0/_metadata/v2/0": "operators",
+    "state/0/0/4.snapshot": "full",
+    "state/0/0/5.delta": "changes of batch 4",
+    "state/0/0/5.delta.crc": "sizes",
+    "state/0/1/5_a1b2.zip": "full",
+    "state/0/1/SSTs/000012-4f.sst": "rows",
+}
+ABANDONED_STATE = {
+    "state/0/0/6.delta": "changes of a batch that was planned",
+    "state/0/0/6.delta.crc": "sizes",
+    "state/0/1/6_c3d4.zip": "full",
+    "state/0/0/.5.delta.crc": "Hadoop's own",
+}
+
+
+def old_checkpoint(*, commit: str = 'v1\n{"nextBatchWatermarkMs":2500}') -> FakeCheckpointFiles:
+    """The checkpoint of a stream with state whose batch 4 is done; batch 5 was planned."""
+    files = {
+        "metadata": '{"id":"q"}',
+        "sources/1/offsets/0": "first",
+        "offsets/4": OFFSETS,
+        "offsets/5": "of the batch that was planned",
+        "commits/4": commit,
+    }
+    return FakeCheckpointFiles({**files, **WANTED_STATE, **ABANDONED_STATE})
+
+
+def test_only_the_cut_source_is_moved_and_the_range_is_the_next_batch() -> None:
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={3: END})
+
+    assert content.texts["offsets/4"].splitlines() == [*OFFSETS.splitlines()[:3], START.text()]
+    assert content.texts["offsets/5"].splitlines()[2:] == [KAFKA, END.text()]
+    assert (content.texts["metadata"], content.texts["sources/1/offsets/0"]) == ('{"id":"q"}', "first")
+
+
+@pytest.mark.parametrize(("behind", "watermark"), [(2500, 2500), (0, 1000)])
+def test_the_range_is_planned_with_the_watermark_that_the_batch_before_it_left(behind: int, watermark: int) -> None:
+    old = old_checkpoint(commit=f'v1\n{{"nextBatchWatermarkMs":{behind}}}')
+
+    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+
+    planned = json.loads(content.texts["offsets/5"].splitlines()[1])
+    assert planned == {"batchWatermarkMs": watermark, "batchTimestampMs": 5, "conf": {}}
+
+
+def test_without_a_range_the_next_batch_is_left_to_spark() -> None:
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={})
+
+    assert "offsets/5" not in content.texts
+
+
+def test_the_state_is_copied_as_it_was_behind_the_batch() -> None:
+    old, new = old_checkpoint(), FakeCheckpointFiles({})
+    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+
+    for _ in range(2):  # a second try completes a first one
+        write_checkpoint(old, new, content)
+
+    assert {path: text for path, text in new.texts.items() if path.startswith("state/")} == WANTED_STATE
+    assert content.state_bytes == sum(len(text) for text in WANTED_STATE.values())
+
+
+def test_a_file_of_the_state_that_disappears_ends_the_copy() -> None:
+    old, new = old_checkpoint(), FakeCheckpointFiles({})
+    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+    del old.texts["state/0/0/5.delta"]
+
+    with pytest.raises(CheckpointError, match=r"state/0/0/5\.delta of the checkpoint memory://checkpoint is gone"):
+        write_checkpoint(old, new, content)
+
+    assert "offsets/4" not in new.texts, "nothing can start from it"
+
+
+def test_files_of_another_origin_are_not_mixed_with() -> None:
+    old, new = old_checkpoint(), FakeCheckpointFiles({"offsets/9": "of somebody else"})
+
+    with pytest.raises(CheckpointError, match="contains offsets/9 already"):
+        write_checkpoint(old, new, plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END}))
