@@ -87,6 +87,7 @@ class Case:
     key: the kind of the column `k`. turns: the rows that arrive before each run. lookup: the rows of the static table.
     delay_seconds: of the watermark; unset without one. where: a filter of the rows; empty for none.
     malformed: how many records of each batch cannot be decoded.
+    lookup_added: the rows that the static table gets after the crash, before the stream goes on.
     """
 
     seed: int
@@ -104,6 +105,7 @@ class Case:
     crash: Crash | None = None
     evolution: Evolution | None = None
     malformed: int = 0
+    lookup_added: tuple[Row, ...] = ()
 
     @property
     def source_columns(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import DeliveryError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.publication.crash_points import unnoticed
+from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 _LONGEST_RUN_SECONDS = 600
@@ -49,6 +49,7 @@ class _Running:
     brought: list[Sequence[Row]] = field(default_factory=list)
     hung: bool = False
     interrupted: range = range(0)
+    lookup_changes_at: Sequence[int | None] = (None,)
 
     @property
     def stream(self) -> str:
@@ -124,27 +125,42 @@ class _Running:
         crash = self.case.crash
         try:
             if crash is not None and crash.turn == turn:
-                self._crash()
+                self.lookup_changes_at = self._crash()
+                if self.case.lookup_added:
+                    self.workshop.append("lookup", self.case.lookup_added)
             self._run()
         except DeliveryError as error:
             self.refusal = str(error)
         return not self.refusal
 
-    def _crash(self) -> None:
+    def _crash(self) -> Sequence[int]:
+        """Run until the driver dies. Returns the batches that may be the first one that sees what changes now: one that
+        was staged as a whole is not computed again."""
         crash = self.case.crash
         assert crash is not None
         if crash.point is None:
             self._run()
             self.workshop.forget_last_commit(self.stream)
-            return
+            return (self._newest("offsets") + 1,)
         try:
             self._run(reached=dying_at(crash.point))
         except Exception as error:  # py4j wraps what is raised in a callback
             if "the driver dies here" not in _chain(error):
                 raise
-        committed = (self.workshop.checkpoint(self.stream) / "commits").glob("*")
-        newest = max((int(file.name) for file in committed if file.name.isdigit()), default=-1)
-        self.interrupted = range(len(self._recorded()), newest + 1)
+        planned, committed = self._newest("offsets"), self._newest("commits")
+        self.interrupted = range(len(self._recorded()), committed + 1)
+        if planned == committed:
+            return (planned + 1,)
+        if crash.point in (CrashPoint.BATCH_BEGUN, CrashPoint.FIRST_OUTPUT_STAGED):
+            return (planned,)
+        if crash.point in (CrashPoint.STAGED, CrashPoint.AUDITED):
+            return (planned + 1,)
+        return (planned, planned + 1)  # Spark may have worked on the next batch while this one was published
+
+    def _newest(self, log: str) -> int:
+        """The newest batch in a log of the checkpoint."""
+        files = (self.workshop.checkpoint(self.stream) / log).glob("*")
+        return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
 
     def _run(self, *, reached: Any = unnoticed) -> None:
         stop = StopRequest()
@@ -172,8 +188,11 @@ class _Running:
         return list(reversed(recent_batches(self.workshop.ledger, self.stream, limit=1000)))
 
     def compared(self) -> list[str]:
+        return min((self._compared(at) for at in self.lookup_changes_at), key=len)
+
+    def _compared(self, lookup_changes_at: int | None) -> list[str]:
         found = self._recorded()
-        right = expected(self.case, self._as_cut(found))
+        right = expected(self.case, self._as_cut(found), lookup_changes_at=lookup_changes_at)
         wrong = ["the run did not end by itself"] if self.hung else []
         if not right.refusal and self.refusal:
             return [*wrong, f"refused: {self.refusal}"]

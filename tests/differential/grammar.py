@@ -82,7 +82,8 @@ def random_case(seed: int) -> Case:
     number = luck.choice((1, 1, 2, 3)) if family != "complete" else luck.choice((1, 1, 2))
     case = replace(case, outputs=tuple(_output(luck, case, family) for _ in range(number)))
     case = replace(case, crash=_crash(luck, case), evolution=_evolution(luck, case))
-    return replace(case, malformed=luck.choice((0, 0, 2)) if source == "kafka" else 0)
+    case = replace(case, malformed=luck.choice((0, 0, 2)) if source == "kafka" else 0)
+    return _with_a_later_lookup(luck, case)
 
 
 def _step(luck: random.Random, family: Mode) -> Step:
@@ -151,6 +152,20 @@ def _crash(luck: random.Random, case: Case) -> Crash | None:
     if luck.random() < 0.3:
         return None
     return Crash(turn=luck.randrange(len(case.turns)), point=luck.choice(_CRASHES))
+
+
+def _with_a_later_lookup(luck: random.Random, case: Case) -> Case:
+    """Perhaps the same case with keys that come into the static table after the crash. Not where state is kept: a batch
+    that runs again would move it by what is there then, which no batch can say."""
+    crash = case.crash
+    if case.join is None or crash is None or case.step.kind != "none" or luck.random() < 0.4:
+        return case
+    known = {row["k2"] for row in case.lookup}
+    added = tuple({"k2": key, "label": "later"} for key in ("x", "y", "z") if key not in known)
+    case = replace(case, lookup_added=added)
+    if len(case.outputs) > 1 and luck.random() < 0.5:
+        return replace(case, crash=replace(crash, point=CrashPoint.FIRST_OUTPUT_STAGED))
+    return case
 
 
 def _evolution(luck: random.Random, case: Case) -> Evolution | None:

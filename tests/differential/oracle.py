@@ -33,6 +33,10 @@ _ARROW: Mapping[str, pa.DataType] = {
 }
 
 
+_LOOKUP = {"k2": pa.string(), "label": pa.string()}
+"""The columns of the static table."""
+
+
 def arrow_types(case: Case) -> dict[str, pa.DataType]:
     """The columns that are read, with their types in Arrow; a uuid is text."""
     return {name: _ARROW[KINDS[kind].duckdb] for name, kind in source_kinds(case.key).items()}
@@ -66,23 +70,25 @@ class Refused(Exception):  # noqa: N818  # no mistake: the right end of a batch
     """A batch that no stream may deliver."""
 
 
-def expected(case: Case, batches: Sequence[Sequence[Row]]) -> Expected:
+def expected(case: Case, batches: Sequence[Sequence[Row]], *, lookup_changes_at: int | None = None) -> Expected:
     """What becomes of a case.
 
     Parameters
     ----------
     batches: its rows as they were cut into batches; one without rows moves the watermark.
+    lookup_changes_at: the number of the first batch that sees what was added to the static table.
     """
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.execute("CREATE TYPE TIMESTAMP_LTZ AS TIMESTAMPTZ")  # as Spark names it
-        return _Oracle(case, database).after(batches)
+        return _Oracle(case, database, lookup_changes_at).after(batches)
 
 
 @dataclass(slots=True)
 class _Oracle:
     case: Case
     database: duckdb.DuckDBPyConnection
+    lookup_changes_at: int | None = None
     late_ms: int = _NEVER_MS
     closing_ms: int = _NEVER_MS
     newest_ms: int = _NEVER_MS
@@ -90,7 +96,9 @@ class _Oracle:
     def after(self, batches: Sequence[Sequence[Row]]) -> Expected:
         self._create_tables()
         result = Expected()
-        for rows in batches:
+        for number, rows in enumerate(batches):
+            if number == self.lookup_changes_at:
+                self._insert("lookup", self.case.lookup_added, _LOOKUP)
             try:
                 with self._all_or_nothing():
                     result.batches.append(self._batch(rows))
@@ -119,7 +127,7 @@ class _Oracle:
         columns = ", ".join(f"{name} {kind.duckdb}" for name, kind in kinds.items())
         self._do(f"CREATE TABLE records ({columns})")
         self._do("CREATE TABLE lookup (k2 VARCHAR, label VARCHAR)")
-        self._insert("lookup", self.case.lookup, {"k2": pa.string(), "label": pa.string()})
+        self._insert("lookup", self.case.lookup, _LOOKUP)
         self._do(f"CREATE TABLE kept AS {self._arriving()} LIMIT 0")
         self._do("ALTER TABLE kept ADD COLUMN opened_us BIGINT")
         for name, output in zip(self._names(), self.case.outputs, strict=True):

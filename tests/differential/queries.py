@@ -17,6 +17,11 @@ def rows_query(case: Case, *, records: str, lookup: str) -> str:
     ----------
     records, lookup: the names of the tables, or `{records}` for `spark.sql`.
     """
+    return "".join(_named_and_rows(case, records=records, lookup=lookup))
+
+
+def _named_and_rows(case: Case, *, records: str, lookup: str) -> tuple[str, str]:
+    """The common table expressions, and the query that reads them."""
     named, relation = _relation(case, records)
     columns = [f"r.{name}" for name in case.source_columns]
     joined = ""
@@ -32,7 +37,7 @@ def rows_query(case: Case, *, records: str, lookup: str) -> str:
     if case.computed is not None:
         columns.append(f"{case.computed.sql} AS x")
     where = f"\nWHERE {' AND '.join(f'({one})' for one in conditions)}" if conditions else ""
-    return f"{named}SELECT {', '.join(columns)}\nFROM {relation} AS r{joined}{where}"
+    return named, f"SELECT {', '.join(columns)}\nFROM {relation} AS r{joined}{where}"
 
 
 def _relation(case: Case, records: str) -> tuple[str, str]:
@@ -44,7 +49,10 @@ def _relation(case: Case, records: str) -> tuple[str, str]:
         case "plain":
             return "", records
         case "cte":
-            return f"WITH named AS (SELECT * FROM {records}), again AS (SELECT * FROM named)\n", "again"
+            turned = ", ".join(
+                reversed(names)
+            )  # with its columns in their order, a name is easily taken for the source
+            return f"WITH named AS (SELECT * FROM {records}), again AS (SELECT {turned} FROM named)\n", "again"
         case "union":
             return "", _union(f"SELECT {same} FROM {records} WHERE v < 2", f"SELECT {same} FROM {records} WHERE v >= 2")
         case "shifted":
@@ -78,14 +86,16 @@ def has_one_query(case: Case) -> bool:
 def sql_transformation(case: Case) -> str:
     """The transformation of a stream with one output, as a query."""
     (output,) = case.outputs
-    return _selected(case, output, _stepped(case, rows_query(case, records="records", lookup="lookup")))
+    named, rows = _named_and_rows(case, records="records", lookup="lookup")
+    return f"{named}{_selected(case, output, _stepped(case, rows))}"
 
 
 def python_transformation(case: Case) -> str:
     """The transformation of a stream, as a function."""
     given = "records, lookup" if case.join is not None else "records"
     passed = ", ".join(f"{name}={name}" for name in given.split(", "))
-    query = _stepped(case, rows_query(case, records="{records}", lookup="{lookup}"))
+    named, rows = _named_and_rows(case, records="{records}", lookup="{lookup}")
+    query = f"{named}{_stepped(case, rows)}"
     lines = [
         f"def transform({given}):",
         '    rows = records.sparkSession.sql(r"""',

@@ -37,6 +37,7 @@ def _events(case: Case, turn: int) -> str:
         events.append(f"before it {case.evolution.kind} {case.evolution.partitioning or ''}".rstrip())
     if case.crash is not None and case.crash.turn == turn:
         events.append(f"the driver dies at {case.crash.point or 'the end, before its last commit is noted'}")
+        events += [f"then the lookup gets {_row(row)}" for row in case.lookup_added]
     return f" {'; '.join(events)}" if events else ""
 
 

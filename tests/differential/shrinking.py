@@ -51,7 +51,8 @@ def _with_fewer_turns(case: Case) -> Iterator[Case]:
 
 def _without_a_clause(case: Case) -> Iterator[Case]:
     simpler = [
-        replace(case, crash=None),
+        replace(case, crash=None, lookup_added=()),
+        replace(case, lookup_added=()),
         replace(case, evolution=None),
         replace(case, shape="plain"),
         replace(case, where=""),
@@ -60,7 +61,7 @@ def _without_a_clause(case: Case) -> Iterator[Case]:
     ]
     if case.step.kind == "none" or case.join in ("semi", "anti"):
         if not any("label" in output.keys for output in case.outputs):
-            simpler.append(replace(case, join=None))
+            simpler.append(replace(case, join=None, lookup_added=()))
         simpler.append(replace(case, computed=None))
     if case.step.kind == "window" and case.step.slide_seconds != case.step.size_seconds:
         simpler.append(replace(case, step=replace(case.step, slide_seconds=case.step.size_seconds)))

@@ -53,6 +53,17 @@ def test_rows_that_tie_are_refused_and_change_nothing() -> None:
     assert {name: [held[0] for held in rows] for name, rows in found.tables.items()} == {"output0": [1], "output1": [1]}
 
 
+def test_a_batch_sees_what_the_static_table_held_when_it_was_computed() -> None:
+    case = replace(PLAIN, join="anti", lookup=({"k2": "x", "label": ""},), lookup_added=({"k2": "y", "label": ""},))
+    batches = [[row(number, k2="x"), row(number + 1, k2="y")] for number in (1, 3, 5)]
+
+    found = {
+        at: [held[0] for held in expected(case, batches, lookup_changes_at=at).tables["output0"]] for at in (None, 0, 1)
+    }
+
+    assert found == {None: [2, 4, 6], 0: [], 1: [2]}
+
+
 def test_a_feed_deletes_and_ignores_what_is_older() -> None:
     case = replace(PLAIN, outputs=(Output(mode="merge", keys=("k",), ordering=("v",), is_feed=True),))
     first = [row(1, k=1, v=5, op="c"), row(2, k=2, v=5, op="c"), row(3, k=3, v=5, op="c"), row(4, k=9, v=1, op="d")]
