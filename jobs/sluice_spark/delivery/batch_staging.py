@@ -164,7 +164,7 @@ class BatchStaging:
             target.stage(rows, summary)
         except (PySparkException, Py4JJavaError) as error:
             # A commit whose answer was lost is reported as a failure; the table shows whether it happened.
-            if find_staged(self.catalog, target.names, summary) is None:
+            if not _is_own(find_staged(self.catalog, target.names, summary), summary):
                 raise DeliveryError(
                     f"Batch {summary.key} cannot be written for {target.declared.table}: {first_line(error)}."
                 ) from error
@@ -174,7 +174,7 @@ class BatchStaging:
         """Add an empty snapshot, which keeps the chain of batches whole, without a Spark job."""
 
         def plan(staging: Table) -> TableChange | NothingToCommit:
-            if _staged_in(staging, target.names, summary) is not None:
+            if _is_own(_staged_in(staging, target.names, summary), summary):
                 return NothingToCommit(snapshot_id=None)
             return TableChange(operation=Operation.APPEND, summary=summary.properties())
 
@@ -226,3 +226,9 @@ def _staged_in(table: Table, output: StagedOutput, batch: BatchSummary) -> Stage
 def _is_same(staged: BatchSummary, batch: BatchSummary) -> bool:
     offsets = (staged.start_offsets, staged.end_offsets) == (batch.start_offsets, batch.end_offsets)
     return staged.key == batch.key and offsets
+
+
+def _is_own(staged: StagedBatch | None, batch: BatchSummary) -> bool:
+    """Whether a batch was staged by this run. What an earlier run left of a half-staged batch belongs to another
+    computation, and is staged again even when it has no rows now."""
+    return staged is not None and staged.summary.token == batch.token
