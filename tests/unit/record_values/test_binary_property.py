@@ -33,7 +33,7 @@ AVRO_DECODER = of_avro(EVERY_AVRO)
 _longs = st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)
 _times = st.datetimes()
 _optional_text = st.none() | st.text(max_size=9)
-_avro_fields = st.fixed_dictionaries(
+AVRO_FIELDS = st.fixed_dictionaries(
     {
         "flag": st.booleans(),
         "small": st.integers(-(2**31), 2**31 - 1),
@@ -69,13 +69,13 @@ _avro_fields = st.fixed_dictionaries(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(_avro_fields, min_size=1, max_size=4))
+@given(st.lists(AVRO_FIELDS, min_size=1, max_size=4))
 def test_avro_of_every_type_is_read_column_by_column(rows: list[dict[str, Any]]) -> None:
     assert doubtful(AVRO_DECODER, [written(EVERY_AVRO, row) for row in rows]) == []
 
 
 @st.composite
-def _damaged(draw: st.DrawFn, value: bytes) -> bytes:
+def damaged(draw: st.DrawFn, value: bytes) -> bytes:
     """The value with some of its bytes changed, left out or added."""
     for _ in range(draw(st.integers(0, 2))):
         begin = draw(st.integers(0, len(value)))
@@ -85,9 +85,9 @@ def _damaged(draw: st.DrawFn, value: bytes) -> bytes:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.data(), st.lists(_avro_fields, min_size=1, max_size=3))
+@given(st.data(), st.lists(AVRO_FIELDS, min_size=1, max_size=3))
 def test_whatever_becomes_of_the_bytes_of_avro_both_ways_agree(data: st.DataObject, rows: list[dict[str, Any]]) -> None:
-    doubtful(AVRO_DECODER, [data.draw(_damaged(written(EVERY_AVRO, row))) for row in rows])
+    doubtful(AVRO_DECODER, [data.draw(damaged(written(EVERY_AVRO, row))) for row in rows])
 
 
 @settings(max_examples=80, deadline=None)
@@ -166,25 +166,25 @@ _unpaid = st.fixed_dictionaries(
         "home": _places,
     },
 )
-_protobuf_fields = st.builds(lambda fields, paid: fields | paid, _unpaid, st.sampled_from(_paid))
+PROTOBUF_FIELDS = st.builds(lambda fields, paid: fields | paid, _unpaid, st.sampled_from(_paid))
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(_protobuf_fields, min_size=1, max_size=4))
+@given(st.lists(PROTOBUF_FIELDS, min_size=1, max_size=4))
 def test_protobuf_of_every_type_is_read_column_by_column(rows: list[dict[str, Any]]) -> None:
     assert doubtful(PROTOBUF_DECODER, [proto.written(EVERY_PROTOBUF, row) for row in rows]) == []
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.data(), st.lists(_protobuf_fields, min_size=1, max_size=3))
+@given(st.data(), st.lists(PROTOBUF_FIELDS, min_size=1, max_size=3))
 def test_whatever_becomes_of_the_bytes_of_protobuf_both_ways_agree(
     data: st.DataObject, rows: list[dict[str, Any]]
 ) -> None:
-    doubtful(PROTOBUF_DECODER, [data.draw(_damaged(proto.written(EVERY_PROTOBUF, row))) for row in rows])
+    doubtful(PROTOBUF_DECODER, [data.draw(damaged(proto.written(EVERY_PROTOBUF, row))) for row in rows])
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(_protobuf_fields, min_size=2, max_size=3))
+@given(st.lists(PROTOBUF_FIELDS, min_size=2, max_size=3))
 def test_messages_that_follow_one_another_are_merged_in_both_ways(rows: list[dict[str, Any]]) -> None:
     parts = [proto.written(EVERY_PROTOBUF, row) for row in rows]
     doubtful(PROTOBUF_DECODER, [b"".join(parts), *parts])

@@ -171,7 +171,7 @@ _times = st.datetimes().map(lambda time: json.dumps(f"{time.isoformat()}")) | st
     lambda time: json.dumps(f"{time.isoformat()}Z")
 )
 _texts = st.text().map(json.dumps) | st.text().map(lambda text: json.dumps(text, ensure_ascii=False))
-_sent = st.one_of(
+ANY_SENT = st.one_of(
     _numbers,
     _times,
     _texts,
@@ -186,7 +186,7 @@ _sent = st.one_of(
         lambda fields: "{" + ", ".join(f'"{name}": {number}' for name, number in fields.items()) + "}"
     ),
 )
-_kinds = st.sampled_from(
+ANY_KIND = st.sampled_from(
     [
         *_KINDS,
         "decimal(6, 2)",
@@ -202,7 +202,7 @@ _kinds = st.sampled_from(
 
 
 @settings(max_examples=400, deadline=None)
-@given(kind=_kinds, sent=st.lists(_sent, min_size=1, max_size=3))
+@given(kind=ANY_KIND, sent=st.lists(ANY_SENT, min_size=1, max_size=3))
 @example(kind="double", sent=["-0"])
 @example(kind="float", sent=["3.4028235677973366e38"])
 def test_whatever_is_sent_both_ways_agree(kind: str, sent: list[str]) -> None:

@@ -223,7 +223,7 @@ def test_an_empty_block() -> None:
 
 
 _LOCAL = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31))  # noqa: DTZ001  # local times
-_VALUES: dict[str, tuple[Any, Any]] = {
+VALUES: dict[str, tuple[Any, Any]] = {
     "boolean": (st.booleans(), json.dumps),
     "int": (st.integers(-(2**31), 2**31 - 1), json.dumps),
     "long": (st.integers(-(2**63), 2**63 - 1), json.dumps),
@@ -253,9 +253,9 @@ _VALUES: dict[str, tuple[Any, Any]] = {
 
 @settings(max_examples=25)
 @given(data=st.data())
-@pytest.mark.parametrize("kind", list(_VALUES))
+@pytest.mark.parametrize("kind", list(VALUES))
 def test_what_is_encoded_is_what_is_decoded(kind: str, data: st.DataObject) -> None:
-    values, encode = _VALUES[kind]
+    values, encode = VALUES[kind]
     sent = data.draw(st.lists(values, max_size=5))
     block = JsonBlockDecoder([column(kind)]).decode([f'{{"x": {encode(value)}}}'.encode() for value in sent])
     decoded: list[Any] = block.columns[0].to_pylist()

@@ -1,0 +1,155 @@
+"""Whatever is sent, a continuous stream, an incremental one and a preview make the same of it, in every format."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.fixtures.workshop import Workshop
+from tests.spark.test_decoding import CONTINUOUS, sent
+from tests.unit.record_values import test_binary_property as binary
+from tests.unit.record_values import test_json_values as table
+from tests.unit.record_values.test_avro_values import written as avro
+from tests.unit.record_values.test_json_columnar import ANY_KIND, ANY_SENT
+from tests.unit.record_values.test_protobuf_values import written as protobuf
+
+from sluice.declarations.schemas.protobuf_schemas import compiled, message_of
+from sluice_spark.query.stream_preview import preview
+
+_Drawn = TypeVar("_Drawn")
+_OF_ITS_COLUMN = ("struct<x: int>", 'null, "x": {}')
+"""A key twice only where the column has the name `x`."""
+
+EXACT = [(kind, sent) for kind, sent, _ in table.EXACT]
+REJECTED = [(kind, sent, reason) for kind, sent, reason in table.REJECTED if (kind, sent) != _OF_ITS_COLUMN]
+WHOLE = [(value, reason) for value, reason in table.WHOLE if len(value or b"") < 1_000_000]  # as a broker takes them
+
+
+def drawn(values: st.SearchStrategy[_Drawn], number: int) -> list[_Drawn]:
+    """Random values, other ones in each run."""
+    found: list[_Drawn] = []
+
+    @settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(values)
+    def draw(value: _Drawn) -> None:
+        found.append(value)
+
+    draw()
+    return found
+
+
+class Found:
+    """What the three ways made of the values of a topic, which must be the same.
+
+    rows: the text of all columns, by offset. refused: the reasons, by offset.
+    """
+
+    def __init__(self, workshop: Workshop, topic: str, value: Mapping[str, Any], names: Sequence[str]) -> None:
+        shown = f"hex(CAST(struct({', '.join(f'`{name}`' for name in names)}) AS STRING))"  # bytes are no text
+        streams = [_declare(workshop, topic, value, shown, how) for how in ({}, CONTINUOUS)]
+        workshop.run(streams[0])
+        workshop.run(streams[1], stop_after_batches=1)
+        seen = preview(workshop.spark, workshop.stream(streams[0]), workshop.settings, sample=9999, shown=9999)
+        incremental, continuous = (_rows(workshop.rows(stream)) for stream in streams)
+        refused, refused_too = (_refused(workshop.rows(f"quarantine.{stream}")) for stream in streams)
+        assert incremental == continuous == _rows(seen.outputs[0].first)
+        assert refused == refused_too
+        assert seen.refused == Counter(refused.values())
+        assert not refused.keys() & incremental.keys()
+        self.rows, self.refused = incremental, refused
+
+
+def _declare(workshop: Workshop, topic: str, value: Mapping[str, Any], shown: str, how: Mapping[str, Any]) -> str:
+    stream = f"a{uuid4().hex[:12]}"
+    target = workshop.declare_table(stream, {"offset": "long", "content": "string"})
+    source = {"connection": "flights_kafka", "topics": [topic], "value": dict(value)}
+    workshop.declare_stream(
+        stream,
+        sql=f"SELECT record.offset, {shown} AS content FROM orders",  # noqa: S608  # names of this module
+        inputs={"orders": {"stream": {"kafka": source}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+        quarantine=True,
+        **how,
+    )
+    return stream
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    found = {row["offset"]: row["content"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def _refused(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    found = {json.loads(row["position"])["offset"]: row["reason"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_json_of_the_table_and_at_random(workshop: Workshop) -> None:
+    exact = [*EXACT, *((kind, encode(one)) for kind, encode, one in _encoded())]
+    other = drawn(st.tuples(ANY_KIND, ANY_SENT), 200)
+    kinds = list(dict.fromkeys(kind for kind, *_ in (*exact, *REJECTED, *other)))
+    names = {kind: f"c{number}" for number, kind in enumerate(kinds)}
+
+    def value(kind: str, text: str) -> bytes:
+        return f'{{"{names[kind]}": {text}}}'.encode()
+
+    rejected = [(value(kind, text), reason.replace("$.x", f"$.{names[kind]}", 1)) for kind, text, reason in REJECTED]
+    rejected += [(text, reason) for text, reason in WHOLE if text is not None]
+    topic = sent(
+        workshop, [*(value(*one) for one in exact), *(text for text, _ in rejected), *(value(*one) for one in other)]
+    )
+
+    found = Found(
+        workshop,
+        topic,
+        {"format": "json", "columns": [_column(names[kind], kind) for kind in kinds]},
+        list(names.values()),
+    )
+
+    assert len(found.rows) + len(found.refused) == len(exact) + len(rejected) + len(other)
+    assert not [exact[offset] for offset in found.refused if offset < len(exact)]
+    for offset, (text, reason) in enumerate(rejected, len(exact)):
+        assert reason in found.refused.get(offset, f"{text!r} was not rejected")
+
+
+def _encoded() -> list[tuple[str, Callable[[Any], str], Any]]:
+    """Random values of every type, which are all valid."""
+    return [(kind, encode, one) for kind, (values, encode) in table.VALUES.items() for one in drawn(values, 8)]
+
+
+def _column(name: str, text: str) -> dict[str, str]:
+    kind, _, unit = text.partition(" unit ")
+    return {"name": name, "type": kind, **({"unit": unit} if unit else {})}
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_bytes_at_random(workshop: Workshop, form: str) -> None:
+    if form == "avro":
+        file, text, write, rows = "every.avsc", binary.EVERY_AVRO, avro, drawn(binary.AVRO_FIELDS, 40)
+        names = [field["name"] for field in json.loads(text)["fields"]]
+    else:
+        file, text, write, rows = "every.proto", binary.EVERY_PROTOBUF, protobuf, drawn(binary.PROTOBUF_FIELDS, 40)
+        names = [field.name for field in message_of(compiled(text), "shop.Order").fields]
+    (workshop.folder / file).write_text(text)
+    valid = [write(text, row) for row in rows]
+    damaged = [drawn(binary.damaged(value), 1)[0] for value in valid]
+    value = {"format": form, "schema_file": file, **({"message": "shop.Order"} if form == "protobuf" else {})}
+
+    found = Found(workshop, sent(workshop, [*valid, *damaged, *drawn(st.binary(max_size=40), 20)]), value, names)
+
+    assert len(found.rows) + len(found.refused) == 2 * len(valid) + 20
+    assert not [rows[offset] for offset in found.refused if offset < len(valid)]
