@@ -57,8 +57,8 @@ def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
     assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 3, 0)
-    assert [step["snapshot_id"] for step in plan["gap"]["missing"]] == ids[2:4]
-    assert plan["gap"]["resumes_at"]["snapshot_id"] == ids[4]
+    assert [step["snapshot_id"] for step in plan["gaps"][0]["gap"]["missing"]] == ids[2:4]
+    assert plan["gaps"][0]["gap"]["resumes_at"]["snapshot_id"] == ids[4]
     generation = find_generation(place.ledger, place.stream)
     assert generation is not None
     assert generation.generation == 1
