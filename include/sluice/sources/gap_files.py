@@ -92,7 +92,9 @@ def plan_gap_range(gap: InputGap, files: Sequence[LiveFile] | None, *, offset: S
     """
     if not gap.is_named:
         return NotProved(reason="the expired snapshots are not all known: earlier metadata of the table is gone")
-    if gap.read is None or not gap.read.is_read_by(offset):
+    if gap.read is None:
+        return NotProved(reason=f"it is unknown how many files snapshot {gap.position} has: earlier metadata is gone")
+    if not gap.read.is_read_by(offset):
         return NotProved(reason=f"snapshot {gap.position} itself was read in part only")
     if files is None:
         return NotProved(reason=f"snapshot {gap.resumes_at.snapshot_id} has delete files, which this read would miss")

@@ -115,11 +115,13 @@ def knows_snapshot(table: Table, snapshot_id: int, *, name: str) -> bool:
 def read_expired(table: Table, *, resumes_at: TableStep, position: int) -> Mapping[int, TableStep]:
     """The snapshots that earlier metadata files list, by id, until they lead from one snapshot back to a position.
 
-    A file that was removed ends the search: then some of the gap stays unnamed.
+    The position's own snapshot is among them, unless the table still lists it: it may have expired before those behind
+    it, whose parent it stays by name. A file that was removed ends the search: then some of the gap stays unnamed.
     """
     found: dict[int, TableStep] = {}
+    is_listed = table.snapshot_by_id(position) is not None
     for entry in reversed(table.metadata.metadata_log):
-        if _is_connected(resumes_at, found, position):
+        if (is_listed or position in found) and _is_connected(resumes_at, found, position):
             break
         try:
             earlier = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))

@@ -32,9 +32,8 @@ def answer(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.fixture
-def cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Path]:
-    """A stopped stream whose position pyiceberg's expiry has cut off: the ids of the snapshots, and its checkpoint."""
+def begun(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Path]:
+    """A stopped stream that has read two of six snapshots: the ids of the snapshots, and its checkpoint."""
     monkeypatch.setenv("SLUICE_PIPELINES", str(place.folder))
     monkeypatch.setenv("SLUICE_CHECKPOINTS", (place.folder / "ck").as_uri())
     monkeypatch.setenv("COLUMNS", "400")
@@ -44,8 +43,15 @@ def cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Path]
     for log, text in (("offsets", HEADER + json.dumps(offset(ids[1]))), ("commits", "v1\n{}")):
         (root / log).mkdir()
         (root / log / "7").write_text(text)
-    place.table("rows").maintenance.expire_snapshots().by_ids(ids[:4]).commit()
     set_desired_state(place.ledger, place.stream, DesiredState.STOPPED)
+    return ids, root
+
+
+@pytest.fixture
+def cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Path]:
+    """A stopped stream whose position pyiceberg's expiry has cut off: the ids of the snapshots, and its checkpoint."""
+    ids, root = begun(place, monkeypatch)
+    place.table("rows").maintenance.expire_snapshots().by_ids(ids[:4]).commit()
     return ids, root
 
 
@@ -63,6 +69,18 @@ def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
     assert generation is not None
     assert generation.generation == 1
     assert not (place.folder / "ck" / place.stream / "2").exists()
+
+
+def test_the_position_may_expire_before_the_snapshots_behind_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, _ = begun(place, monkeypatch)
+    place.table("rows").maintenance.expire_snapshots().by_ids(ids[:2]).commit()
+    place.table("rows").maintenance.expire_snapshots().by_ids(ids[2:4]).commit()
+
+    (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
+
+    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 3, 0)
 
 
 def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
