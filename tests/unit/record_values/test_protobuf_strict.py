@@ -36,13 +36,13 @@ def whole(number: int, *, field: int = 1) -> bytes:
 
 def both(value: bytes, text: str) -> str | None:
     """Why a value is rejected, alone and as one of a block."""
-    told = decoder(text).decode(value)
+    decoded = decoder(text).decode(value)
     columnar = of_protobuf(text)
     block = pa.array([value, b""], pa.binary())
     found = columnar.completed(columnar.columnar(block), block, columnar.decode_values)
-    assert found.rejections == ({} if told.rejection is None else {0: told.rejection})
-    assert (told.fields is None) == (told.rejection is not None)
-    return told.rejection
+    assert found.rejections == ({} if decoded.rejection is None else {0: decoded.rejection})
+    assert (decoded.fields is None) == (decoded.rejection is not None)
+    return decoded.rejection
 
 
 PAIR = sent(b"a") + whole(1, field=2)
