@@ -60,6 +60,9 @@ class Surroundings(StrEnum):
     FAILING = "gateway that fails after commits"
 
 
+BY_INCREMENTS = frozenset({Way.APPEND, Way.MERGE})
+"""The ways that are also tried as increments, on a quiet table: a batch passes the same places in both modes."""
+
 GATEWAYS = {Surroundings.REPEATING: Fault.REPEATED, Surroundings.FAILING: Fault.FAILED_AFTER}
 """What befalls every commit of both drivers behind a gateway."""
 
@@ -188,14 +191,15 @@ def _keep_up(workshop: Workshop) -> int:
 
 
 def scenarios(only: Sequence[str], points: Sequence[str], beside: Sequence[str]) -> list[tuple[Scenario, Surroundings]]:
-    """Every way with every place that it passes, quiet and busy; those that are asked for."""
+    """Every way with every place that it passes, quiet and busy, some by increments; those that are asked for."""
     return [
-        (Scenario(way=way, point=point), surroundings)
+        (Scenario(way=way, point=point, is_increment=is_increment), surroundings)
         for surroundings in Surroundings
         if not beside or surroundings.name.lower() in beside
         for way in Way
         for point in way.points
         if (not only or way.value in only) and (not points or point.value in points)
+        for is_increment in ((False, True) if surroundings is Surroundings.QUIET and way in BY_INCREMENTS else (False,))
     ]
 
 
@@ -289,7 +293,7 @@ def drill_workshops(services: Sequence[str] = ("postgres", "seaweedfs"), *, memo
 def _line(report: CrashReport) -> str:
     verdict = "right" if report.is_right else f"WRONG {report.problem}"
     return (
-        f"{report.scenario.way} · {report.scenario.point} · {report.surroundings}: lost {report.lost}, doubled "
+        f"{report.scenario.name} · {report.scenario.point} · {report.surroundings}: lost {report.lost}, doubled "
         f"{report.doubled}, {report.seconds:.0f} s: {verdict}"
     )
 
@@ -300,7 +304,7 @@ def _print(reports: Sequence[CrashReport]) -> None:
         table.add_column(heading)
     for report in reports:
         table.add_row(
-            report.scenario.way,
+            report.scenario.name,
             report.scenario.point,
             report.surroundings,
             str(report.lost),

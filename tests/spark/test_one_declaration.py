@@ -44,13 +44,12 @@ def random_parts(chance: random.Random) -> Parts:
 def declare(workshop: Workshop, name: str, target: str, **how: Any) -> None:
     """Declare a stream that counts the rows of each day."""
     target = workshop.declare_table(target, {"at": "timestamptz", "rows": "long"})
-    limits = {"max_files_per_batch": 1} if how else {}  # an increment is one batch over all that is there
     workshop.declare_stream(
         name,
         python=COUNT_DAYS,
         inputs={
             "records": {
-                "stream": {"iceberg": {"table": workshop.table_name("source"), **limits}},
+                "stream": {"iceberg": {"table": workshop.table_name("source"), "max_files_per_batch": 1}},
                 "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
             }
         },
@@ -79,14 +78,14 @@ def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, worksho
     declare(workshop, increments, "by_increments")
     declare(workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"})
     of_increments: list[BatchObservation] = []
-    for part in parts:
-        workshop.append("source", part)
-        of_increments += workshop.run(increments).batches
+    of_continuous: list[BatchObservation] = []
+    for arriving in (parts[:2], parts[2:]):
+        for part in arriving:
+            workshop.append("source", part)
+        batches = workshop.run(increments).batches
+        of_increments += batches
+        of_continuous += workshop.run(continuous, stop_after_batches=len(batches)).batches
     whole = Counter(row["at"].replace(hour=0, minute=0) for part in parts for row in part)
-
-    of_continuous = workshop.run(
-        continuous, stop_when=lambda batch: len(workshop.rows("by_continuous")) == len(whole)
-    ).batches
 
     by_increments = counted(workshop, "by_increments")
     assert by_increments == counted(workshop, "by_continuous")

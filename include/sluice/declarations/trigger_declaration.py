@@ -30,7 +30,7 @@ class TriggerDeclaration(Declared):
     available_now: Literal[True] | None = Field(
         None, description="incremental: all that is there, in as many batches as the inputs' limits ask for"
     )
-    once: Literal[True] | None = Field(None, description="incremental: all that is there, in one batch")
+    once: Literal[True] | None = Field(None, description="incremental: the same as `available_now`")
     continuous_processing: Duration | None = Field(
         None, description="continuous: Spark's record-at-a-time processing, with a checkpoint so often"
     )

@@ -9,7 +9,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.scalar_types import duration_text
-from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
@@ -76,12 +75,6 @@ class StreamPlan:
     def direct_target(self) -> IcebergTarget | None:
         """The table that Iceberg's own sink writes; none when batches are handed over."""
         return next((target for target in self.targets if target.declared.is_direct), None)
-
-    @property
-    def reads_iceberg(self) -> bool:
-        """Whether rows arrive from an Iceberg table."""
-        declared = (given.declared_source.source for given in self.declaration.inputs.values() if given.is_stream)
-        return any(isinstance(source, IcebergSource) for source in declared)
 
     @property
     def output_mode(self) -> str:

@@ -73,13 +73,9 @@ class QueryRun:
             streams.removeListener(listener)
         return self.stop.reason or StopReason.EXHAUSTED
 
-    def exhaust(self, *, has_unfinished_batch: bool) -> StopReason:
-        """Run over everything that is there now, then end.
-
-        An Iceberg table is read with the trigger `once`: with `availableNow` its reader insists on the first snapshot
-        that the stream ever read, which expiry removes (apache/iceberg#18000), and walks all snapshots since. `once`
-        plans one batch over what is there. A batch that an earlier run left unfinished takes a start of its own.
-        `once` has no batch without rows, so what is late is judged by the watermark of one run before.
+    def exhaust(self) -> StopReason:
+        """Run over everything that is there now, then end: a batch that an earlier run left unfinished, batches as the
+        inputs' limits ask for, and one without rows when the last of them moved the watermark.
 
         Raises
         ------
@@ -88,11 +84,7 @@ class QueryRun:
         trigger = self.plan.declaration.trigger
         if trigger is not None and trigger.once:
             _log.info("`once` runs as `available_now`: all that is there now, in batches as the inputs' limits ask for")
-        if not self.plan.reads_iceberg:
-            return self.keep_running({"availableNow": True})
-        for _ in range(2 if has_unfinished_batch else 1):
-            reason = self.keep_running({"once": True})
-        return reason
+        return self.keep_running({"availableNow": True})
 
     @property
     def _gate(self) -> BatchGate:

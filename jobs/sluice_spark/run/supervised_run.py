@@ -29,6 +29,7 @@ from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContex
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
 from sluice_spark.run.driver_ui import new_ui_key, record_ui
 from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
@@ -138,7 +139,8 @@ class SupervisedRun:
             with self._naming_gaps(checkpoint):
                 if self.stream.declaration.mode == "continuous":
                     return query_run.keep_running(trigger_of(self.stream.declaration))
-                return query_run.exhaust(has_unfinished_batch=checkpoint.state.has_unfinished_batch)
+                prepare_available_now(spark, plan, checkpoint, catalog)
+                return query_run.exhaust()
 
     @contextmanager
     def _naming_gaps(self, checkpoint: RunCheckpoint) -> Iterator[None]:

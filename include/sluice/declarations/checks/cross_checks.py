@@ -10,7 +10,6 @@ from sluice.declarations.checks.backfill_checks import backfill_problems, unfoll
 from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
 from sluice.declarations.checks.combinations import forbidden_combinations
 from sluice.declarations.checks.expectations import unknown_columns
-from sluice.declarations.checks.ignored_limits import ignored_limits
 from sluice.declarations.checks.lag_of_sources import unobservable_limits
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
@@ -67,7 +66,6 @@ def find_problems(
         *(problem for table in tables for problem in islice(refused_parts(table.document), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(forbidden_combinations(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(unobservable_limits(stream), MOST_PROBLEMS)),
-        *(problem for stream in streams for problem in islice(ignored_limits(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_tables(stream, known), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_outputs_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),

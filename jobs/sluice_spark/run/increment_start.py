@@ -1,0 +1,81 @@
+"""Makes a checkpoint ready for `availableNow` over Iceberg tables (decision 0065).
+
+Purpose: Iceberg's source plans the end of such a run from the *first* offset that the checkpoint ever had
+(apache/iceberg#18000). Expiry removes that snapshot, and the walk from it grows with every run. And it fails without a
+reason when there is nothing to read from there.
+
+How it works: the first offset is read only for the first batch and for that plan. So once a batch is committed, the
+first offset is moved to the snapshot where the committed batch ends, before its first file: from there the plan finds
+an end always, and of that end it keeps the snapshot only. Before that, the first offset is where the first batch
+starts; if everything of its snapshot is read there, it is moved one file further, which reads the same.
+
+What it does not do: a run that was killed while it wrote the first offset leaves a damaged one; the next run writes it
+again before its query starts, from what the checkpoint and the history of the table hold.
+
+Source: `SparkMicroBatchStream.prepareForTriggerAvailableNow` and `SyncSparkMicroBatchPlanner` of Iceberg 1.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice.maintenance.table_readers import streamed_tables
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
+from sluice.tables.declared_tables import require_table
+from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.run.run_checkpoint import RunCheckpoint
+from sluice_spark.session.checkpoint_metadata import read_planned_offsets
+from sluice_spark.session.planned_batch import read_first_offset, write_first_offsets
+
+_BEFORE_FIRST_FILE = -1
+"""A position that no batch ends at, so that an end is never equal to it."""
+
+
+def prepare_available_now(spark: SparkSession, plan: StreamPlan, checkpoint: RunCheckpoint, catalog: Catalog) -> None:
+    """Move the first offsets of the Iceberg inputs to where a run with `availableNow` can start.
+
+    Raises
+    ------
+    LakehouseError: when a table cannot be read.
+    """
+    tables = {name: source.table for name, source in streamed_tables(plan.declaration)}
+    inputs = {number: tables[name] for number, name in enumerate(plan.sources) if name in tables}
+    if not inputs:
+        return
+    committed = checkpoint.state.newest_committed
+    if committed < 0:
+        moved = dict(_behind_read_snapshots(spark, checkpoint.location, inputs, catalog))
+    else:
+        ends = read_planned_offsets(spark, checkpoint.location, (committed,)).get(committed, ())
+        moved = {number: end for number, end in _before_snapshots(ends).items() if number in inputs}
+    write_first_offsets(spark, checkpoint.location, moved)
+
+
+def _before_snapshots(ends: tuple[str | None, ...]) -> Mapping[int, StreamOffset]:
+    """Where a batch ends, before the first file of each snapshot. A source without an offset keeps its first one."""
+    offsets = {number: stream_offset_of(end) for number, end in enumerate(ends) if end is not None}
+    return {
+        number: StreamOffset(snapshot_id=offset.snapshot_id, position=_BEFORE_FIRST_FILE, scan_all_files=False)
+        for number, offset in offsets.items()
+        if offset is not None and offset.snapshot_id != BEGINNING
+    }
+
+
+def _behind_read_snapshots(
+    spark: SparkSession, location: str, inputs: Mapping[int, str], catalog: Catalog
+) -> Iterator[tuple[int, StreamOffset]]:
+    """The first offsets with nothing to read in their snapshots, one file behind the last."""
+    for number, name in inputs.items():
+        first = read_first_offset(spark, location, number)
+        if first is None:
+            continue
+        history = history_of(require_table(catalog, name))
+        step = next((step for step in history if step.snapshot_id == first.snapshot_id), None)
+        if step is None or not step.is_read_by(first):
+            continue
+        files = step.total_files if first.scan_all_files else step.appended_files
+        yield number, replace(first, position=(files or 0) + 1)
