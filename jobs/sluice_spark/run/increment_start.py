@@ -9,6 +9,9 @@ first offset is moved to the snapshot where the committed batch ends, before its
 an end always, and of that end it keeps the snapshot only. Before that, the first offset is where the first batch
 starts; if everything of its snapshot is read there, it is moved one file further, which reads the same.
 
+Where the first batch really starts is kept beside it, and put back when the first batch has to run again although it
+was committed once: somebody removed its commit, or brought an older copy of the commit log back.
+
 What it does not do: a run that was killed while it wrote the first offset leaves a damaged one; the next run writes it
 again before its query starts, from what the checkpoint and the history of the table hold.
 
@@ -29,7 +32,12 @@ from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.session.checkpoint_metadata import read_planned_offsets
-from sluice_spark.session.planned_batch import read_first_offset, write_first_offsets
+from sluice_spark.session.planned_batch import (
+    keep_first_offset,
+    read_first_offset,
+    read_kept_offset,
+    write_first_offsets,
+)
 
 _BEFORE_FIRST_FILE = -1
 """A position that no batch ends at, so that an end is never equal to it."""
@@ -48,11 +56,19 @@ def prepare_available_now(spark: SparkSession, plan: StreamPlan, checkpoint: Run
         return
     committed = checkpoint.state.newest_committed
     if committed < 0:
+        _put_back_first_offsets(spark, checkpoint.location, inputs)
         moved = dict(_behind_read_snapshots(spark, checkpoint.location, inputs, catalog))
     else:
+        for number in inputs:
+            keep_first_offset(spark, checkpoint.location, number)
         ends = read_planned_offsets(spark, checkpoint.location, (committed,)).get(committed, ())
         moved = {number: end for number, end in _before_snapshots(ends).items() if number in inputs}
     write_first_offsets(spark, checkpoint.location, moved)
+
+
+def _put_back_first_offsets(spark: SparkSession, location: str, inputs: Mapping[int, str]) -> None:
+    kept = {number: read_kept_offset(spark, location, number) for number in inputs}
+    write_first_offsets(spark, location, {number: first for number, first in kept.items() if first is not None})
 
 
 def _before_snapshots(ends: tuple[str | None, ...]) -> Mapping[int, StreamOffset]:

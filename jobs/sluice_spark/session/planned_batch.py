@@ -23,6 +23,12 @@ from sluice_spark.session.jvm import jvm_of
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+_FIRST = "0"
+"""The file that Iceberg's source reads."""
+
+_KEPT = "first"
+_UNFINISHED = "first.tmp"
+
 
 def read_first_offset(spark: SparkSession, location: str, source: int) -> StreamOffset | None:
     """Where the first batch starts in an Iceberg source; none when that is not decided yet.
@@ -31,16 +37,7 @@ def read_first_offset(spark: SparkSession, location: str, source: int) -> Stream
     ----------
     source: its number.
     """
-    jvm = jvm_of(spark)
-    file = jvm.org.apache.hadoop.fs.Path(location, f"sources/{source}/offsets/0")
-    files = file.getFileSystem(_hadoop_conf(spark))
-    if not files.exists(file):
-        return None
-    stream = files.open(file)
-    try:
-        return stream_offset_of(str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
-    finally:
-        stream.close()
+    return _read_offset(spark, location, source, _FIRST)
 
 
 def write_first_offsets(spark: SparkSession, location: str, firsts: Mapping[int, StreamOffset]) -> None:
@@ -50,15 +47,54 @@ def write_first_offsets(spark: SparkSession, location: str, firsts: Mapping[int,
     ----------
     firsts: by the number of the source.
     """
-    jvm = jvm_of(spark)
-    folder = jvm.org.apache.hadoop.fs.Path(location)
-    files = folder.getFileSystem(_hadoop_conf(spark))
     for source, offset in firsts.items():
-        stream = files.create(jvm.org.apache.hadoop.fs.Path(folder, f"sources/{source}/offsets/0"), True)
-        try:
-            stream.write(bytearray(offset.text(), "utf-8"))
-        finally:
-            stream.close()
+        _write_offset(spark, location, source, _FIRST, offset)
+
+
+def keep_first_offset(spark: SparkSession, location: str, source: int) -> None:
+    """Keep where the first batch starts in an Iceberg source beside the file that Iceberg reads, unless it is kept."""
+    first = read_first_offset(spark, location, source)
+    if first is None or read_kept_offset(spark, location, source) is not None:
+        return
+    _write_offset(spark, location, source, _UNFINISHED, first)
+    files, folder = _offsets_of(spark, location, source)
+    files.rename(_path(spark, folder, _UNFINISHED), _path(spark, folder, _KEPT))
+
+
+def read_kept_offset(spark: SparkSession, location: str, source: int) -> StreamOffset | None:
+    """What `keep_first_offset` kept; none when it kept nothing."""
+    return _read_offset(spark, location, source, _KEPT)
+
+
+def _read_offset(spark: SparkSession, location: str, source: int, name: str) -> StreamOffset | None:
+    files, folder = _offsets_of(spark, location, source)
+    file = _path(spark, folder, name)
+    if not files.exists(file):
+        return None
+    stream = files.open(file)
+    try:
+        return stream_offset_of(str(jvm_of(spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+    finally:
+        stream.close()
+
+
+def _write_offset(spark: SparkSession, location: str, source: int, name: str, offset: StreamOffset) -> None:
+    files, folder = _offsets_of(spark, location, source)
+    stream = files.create(_path(spark, folder, name), True)
+    try:
+        stream.write(bytearray(offset.text(), "utf-8"))
+    finally:
+        stream.close()
+
+
+def _offsets_of(spark: SparkSession, location: str, source: int) -> tuple[JavaObject, JavaObject]:
+    """The file system and the folder of a source's first offset."""
+    folder = jvm_of(spark).org.apache.hadoop.fs.Path(location, f"sources/{source}/offsets")
+    return folder.getFileSystem(_hadoop_conf(spark)), folder
+
+
+def _path(spark: SparkSession, folder: JavaObject, name: str) -> JavaObject:
+    return jvm_of(spark).org.apache.hadoop.fs.Path(folder, name)
 
 
 def plan_first_batch(
