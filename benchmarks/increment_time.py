@@ -3,13 +3,15 @@
     .venv/bin/python -m benchmarks.increment_time [--rows 100] [--rounds 5] [--json]
 
 *Small increment*: a few rows are appended to a table; the seconds from the start of the job to the commit that makes
-them visible in another table, by turns with a script of PySpark and Iceberg's sink under plain `spark-submit`. Each has
-tables of its own with the same rows, which are compared before any time counts; the first round is a warm-up and does
-not count. *Empty increment*: the same stream without new rows, as a task of a real Airflow; the seconds of the task, as
-Airflow counts them. That no Spark was started is read in its log.
+them visible in another table, by turns with a script of PySpark and Iceberg's sink under plain `spark-submit`. Sluice
+runs it in two ways: as a job of its own, and by a driver that was kept after the increment before
+(`engine.kept_minutes`). Each has tables of its own with the same rows, which are compared before any time counts; the
+first round is a warm-up, starts the kept driver, and does not count. *Empty increment*: the same stream without new
+rows, as a task of a real Airflow; the seconds of the task, as Airflow counts them. That no Spark was started is read in
+its log.
 
-Ends with 1 when tables differ, an empty increment starts Spark or takes more than 3 s, or a small one is not visible
-5 times sooner.
+Ends with 1 when tables differ, an empty increment starts Spark or takes more than 3 s, or a small one by a kept driver
+is not visible 5 times sooner.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -38,39 +40,58 @@ from rich.table import Table
 from tests.fixtures.spark_jobs import Jobs, jobs_in
 from tests.fixtures.stack import Stack, stack_in
 
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.launching.job_command import RunIncrement
+from sluice.launching.kept_driver import IncrementRequest, deployment_digest, kept_driver_of
 from sluice.launching.launch_settings import class_path
+from sluice.launching.spark_submit import SparkConnection
+from sluice.processes.driver_processes import kill_group
 from sluice.settings import Settings
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 
 STREAM = "increments"
-PLAIN, SLUICE = "plain spark-submit", "sluice"
-TABLES = {PLAIN: ("bench.plain_source", "bench.plain_target"), SLUICE: ("bench.source", "bench.target")}
-LIMIT = Limit(way=SLUICE, what="times sooner visible", figure=speed, least=5.0)
+PLAIN, COLD, KEPT = "plain spark-submit", "sluice, a job of its own", "sluice, kept driver"
+STREAMS = {COLD: STREAM, KEPT: "increments_kept"}
+TABLES = {
+    PLAIN: ("bench.plain_source", "bench.plain_target"),
+    COLD: ("bench.source", "bench.target"),
+    KEPT: ("bench.kept_source", "bench.kept_target"),
+}
+ENGINE = EngineDeclaration(kept_minutes=10)
+LIMIT = Limit(way=KEPT, what="times sooner visible", figure=speed, least=5.0)
 MOST_EMPTY_SECONDS = 3.0
 JOB_SECONDS = 300.0
 _NO_SPARK = "Spark is not started"
 
-DECLARATION: Mapping[str, Any] = {
-    "stream": STREAM,
-    "description": "few rows",
-    "owner": "benchmark",
-    "mode": "incremental",
-    "schedule": {"cron": "0 0 1 1 *"},
-    "inputs": {"records": {"stream": {"iceberg": {"table": TABLES[SLUICE][0]}}}},
-    "transformation": {"sql": "increments.sql"},
-    "outputs": {"rows": {"iceberg": {"table": TABLES[SLUICE][1]}}},
-}
+
+def declaration_of(way: str) -> Mapping[str, Any]:
+    """The stream of one of Sluice's ways."""
+    source, target = TABLES[way]
+    return {
+        "stream": STREAMS[way],
+        "description": "few rows",
+        "owner": "benchmark",
+        "mode": "incremental",
+        "schedule": {"cron": "0 0 1 1 *"},
+        "inputs": {"records": {"stream": {"iceberg": {"table": source}}}},
+        "transformation": {"sql": "increments.sql"},
+        "outputs": {"rows": {"iceberg": {"table": target}}},
+        **({"engine": {"kept_minutes": ENGINE.kept_minutes}} if way == KEPT else {}),
+    }
 
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """Where the ways run. rows: of each increment. turns: how many increments each way has had."""
+    """Where the ways run.
+
+    rows: of each increment. turns: how many increments each way has had.
+    groups: the process groups of the drivers that were kept.
+    """
 
     settings: Settings
     stack: Stack
@@ -78,6 +99,7 @@ class Bench:
     folder: Path
     rows: int
     turns: dict[str, int]
+    groups: set[int] = field(default_factory=set)
 
     def create_tables(self) -> None:
         """Create the sources and the targets."""
@@ -111,15 +133,27 @@ class Bench:
             raise SystemExit(f"the plain increment failed:\n{log.read_text()[-4000:]}")
         return self.turn(PLAIN, began=began)
 
-    def sluice(self) -> Turn:
-        """The declared stream, by its job."""
-        self.append(SLUICE)
+    def cold(self) -> Turn:
+        """The declared stream, by a job of its own."""
+        self.append(COLD)
         began = time.time()
         stream = load_declarations(self.settings.pipelines).stream(STREAM)
         job = self.jobs.start(RunIncrement(stream=STREAM, launched_by="a benchmark"), stream)
         if job.wait(JOB_SECONDS) != 0:
             raise SystemExit(f"the increment failed:\n{job.log.read_text()[-4000:]}")
-        return self.turn(SLUICE, began=began)
+        return self.turn(COLD, began=began)
+
+    def kept(self) -> Turn:
+        """The declared stream, by the driver that is kept for it; the first turn starts that."""
+        self.append(KEPT)
+        began = time.time()
+        driver = kept_driver_of(STREAMS[KEPT], ENGINE, self.settings, SparkConnection(master="local[2]"))
+        driver = replace(driver, environment={**self.stack.environment(), **driver.environment})
+        request = IncrementRequest(digest=deployment_digest(self.settings), launched_by="a benchmark")
+        lines: list[str] = []
+        if driver.run(request, on_line=lines.append, on_start=self.groups.add) != 0:
+            raise SystemExit("the increment failed:\n" + "\n".join(lines[-40:]))
+        return self.turn(KEPT, began=began)
 
     def append(self, way: str) -> None:
         """Append the rows of the next increment to the source of a way."""
@@ -165,7 +199,8 @@ def running_bench(folder: Path, *, rows: int) -> Iterator[Bench]:
     for name in (name for both in TABLES.values() for name in both):
         declared = {"table": name, "description": name, "owner": "benchmark", "columns": COLUMNS}
         (pipelines / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
-    (pipelines / f"{STREAM}.stream.yaml").write_text(yaml.safe_dump(dict(DECLARATION)))
+    for way, stream in STREAMS.items():
+        (pipelines / f"{stream}.stream.yaml").write_text(yaml.safe_dump(dict(declaration_of(way))))
     (pipelines / "increments.sql").write_text(QUERY)
     with stack_in(folder / "data", SLUICE_PIPELINES=str(pipelines)) as stack:
         stack.up()
@@ -174,7 +209,11 @@ def running_bench(folder: Path, *, rows: int) -> Iterator[Bench]:
             turns = dict.fromkeys(TABLES, 0)
             bench = Bench(settings=settings, stack=stack, jobs=jobs, folder=folder, rows=rows, turns=turns)
             bench.create_tables()
-            yield bench
+            try:
+                yield bench
+            finally:
+                for group in bench.groups:
+                    kill_group(group)
 
 
 def airflow_of(stack: Stack) -> AirflowAccess:
@@ -183,7 +222,9 @@ def airflow_of(stack: Stack) -> AirflowAccess:
     return AirflowAccess(url=stack.environment()["AIRFLOW__API__BASE_URL"], user=AIRFLOW_USER, password=password)
 
 
-def show(turns: Mapping[str, Sequence[Turn]], sooner: Spread, empty: Sequence[float], *, rows: int) -> None:
+def show(
+    turns: Mapping[str, Sequence[Turn]], sooner: Mapping[str, Spread], empty: Sequence[float], *, rows: int
+) -> None:
     """Print what each way took."""
     table = Table(title=f"Increments of {rows} rows and of none, {os.cpu_count()} cores")
     for heading in ("increment", "rows visible after", "job", "times sooner", "asked", ""):
@@ -191,7 +232,8 @@ def show(turns: Mapping[str, Sequence[Turn]], sooner: Spread, empty: Sequence[fl
     for name, of_way in turns.items():
         visible_ms = statistics.median(turn.batch_ms for turn in of_way)
         job = statistics.median(turn.seconds for turn in of_way)
-        figures = (str(sooner), str(LIMIT), _verdict(LIMIT.is_met(sooner))) if name == SLUICE else ("1", "", "")
+        limits = (str(LIMIT), _verdict(LIMIT.is_met(sooner[name]))) if name == KEPT else ("", "")
+        figures = (str(sooner.get(name, 1)), *limits)
         table.add_row(name, f"{visible_ms / 1000:.1f} s", f"{job:.1f} s", *figures)
     slowest, median = max(empty), statistics.median(empty)
     asked = f"at most {MOST_EMPTY_SECONDS:g} s"
@@ -212,21 +254,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, running_bench(Path(folder), rows=options.rows) as bench:
-        measured = take_turns({PLAIN: bench.plain, SLUICE: bench.sluice}, rounds=options.rounds + 1)
+        measured = take_turns({PLAIN: bench.plain, COLD: bench.cold, KEPT: bench.kept}, rounds=options.rounds + 1)
         with open_airflow_api(airflow_of(bench.stack), stopped=Event()) as airflow:
             empty = empty_increments(airflow, number=options.rounds)
     turns = {name: of_way[1:] for name, of_way in measured.items()}
-    if [turn.content for turn in measured[PLAIN]] != [turn.content for turn in measured[SLUICE]]:
-        sys.stderr.write("The tables of the two ways differ: no time counts.\n")
+    if any(
+        [turn.content for turn in measured[PLAIN]] != [turn.content for turn in of_way] for of_way in measured.values()
+    ):
+        sys.stderr.write("The tables of the ways differ: no time counts.\n")
         return 1
-    sooner = over_rounds(speed, turns[PLAIN], turns[SLUICE])
+    sooner = {way: over_rounds(speed, turns[PLAIN], turns[way]) for way in STREAMS}
     if options.json:
         visible_ms = {name: [turn.batch_ms for turn in of_way] for name, of_way in turns.items()}
-        figures = {"visible_ms": visible_ms, "times_sooner": sooner.median, "empty_task_seconds": empty}
+        times = {way: spread.median for way, spread in sooner.items()}
+        figures = {"visible_ms": visible_ms, "times_sooner": times, "empty_task_seconds": empty}
         sys.stdout.write(f"{json.dumps(figures)}\n")
     else:
         show(turns, sooner, empty, rows=options.rows)
-    return 0 if LIMIT.is_met(sooner) and max(empty) <= MOST_EMPTY_SECONDS else 1
+    return 0 if LIMIT.is_met(sooner[KEPT]) and max(empty) <= MOST_EMPTY_SECONDS else 1
 
 
 if __name__ == "__main__":

@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
+from sluice.launching.kept_driver import DriverAnswer, receive_line, send_line
 from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
@@ -56,6 +59,9 @@ def main(argv: Sequence[str]) -> None:
     arguments = dict(word.removeprefix("--").split("=", 1) for word in argv if word.startswith("--") and "=" in word)
     subject = arguments.get("stream") or arguments["table"]
     print(f"fake driver of {subject}: {' '.join(argv)}", flush=True)  # noqa: T201  # the driver's log
+    if "socket" in arguments:
+        _keep_increments(subject, arguments["socket"], kept_seconds=float(arguments["kept-seconds"]))
+        return
     behaviour = _behaviour_of(subject)
     if behaviour.fails_with:
         sys.stderr.write(f"sluice: failed: {behaviour.fails_with}\n")
@@ -66,6 +72,38 @@ def main(argv: Sequence[str]) -> None:
     elif any("run_increment" in word for word in argv) and behaviour.publishes:
         with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
             _run_increment(ledger, subject)
+
+
+def _keep_increments(stream: str, address: str, *, kept_seconds: float) -> None:
+    """Run increments as they are asked for, until one fails or none is asked for a while."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        listener.settimeout(kept_seconds)
+        is_well = True
+        while is_well:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                break
+            with connection:
+                receive_line(connection)
+                last_line = f"the fake is idle: {uuid4()}"
+                send_line(connection, DriverAnswer(state="accepted", pid=os.getpgrp(), last_line=last_line))
+                is_well = _ran_kept_increment(stream)
+                print(last_line, flush=True)  # noqa: T201  # the driver's log
+                send_line(connection, DriverAnswer(state="ended", exit_code=0 if is_well else 1))
+    Path(address).unlink()
+
+
+def _ran_kept_increment(stream: str) -> bool:
+    behaviour = _behaviour_of(stream)
+    if behaviour.fails_with:
+        print(f"sluice: failed: {behaviour.fails_with}", flush=True)  # noqa: T201  # the driver's log
+        return False
+    with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
+        _run_increment(ledger, stream)
+    return True
 
 
 def _behaviour_of(subject: str) -> Behaviour:

@@ -68,6 +68,13 @@ def _declare(pipelines: Path) -> None:
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=PATIENT)
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
+        pipelines,
+        "by_kept_driver",
+        schedule="{cron: '0 0 1 1 *'}",
+        writes="gold.third",
+        more="engine: {kept_minutes: 10}\n",
+    )
+    write_incremental_stream(
         pipelines, "by_table", schedule="{tables: [gold.first]}", reads="gold.first", writes="gold.second"
     )
     write_incremental_stream(

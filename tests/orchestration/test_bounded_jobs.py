@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,8 @@ from sluice.ledger.events import recent_events
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+
+_KEPT_GROUP = re.compile(r"runs the increment: process group (\d+)")
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
@@ -51,6 +54,27 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     assert _ended(airflow, "by_clock", airflow.trigger("by_clock")) == "success"
     newest, _ = airflow.get("assets/events", source_dag_id="by_clock", order_by="-timestamp")["asset_events"]
     assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
+
+
+def test_a_kept_driver_runs_the_increments_of_its_stream_until_one_fails(airflow: RunningAirflow) -> None:
+    airflow.unpause("by_kept_driver")
+    runs = [airflow.trigger("by_kept_driver")]
+    assert _ended(airflow, "by_kept_driver", runs[0]) == "success"
+    runs.append(airflow.trigger("by_kept_driver"))
+    assert _ended(airflow, "by_kept_driver", runs[1]) == "success"
+    groups = [_KEPT_GROUP.findall(airflow.log("by_kept_driver", "run", run)) for run in runs]
+    assert groups[0] == groups[1] != []
+    events = airflow.get("assets/events", source_dag_id="by_kept_driver")["asset_events"]
+    assert sorted(event["extra"]["payload"]["publication_key"] for event in events) == [
+        "by_kept_driver:1:0",
+        "by_kept_driver:1:1",
+    ]
+
+    tell_drivers(airflow.behaviours, "by_kept_driver", Behaviour(fails_with="SchemaError: a column is missing"))
+    failed = airflow.trigger("by_kept_driver")
+    assert _ended(airflow, "by_kept_driver", failed) == "failed"
+    assert airflow.task("by_kept_driver", "run", failed)["try_number"] == 1
+    assert "a column is missing" in airflow.log("by_kept_driver", "run", failed)
 
 
 def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:

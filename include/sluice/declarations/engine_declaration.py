@@ -19,6 +19,7 @@ from sluice.declarations.scalar_types import (
 MOST_PARTITIONS = 100_000
 MOST_CORES = 4096
 MOST_EXECUTORS = 10_000
+MOST_KEPT_MINUTES = 1440
 _LARGEST_HEAP_BYTES = 16 * 1024**4
 """Beyond what any machine has: a larger number is a mistake in its unit."""
 
@@ -79,6 +80,13 @@ class EngineDeclaration(Declared):
         False,
         description="whether a driver on the host of Airflow's web server serves Spark's own UI, for the stream's page",
     )
+    kept_minutes: WholeNumber = Field(
+        0,
+        ge=0,
+        le=MOST_KEPT_MINUTES,
+        description="increments in local mode: how long their driver is kept after a run, for the next one to begin at "
+        "once; 0: it ends with the run",
+    )
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
     )
@@ -87,6 +95,8 @@ class EngineDeclaration(Declared):
     def _fits(self) -> Self:
         if self.most_executors is not None and self.most_executors < (self.executors or 1):
             raise wrong(f"is at least executors, {self.executors}", "most_executors")
+        if self.kept_minutes and self.ui:
+            raise wrong("a driver that is kept has no UI: leave out ui, or kept_minutes", "kept_minutes")
         for name, value in self.options.items():
             if problem := option_problem(name, value):
                 raise wrong(problem, "options", name)

@@ -117,6 +117,8 @@ class StreamDeclaration(Declared):
         if self.mode == "continuous":
             if self.schedule is not None:
                 raise wrong("a continuous stream has a trigger and no schedule", "schedule")
+            if self.engine.kept_minutes:
+                raise wrong("belongs to an incremental stream: this driver runs all the time", "engine", "kept_minutes")
             if self.trigger is None:
                 raise ValueError(
                     "a continuous stream needs the key `trigger`, for example `processing_time: 2 seconds`"

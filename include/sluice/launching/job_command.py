@@ -41,6 +41,19 @@ class RunIncrement(JobCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepIncrements(JobCommand):
+    """Run increments of a stream as they are asked for, until none is asked for a while.
+
+    socket: where the job is asked. kept_seconds: how long it waits for the next increment.
+    """
+
+    application: ClassVar[str] = "jobs/keep_increments.py"
+    stream: str
+    socket: str
+    kept_seconds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunBackfill(JobCommand):
     """Compute an interval of a stream again and replace it, beside the live stream.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -38,13 +38,15 @@ from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stop_on_signals
 from sluice_spark.run.table_beginning import begin_in_tables
 from sluice_spark.run.watchdog import Watchdog
-from sluice_spark.session.session import open_session
+from sluice_spark.session.run_sessions import Sessions, own_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
 
+    sessions: opens the Spark session that the run works in, and closes it.
+    stop: what asks the run to stop; a signal to the driver does.
     reached: is called at each crash point that a batch passes.
     """
 
@@ -52,6 +54,8 @@ class SupervisedRun:
     ledger: Ledger
     stream: LoadedStream
     run: RunObservation
+    sessions: Sessions = own_session
+    stop: StopRequest = field(default_factory=StopRequest)
     reached: Reached = unnoticed
 
     def work(self) -> StopReason:
@@ -65,30 +69,18 @@ class SupervisedRun:
         DeclarationError, DeliveryError, SettingsError: as `plan_stream` and the delivery raise them.
         Exception: whatever else made the query fail.
         """
-        stop = StopRequest()
+        stop = self.stop
         lease = HeldLease(stream=self.run.stream, token=self.run.token)
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
         with heartbeat, Watchdog(stop), LedgerWriter(self.ledger) as writer:
             declaration = self.stream.declaration
             key = new_ui_key(declaration)
-            spark = open_session(
-                self.settings,
-                name=self.stream.name,
-                state=declaration.state,
-                with_delta=declaration.uses_delta,
-                cores=declaration.engine.cores,
-                deletes_files=False,
-                repeats_tasks=not declaration.hands_on_records,
-                ui_key=key,
-            )
-            try:
+            with self.sessions(self.settings, declaration, ui_key=key) as spark:
                 if key is not None:
                     record_ui(spark, self.ledger, self.run, key=key)
                 stop_on_signals(spark, stop)
                 with heartbeat.naming_a_lost_lease():
                     reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
-            finally:
-                spark.stop()
         if reason in LEASE_ENDS:
             raise LeaseLostError(f"Run {self.run.run_id} of {self.run.stream}, token {lease.token}: {reason}.")
         return reason

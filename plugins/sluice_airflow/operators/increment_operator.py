@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from sluice.errors import SluiceError
-from sluice.launching.job_command import RunIncrement
+from sluice.errors import LaunchError, SluiceError
+from sluice.launching.job_command import RunIncrement, parse_arguments
 from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
+    from sluice.launching.spark_submit import SparkConnection
     from sluice.ledger.announcements import UnannouncedPublications
+    from sluice_airflow.composition import Deployment
+
+_LAST_LINES = 10
+"""Of a failed increment's log: its reason and its error are the last two."""
 
 
 def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) -> bool:
@@ -34,6 +40,7 @@ class IncrementOperator(SparkJobOperator):
         super().__init__(command=command, on_success_callback=record_announcements, **kwargs)
         self.stream = command.stream
         self.announced: tuple[UnannouncedPublications, ...] = ()
+        self._kept_group: int | None = None
 
     def execute(self, context: Context) -> None:
         """Run the increment and wait for it.
@@ -53,6 +60,61 @@ class IncrementOperator(SparkJobOperator):
                 raise
         self._announce(context)
         self._report(context)
+
+    def on_kill(self) -> None:
+        """End the increment when its task is ended, with the driver that was kept for it."""
+        from sluice.processes.driver_processes import kill_group
+
+        if self._kept_group is None:
+            super().on_kill()
+        else:
+            kill_group(self._kept_group)
+
+    def _submit(self, context: Context, deployment: Deployment, connection: SparkConnection) -> None:
+        """Have the driver that is kept for the stream run the increment; a new application when there can be none."""
+        from sluice.launching.kept_driver import NoKeptDriverError
+        from sluice.launching.launch_settings import is_local
+
+        if self.engine.kept_minutes and is_local(connection.master):
+            try:
+                self._ask_kept_driver(deployment, connection)
+            except NoKeptDriverError as error:
+                self.log.warning("The increment gets an application of its own: %s", error)
+            else:
+                return
+        super()._submit(context, deployment, connection)
+
+    def _ask_kept_driver(self, deployment: Deployment, connection: SparkConnection) -> None:
+        from sluice.launching.kept_driver import (
+            IncrementRequest,
+            NoKeptDriverError,
+            deployment_digest,
+            kept_driver_of,
+        )
+
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+        def take(line: str) -> None:
+            self.log.info("%s", line)
+            last_lines.append(line)
+
+        def is_begun(group: int) -> None:
+            self._kept_group = group
+            self.log.info("The driver that is kept for %s runs the increment: process group %d.", self.stream, group)
+
+        driver = kept_driver_of(self.stream, self.engine, deployment.settings, connection)
+        launched_by = parse_arguments(RunIncrement, self.application_args or ()).launched_by
+        request = IncrementRequest(digest=deployment_digest(deployment.settings), launched_by=launched_by)
+        try:
+            exit_code = driver.run(request, on_line=take, on_start=is_begun)
+        except NoKeptDriverError:
+            raise
+        except LaunchError as error:
+            raise AirflowException(str(error)) from error
+        finally:
+            self._kept_group = None
+        if exit_code:
+            raise AirflowException("\n".join(last_lines))
 
     def _report(self, context: Context, *, sentence: str = "") -> None:
         """Leave an event in the ledger that the increment is red, or that it is not any more.

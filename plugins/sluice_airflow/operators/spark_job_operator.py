@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from sluice.launching.cluster.application import ApplicationObservation
     from sluice.launching.cluster.cluster_job import ClusterJobs
+    from sluice.launching.spark_submit import SparkConnection
     from sluice_airflow.composition import Deployment
 
 SPARK_POOL = "spark"
@@ -121,10 +122,24 @@ class SparkJobOperator(SparkSubmitOperator):
         self.env_vars = dict.fromkeys(withheld_names(os.environ), "")
         self.env_vars |= ui_environment(self.engine, master=connection.master)
         try:
-            super().execute(context)
+            self._submit(context, deployment, connection)
         except AirflowException as error:
             # The provider's exception repeats the command line and the output, which are in the log already.
             raise job_failure(str(error), subject=self.subject) from None
+
+    def _submit(self, context: Context, deployment: Deployment, connection: SparkConnection) -> None:
+        """Have this host run the job, and wait for its end.
+
+        Parameters
+        ----------
+        deployment, connection: for a subclass that knows a faster way.
+
+        Raises
+        ------
+        AirflowException: when it fails; its text has the last lines of the job's output.
+        """
+        del deployment, connection
+        super().execute(context)
 
     def on_kill(self) -> None:
         """End the job when its task is ended: the process on this host, or the application on its cluster."""

@@ -135,6 +135,7 @@ _WORKS_BELOW = {
         "executor_memory",
         "spot_nodes",
         "ui",
+        "kept_minutes",
         "options",
     ),
     "columns.*.": ("name", "type", "required", "doc"),
