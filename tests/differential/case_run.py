@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.differential.case import Case, Output, Row
 from tests.differential.column_kinds import plain
+from tests.differential.engine import engine_of
 from tests.differential.oracle import Expected, Numbers, expected
 from tests.differential.queries import has_one_query, python_transformation, sql_transformation
 from tests.differential.sources import ArrivingRows, cut, with_files
@@ -33,11 +34,11 @@ def differences(workshop: Workshop, case: Case) -> list[str]:
     """Run a case; what differs from the oracle, one line each."""
     folder = workshop.folder.parent
     running = _Running(case=case, workshop=replace(workshop, settings=with_files(workshop.settings, folder)))
-    workshop.spark.conf.set("spark.sql.shuffle.partitions", "1")  # there are few rows
-    running.declare()
-    for turn, rows in enumerate(case.turns):
-        if not running.take(turn, rows):
-            break
+    with engine_of(workshop.spark, case):
+        running.declare()
+        for turn, rows in enumerate(case.turns):
+            if not running.take(turn, rows):
+                break
     return running.compared()
 
 

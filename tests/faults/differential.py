@@ -1,10 +1,11 @@
 """Random streams, with a crash each, and DuckDB says what their tables and the ledger must hold.
 
-    python -m tests.faults.differential [--cases 2000] [--seed 0] [--time-zone Europe/Berlin] [--json]
+    python -m tests.faults.differential [--cases 2000] [--seed 0] [--time-zone Europe/Berlin] [--processes 2] [--json]
 
 Prints each difference as a case that was made as small as possible: declaration, rows, and what differs. Ends with 1
-when there is one. A seed repeats a case: `--seed 4711 --cases 1`. All streams work in one process, whose host has the
-time zone; its JVM is started in it.
+when there is one. A seed repeats a case: `--seed 4711 --cases 1`. The host of all streams has the time zone. Processes
+run blocks of cases, each in a JVM of its own, beside one set of services; Ctrl-C ends them all. Everything is kept
+below the folder of `TMPDIR`: in memory it is faster.
 """
 
 from __future__ import annotations
@@ -12,62 +13,95 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
-from tests.differential.case import Case
-from tests.differential.case_run import differences
-from tests.differential.grammar import random_case
-from tests.differential.report import reproduction
-from tests.differential.shrinking import shrunk
-from tests.faults.crash_table import Drill, drill_workshops
+from rich.progress import Progress
+from tests.differential.seed_block import BlockResult, Difference, SeedBlock
+from tests.fixtures.stack import stack_in
 
-_LONGEST_SHRINKING_SECONDS = 300
-"""For one difference: about a hundred smaller cases."""
+_CASES_OF_A_PROCESS = 125
+"""A JVM needs some cases to become quick, and keeps about two megabytes of each."""
 
-
-_HEAP_GIB = 4
-"""Enough for a thousand cases in one session."""
+_LONGEST_END_SECONDS = 60
+"""After which an interrupted process is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A case that is wrong. text: its smallest form, as somebody can repeat it."""
+class _Processes:
+    """Starts a process for each block, and ends those that run when no more are wanted."""
 
-    seed: int
-    text: str
+    environment: Mapping[str, str]
+    ends_at: float
+    _running: list[subprocess.Popen[str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, block: SeedBlock) -> BlockResult:
+        """Run a block in a process of its own. Raises `CalledProcessError` when that fails."""
+        given = {**asdict(block), "most_seconds": min(block.most_seconds, self.ends_at - time.monotonic())}
+        argv = [sys.executable, "-m", "tests.differential.seed_block", json.dumps(given)]
+        with self._lock:
+            if self._ended.is_set() or given["most_seconds"] <= 0:
+                return BlockResult(run=0, cpu_seconds=0.0, found=())
+            process = subprocess.Popen(argv, env=self.environment, stdout=subprocess.PIPE, text=True)  # noqa: S603
+            self._running.append(process)
+        answer, _ = process.communicate()
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, argv)
+        result = json.loads(answer.splitlines()[-1])
+        return BlockResult(**{**result, "found": tuple(Difference(**one) for one in result["found"])})
+
+    def end(self) -> None:
+        """Start no more, and end those that run with their JVMs."""
+        with self._lock:
+            self._ended.set()
+            alive = [process for process in self._running if process.poll() is None]
+        for process in alive:
+            process.send_signal(signal.SIGINT)
+        for process in alive:
+            try:
+                process.wait(_LONGEST_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()  # its JVM ends when nobody is left at the other end of its standard input
 
 
-def wrong_of(drill: Drill, case: Case) -> list[str]:
-    """Run a case in a workshop of its own; what differs. An error that nothing asked for is a difference too."""
-    try:
-        return differences(drill.workshop(), case)
-    except Exception:  # noqa: BLE001  # what a case raises is one finding; the others are run all the same
-        return [f"raised: {traceback.format_exc(limit=-4)}"]
-
-
-def found_in(drill: Drill, case: Case, *, shrinks: bool) -> Difference | None:
-    """Run a case, and make it smaller when it differs; none when it is right."""
-    wrong = wrong_of(drill, case)
-    if not wrong:
-        return None
-    if shrinks:
-        kind = _kind_of(wrong)
-        case = shrunk(
-            case, lambda smaller: _kind_of(wrong_of(drill, smaller)) == kind, most_seconds=_LONGEST_SHRINKING_SECONDS
+def _run(options: argparse.Namespace, console: Console) -> list[BlockResult]:
+    """Run all cases beside one stack; the results in the order in which the blocks ended."""
+    ends_at = time.monotonic() + options.most_seconds
+    until = options.seed + options.cases
+    length = min(_CASES_OF_A_PROCESS, -(-options.cases // options.processes))
+    blocks = [
+        SeedBlock(
+            first=first,
+            cases=min(length, until - first),
+            shrinks=not options.no_shrinking,
+            most_seconds=1e9,
         )
-        wrong = wrong_of(drill, case) or wrong
-    return Difference(seed=case.seed, text=reproduction(case, wrong))
-
-
-def _kind_of(wrong: Sequence[str]) -> str:
-    """Whether something was raised or is different, so that no other mistake is found while a case is made smaller."""
-    return "" if not wrong else "raised" if wrong[0].startswith("raised") else "differs"
+        for first in range(options.seed, until, length)
+    ]
+    results = []
+    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
+        stack.up(("postgres", "seaweedfs", "kafka"))
+        processes = _Processes(environment={**os.environ, **stack.environment()}, ends_at=ends_at)
+        with ThreadPoolExecutor(options.processes) as pool, Progress(console=console) as progress:
+            task = progress.add_task("streams compared", total=options.cases)
+            try:
+                for future in as_completed([pool.submit(processes.run, block) for block in blocks]):
+                    results.append(future.result())
+                    progress.advance(task, results[-1].run)
+            finally:
+                processes.end()
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the others follow")
     parser.add_argument("--time-zone", default="", help="of the host; the one of this process when not given")
-    parser.add_argument("--most-seconds", type=float, default=float("inf"), help="no case begins after so many seconds")
+    parser.add_argument("--processes", type=int, default=2, help="that run cases at once; each needs 3 GB of memory")
+    parser.add_argument("--most-seconds", type=float, default=1e9, help="no case begins after so many seconds")
     parser.add_argument("--no-shrinking", action="store_true", help="print a difference as it was found")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
@@ -84,26 +119,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["TZ"] = options.time_zone
         time.tzset()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # another Python has no packages to decode values with
-    zone, console, began = time.tzname[0], Console(stderr=True), time.monotonic()
-    found: list[Difference] = []
-    run = 0
-    with drill_workshops(services=("postgres", "seaweedfs", "kafka"), memory_gib=_HEAP_GIB) as drill:
-        seeds = range(options.seed, options.seed + options.cases)
-        for seed in track(seeds, "streams compared", console=console):
-            if time.monotonic() - began > options.most_seconds:
-                break
-            run += 1
-            if (difference := found_in(drill, random_case(seed), shrinks=not options.no_shrinking)) is not None:
-                found.append(difference)
-                console.print(difference.text, soft_wrap=True, markup=False, highlight=False)
-    seconds = time.monotonic() - began
+    zone, began = time.tzname[0], time.monotonic()
+    results = _run(options, Console(stderr=True))
+    found = sorted((one for result in results for one in result.found), key=lambda one: one.seed)
+    seconds, run = time.monotonic() - began, sum(result.run for result in results)
+    cpu_seconds = sum(result.cpu_seconds for result in results)
     summary = {"cases": run, "first_seed": options.seed, "time_zone": zone, "differences": len(found)}
     if options.json:
-        answer = {**summary, "seconds": seconds, "found": [asdict(one) for one in found]}
-        print(json.dumps(answer, indent=1))  # noqa: T201  # the answer of the program
+        times = {"seconds": seconds, "cpu_seconds": cpu_seconds}
+        print(json.dumps({**summary, **times, "found": [asdict(one) for one in found]}, indent=1))  # noqa: T201
     else:
         Console().print(
-            f"{run} streams from seed {options.seed}, host in {zone}, {seconds:.0f} s: {len(found)} differ."
+            f"{run} streams from seed {options.seed}, host in {zone}, {seconds:.0f} s, {cpu_seconds:.0f} s of "
+            f"processors: {len(found)} differ."
         )
     return 1 if found else 0
 
