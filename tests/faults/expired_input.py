@@ -7,6 +7,10 @@ source and target, every `--every` seconds; neither knows of the stream. The dri
 its last batch: it must never be less than right, and never fail while it is not behind. Then it is away for `--away`
 seconds: its start must name what is missing, and `sluice stream continue` must end with a table that is equal.
 
+Two limits hold, and `seconds` in the report says how near the drill came to them. A killed driver is behind for as long
+as its successor needs to its first batch, which must be less than `--keep`. And the table keeps its newest 200 metadata
+files: the writer must not commit more often between the stop of the driver and the plan of its continuation.
+
 DuckDB counts. Ends with 1 when a row was lost or doubled, or a driver ended in another way than it should.
 """
 
@@ -73,6 +77,8 @@ class ExpiryReport:
     """What came of one stream.
 
     lost, doubled: rows of the target, by DuckDB, after the kills and after the absence. gap: as its start named it.
+    seconds: from the start of each driver to its first batch, and from the stop to the first plan of a continuation.
+    continuations: how often the expiry was faster than the start behind one, and another was asked for.
     """
 
     way: str
@@ -84,6 +90,8 @@ class ExpiryReport:
     exact_rows: int
     lost_after_the_gap: int
     doubled_after_the_gap: int
+    continuations: int
+    seconds: dict[str, list[float]]
 
     @property
     def is_right(self) -> bool:
@@ -165,6 +173,7 @@ class ExpiryDrill:
     environment: dict[str, str]
     way: str
     around: Surroundings
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def stream(self) -> str:
@@ -178,14 +187,19 @@ class ExpiryDrill:
         with others.at_work():
             for number in range(1, KILLS + 1):
                 self._kill_at(self.around.batches * number // (KILLS + 1))
-            lost, doubled = self._count(self._work_until_caught_up(others, batches=self.around.batches))
-            time.sleep(self.around.away_seconds)  # the absence is what is tested
+            written = self._work_until_caught_up(others, batches=self.around.batches)
+            left_at = time.monotonic()
+            lost, doubled = self._count(written)
+            self._say(f"killed {KILLS} times: {lost} lost, {doubled} doubled; {self.seconds}")
+            time.sleep(max(0.0, left_at + self.around.away_seconds - time.monotonic()))  # the absence is what is tested
             gap = self._failing_start()
-            rows, written = 0, None
-            while written is None:  # the expiry may be faster than the start after a continuation
+            self._note("away", time.monotonic() - left_at)
+            rows, continuations, again = 0, 0, None
+            while again is None:  # the expiry may be faster than the start after a continuation
                 rows += self._continue()
-                written = self._unless_cut_again(others)
-            lost_after, doubled_after = self._count(written)
+                continuations += 1
+                again = self._unless_cut_again(others)
+            lost_after, doubled_after = self._count(again)
         return ExpiryReport(
             way=self.way,
             batches=self._newest(),
@@ -196,7 +210,24 @@ class ExpiryDrill:
             exact_rows=rows,
             lost_after_the_gap=lost_after,
             doubled_after_the_gap=doubled_after,
+            continuations=continuations,
+            seconds=self.seconds,
         )
+
+    def _say(self, sentence: str) -> None:
+        """What is known before the report, which a failure may prevent."""
+        sys.stderr.write(f"{self.way}: {sentence}\n")
+
+    def _note(self, what: str, seconds: float) -> None:
+        self.seconds.setdefault(what, []).append(round(seconds, 1))
+
+    def _await_first_batch(self, driver: Any, *, newer_than: int) -> None:
+        """Wait until a driver has published something, or has ended; note how long that took."""
+        begun = time.monotonic()
+        wait_until(
+            lambda: driver.process.poll() is not None or self._newest() > newer_than, within_seconds=PATIENCE_SECONDS
+        )
+        self._note("to the first batch", time.monotonic() - begun)
 
     def _declare(self) -> None:
         source = self.workshop.declare_table("source", COLUMNS)
@@ -213,14 +244,17 @@ class ExpiryDrill:
         )
 
     def _kill_at(self, batch: int) -> None:
-        ahead = max(1, batch - self._newest())
-        with self._driver(CrashPoint.PUBLISHED, occurrence=ahead) as driver:
+        newest = self._newest()
+        with self._driver(CrashPoint.PUBLISHED, occurrence=max(1, batch - newest)) as driver:
+            self._await_first_batch(driver, newer_than=newest)
             driver.await_death()
         declare_lost(self.workshop, self.stream)
 
     def _work_until_caught_up(self, others: OthersAtWork, *, batches: int) -> list[tuple[int, int]]:
         """The rows that were written until then: the writer goes on as soon as the driver has ended."""
+        newest = self._newest()
         with self._driver(CrashPoint.PUBLISHED, occurrence=NEVER) as driver:
+            self._await_first_batch(driver, newer_than=newest)
 
             def is_alive() -> bool:
                 if driver.process.poll() is not None:
