@@ -102,3 +102,18 @@ def test_the_pins_of_a_stream_that_is_gone_are_removed_once_it_has_no_live_run(p
     assert place.plan("rows").pins.to_remove == ()
     record_end(place.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="stopped")
     assert place.plan("rows").pins.to_remove == (f"sluice_pin__{place.stream}__rows__position",)
+
+
+def test_a_direct_stream_pins_the_newest_snapshot_that_its_sink_wrote(place: Place) -> None:
+    writer = DirectWriter(stream=place.stream, output="copies", generation=1, run_id="r", token=1)
+    tag = f"sluice_pin__{place.stream}__copies__written"
+    *_, own = place.append("copies", 2, **writer.properties(), **{QUERY_ID: "query", EPOCH: "4"})
+    place.append("copies", 4)
+
+    assert place.pin() == [tag]
+    assert place.pin() == []  # it is in place
+
+    assert place.table("copies").refs()[tag].snapshot_id == own
+    *_, newer = place.append("copies", 1, **writer.properties(), **{QUERY_ID: "query", EPOCH: "5"})
+    assert place.pin() == [tag]
+    assert place.table("copies").refs()[tag].snapshot_id == newer
