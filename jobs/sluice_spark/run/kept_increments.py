@@ -114,7 +114,7 @@ class KeptIncrements:
         try:
             send_line(connection, DriverAnswer(state="ended", exit_code=exit_code))
         except OSError as error:
-            _log.warning("nobody waits any more for the end of the increment: %s", error)
+            _log.warning("the end of the increment could not be reported: %s", error)
         return exit_code == 0
 
     def _run(self, request: IncrementRequest) -> int:
