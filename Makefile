@@ -56,8 +56,8 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.crash_table
 	$(BIN)/python -m tests.faults.expired_input
 	$(BIN)/python -m tests.faults.table_starts
-	SLUICE_ALL_STEPS=1 $(PYTEST) tests/spark/test_backfill_crashes.py tests/spark/test_backfill_requests.py \
-		tests/spark/test_joint_backfills.py tests/spark/test_refresh_crashes.py --timeout=1200
+	SLUICE_ALL_STEPS=1 $(PYTEST) tests/spark/test_backfills.py tests/spark/test_backfill_crashes.py \
+		tests/spark/test_backfill_requests.py tests/spark/test_joint_backfills.py tests/spark/test_refresh_crashes.py --timeout=1200
 	SLUICE_TEST_ALL_PAIRS=1 $(PYTEST) tests/integration/launching/test_compound_failures.py --timeout=1200
 	SLUICE_TEST_REPEATED_DEMO=1 $(PYTEST) tests/end_to_end/test_demo.py
 	$(BIN)/python -m tests.faults.supervision_sequences

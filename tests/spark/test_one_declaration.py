@@ -18,6 +18,11 @@ from sluice.ledger.records.stream_batch import BatchObservation
 _DAYS = 8
 _DELAY = timedelta(hours=6)
 
+ONCE = """
+    def transform(records):
+        return records.dropDuplicates(["id", "at"])
+"""
+
 Parts = Sequence[Sequence[dict[str, Any]]]
 
 
@@ -59,6 +64,24 @@ def declare(workshop: Workshop, name: str, target: str, **how: Any) -> None:
     )
 
 
+def declare_once(workshop: Workshop, name: str, target: str, **how: Any) -> None:
+    """Declare a stream that appends each row once."""
+    table = workshop.declare_table(target, COLUMNS, partitioning=[{"column": "at", "transform": "month"}])
+    workshop.declare_stream(
+        name,
+        python=ONCE,
+        inputs={
+            "records": {
+                "stream": {"iceberg": {"table": workshop.table_name("source"), "max_files_per_batch": 1}},
+                "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
+            }
+        },
+        outputs={"rows": {"iceberg": {"table": table}}},
+        backfill={"column": "at", "reads": {"records": "at"}},
+        **how,
+    )
+
+
 def counted(workshop: Workshop, table: str) -> dict[datetime, int]:
     """The rows of each day that a table holds."""
     return {row["at"]: row["rows"] for row in workshop.rows(table)}
@@ -92,6 +115,43 @@ def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, worksho
     assert late_rows(of_increments) == late_rows(of_continuous) == whole.total() - sum(by_increments.values())
     assert late_rows(of_increments) > 0
 
+    backfill_all_days(workshop, increments, chance)
+    assert counted(workshop, "by_increments") == whole
+
+
+def test_each_row_is_kept_once_in_every_mode_but_for_late_rows(workshop: Workshop) -> None:
+    chance = random.Random(2)  # noqa: S311  # no secret
+    parts = random_parts(chance)
+    increments, continuous = f"i{workshop.namespace}", f"c{workshop.namespace}"
+    workshop.declare_table("source", COLUMNS)
+    declare_once(workshop, increments, "by_increments")
+    declare_once(
+        workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"}
+    )
+    of_increments: list[BatchObservation] = []
+    of_continuous: list[BatchObservation] = []
+    for arriving in (parts[:2], parts[2:]):
+        for part in arriving:
+            workshop.append("source", part)
+        batches = workshop.run(increments).batches
+        of_increments += batches
+        of_continuous += workshop.run(continuous, stop_after_batches=len(batches)).batches
+    whole = [row for part in parts for row in part]
+    ids = sorted({row["id"] for row in whole})
+
+    kept = workshop.rows("by_increments")
+    assert kept == workshop.rows("by_continuous")
+    for every in (of_increments, of_continuous):
+        assert late_rows(every) > 0
+        assert len(whole) == len(kept) + late_rows(every) + sum(batch.duplicate_rows for batch in every)
+    assert len({row["id"] for row in kept}) == len(kept) < len(ids)
+
+    backfill_all_days(workshop, increments, chance)
+    assert sorted(row["id"] for row in workshop.rows("by_increments")) == ids
+
+
+def backfill_all_days(workshop: Workshop, stream: str, chance: random.Random) -> None:
+    """Backfill all days, in intervals of random lengths and in random order."""
     days = list(range(_DAYS))
     chance.shuffle(days)
     while days:
@@ -100,8 +160,7 @@ def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, worksho
         while last in days and chance.random() < 0.7:
             days.remove(last)
             last += 1
-        backfill(workshop, increments, start=_day(first), end=_day(last))
-    assert counted(workshop, "by_increments") == whole
+        backfill(workshop, stream, start=_day(first), end=_day(last))
 
 
 def _day(number: int) -> str:
