@@ -190,10 +190,12 @@ class ExpiryDrill:
             written = self._work_until_caught_up(others, batches=self.around.batches)
             left_at = time.monotonic()
             lost, doubled = self._count(written)
+            self._note("to count", time.monotonic() - left_at)
             self._say(f"killed {KILLS} times: {lost} lost, {doubled} doubled; {self.seconds}")
             time.sleep(max(0.0, left_at + self.around.away_seconds - time.monotonic()))  # the absence is what is tested
             gap = self._failing_start()
             self._note("away", time.monotonic() - left_at)
+            self._say(f"away: {self.seconds}; {gap}")
             rows, continuations, again = 0, 0, None
             while again is None:  # the expiry may be faster than the start after a continuation
                 rows += self._continue()

@@ -1,4 +1,4 @@
-"""A batch with a file whose name Spark takes for a pattern is stopped, before any row of it is written."""
+"""Every file below the folder of an input is read once, whatever its name is and whoever writes the rows."""
 
 from __future__ import annotations
 
@@ -8,31 +8,37 @@ from pathlib import Path
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import DeliveryError
 from sluice.settings import FilesConnection
 
 COLUMNS = [{"name": "id", "type": "long"}]
+NAMES = ("a", "b", "x{1}", "[?]*", "day=5/a", "day=5/x{1}", "of/no/partition")
+LATER = ("c", "y[1]", "day=6/a")
 
 
-@pytest.mark.parametrize("name", ["x{1}.json", "[?].json"])
-def test_a_file_that_spark_takes_for_a_pattern_doubles_no_rows(workshop: Workshop, tmp_path: Path, name: str) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text('{"id": 1}\n')
-    (tmp_path / "in" / name).write_text('{"id": 2}\n')
+@pytest.mark.parametrize("delivery", ["staged", "direct"])
+def test_each_file_is_read_once(workshop: Workshop, tmp_path: Path, delivery: str) -> None:
     folder = FilesConnection(kind="files", root=f"file://{tmp_path}")
     settings = workshop.settings.model_copy(update={"connections": {**workshop.settings.connections, "here": folder}})
     here = replace(workshop, settings=settings)
     stream = f"s{here.namespace}"
-    table = here.declare_table("target", {"id": "long"})
+    files = {"connection": "here", "path": "in", "format": "json", "columns": COLUMNS}
     here.declare_stream(
         stream,
         sql="SELECT id FROM lines",
-        inputs={
-            "lines": {"stream": {"files": {"connection": "here", "path": "in", "format": "json", "columns": COLUMNS}}}
-        },
-        outputs={"main": {"iceberg": {"table": table}}},
+        inputs={"lines": {"stream": {"files": files}}},
+        outputs={"main": {"iceberg": {"table": here.declare_table("target", {"id": "long"}), "delivery": delivery}}},
     )
 
-    with pytest.raises(DeliveryError, match="has a character of patterns"):
-        here.run(stream)
-    assert here.rows("target") == []
+    for number, name in enumerate(NAMES):
+        _write(tmp_path / "in" / name, number)
+    here.run(stream)
+    for number, name in enumerate(LATER, len(NAMES)):
+        _write(tmp_path / "in" / name, number)
+    here.run(stream)
+
+    assert sorted(int(row["id"]) for row in here.rows("target")) == list(range(len(NAMES) + len(LATER)))
+
+
+def _write(file: Path, number: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'{{"id": {number}}}\n')

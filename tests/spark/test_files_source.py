@@ -79,11 +79,12 @@ def test_every_format_is_read_as_a_stream_and_as_a_static_input(
 
 
 def test_a_row_shows_its_file(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    write_weather(spark, tmp_path, "json")
+    (tmp_path / "in").mkdir()
+    write_weather(spark, tmp_path / "in", "json")
     source = {"connection": "here", "format": "json", "columns": COLUMNS}
-    rows = open_declared(spark, at(settings, tmp_path), stream={"files": source})
+    rows = open_declared(spark, at(settings, tmp_path / "in"), stream={"files": source})
 
-    assert {row["file_name"] for row in drained(spark, rows.select("_metadata.file_name"), tmp_path / "c")} == {"a"}
+    assert {row["file_name"] for row in drained(spark, rows.select("_metadata.file_name"), tmp_path)} == {"a"}
 
 
 @pytest.mark.parametrize(

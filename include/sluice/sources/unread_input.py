@@ -150,8 +150,8 @@ def present_files(source: FilesSource, *, root: str, object_store: ObjectStoreSe
 
 
 def _present_files(source: FilesSource, folder: CheckpointFiles) -> Iterator[str]:
-    """The files that Spark would read: in the folder and in its partitions, such as `day=1`, without hidden ones."""
+    """The files that Spark would read: below the folder, without hidden ones and those in hidden folders."""
     parts = [re.escape(part).replace(r"\*", "[^/]*") for part in source.path.strip("/").split("/") if part]
-    is_read = re.compile("/".join([*parts, r"(?:[^/_.][^/]*=[^/]*/)*[^/_.][^/]*"]))
+    is_read = re.compile("/".join([*parts, r"(?:[^/_.][^/]*/)*[^/_.][^/]*"]))
     fixed = source.path.partition("*")[0].rpartition("/")[0] if "*" in source.path else source.path.strip("/")
     return (seen.path for seen in folder.list_files(fixed) if is_read.fullmatch(seen.path))

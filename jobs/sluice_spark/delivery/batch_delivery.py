@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,10 +10,8 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.declarations.source_declarations import FilesSource
 from sluice_spark.delivery.delivery_context import BatchGate, DeliveryContext
 from sluice_spark.delivery.delivery_port import DeliveredBatch
-from sluice_spark.delivery.files_read_once import FilesReadOnce
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept
@@ -35,13 +33,12 @@ class BatchWriter(Protocol):
 class BatchHandover:
     """Takes the batches that Spark hands over, and keeps what was delivered of each.
 
-    gate: is passed before each batch. require_sound: raises when a batch must not be delivered.
+    gate: is passed before each batch.
     failure: the error that ended the query; Spark passes only its text on.
     """
 
     gate: BatchGate
     writer: BatchWriter
-    require_sound: Callable[[], None] | None = None
     failure: Exception | None = None
     _delivered: dict[int, DeliveredBatch] = field(default_factory=dict)
 
@@ -54,8 +51,6 @@ class BatchHandover:
         """
         self.gate.enter()
         try:
-            if self.require_sound is not None:
-                self.require_sound()
             self._delivered[number] = self.writer.deliver(rows, number)
         except Exception as error:
             self.failure = error
@@ -114,13 +109,5 @@ def deliver_batches(plan: StreamPlan, context: DeliveryContext, writer: BatchWri
     late_watermark = LateWatermark(spark=plan.rows.sparkSession, stream=context.run.stream, run_id=context.run.run_id)
     if plan.output_mode != "complete":
         plan = replace(plan, rows=count_late(plan.rows, late_watermark))
-    handover = BatchHandover(gate=context.controls.gate, writer=writer, require_sound=_requirement(plan))
+    handover = BatchHandover(gate=context.controls.gate, writer=writer)
     return BatchDelivery(plan=plan, context=context, handover=handover, late_watermark=late_watermark)
-
-
-def _requirement(plan: StreamPlan) -> Callable[[], None] | None:
-    """What is required of each batch before it is delivered."""
-    declared = (one for one in plan.declaration.inputs.values() if one.is_stream)
-    if not any(isinstance(one.declared_source.source, FilesSource) for one in declared):
-        return None
-    return FilesReadOnce(spark=plan.rows.sparkSession, query_name=plan.declaration.stream).require

@@ -20,16 +20,29 @@ from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
 _ANY_AGE = "36500d"
 """Spark leaves out files that are seven days older than the newest, for example copies that keep their times."""
 
+_EACH_ONCE = {"recursiveFileLookup": "true"}
+"""Spark reads every file below the folder, and each file of a batch once.
+
+Without it, a subfolder such as `day=5` becomes a column that the files of a batch do not have ("Index 0 out of
+bounds"), files in other subfolders are left out, and all files of a batch are read twice when the name of another one
+has a character of patterns (`DataSource.checkAndGlobPathIfNecessary` of Spark 4.1 lists them a second time).
+"""
+
 _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 
 
 def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
-    """Read files as they arrive, each once. The column `_metadata.file_path` names the file of a row.
+    """Read files as they arrive, each once, those in subfolders too. `_metadata.file_path` names the file of a row.
 
     A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after
     the one that read it.
     """
-    options = {**_options(source), "latestFirst": str(source.latest_first).lower(), "maxFileAge": _ANY_AGE}
+    options = {
+        **_options(source),
+        "latestFirst": str(source.latest_first).lower(),
+        "maxFileAge": _ANY_AGE,
+        **_EACH_ONCE,
+    }
     if source.max_files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(source.max_files_per_batch)
     if source.afterwards != "keep":

@@ -162,11 +162,20 @@ def test_files_that_were_not_read(settings: Settings, tmp_path: Path) -> None:
     heads = SourceHeads(settings)
     files = reader(files={"connection": "here", "path": "a", "format": "text"}).declaration
     assert heads.observe_lag(files, None) == LagObservation(rows=None, files=0)
-    for name in ("a/1.txt", "a/2 %.txt", "a/day=1/3.txt", "a/_hidden", "a/.hidden", "a/deep/4.txt", "ab/5.txt"):
+    for name in (
+        "a/1.txt",
+        "a/2 %.txt",
+        "a/day=1/3.txt",
+        "a/_hidden",
+        "a/.hidden",
+        "a/deep/4.txt",
+        "a/_h/6",
+        "ab/5.txt",
+    ):
         file = tmp_path / "in" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    assert heads.observe_lag(files, None) == LagObservation(rows=None, files=3)
+    assert heads.observe_lag(files, None) == LagObservation(rows=None, files=4)
 
     log = tmp_path / "checkpoints" / "flights" / "1" / "sources" / "0"
     log.mkdir(parents=True)
@@ -175,7 +184,7 @@ def test_files_that_were_not_read(settings: Settings, tmp_path: Path) -> None:
     (log / "0").write_text(f"v1\n{entry}")
     (log / "1.compact").write_text(f"v1\n{entry}\n{other}")
     lag = heads.observe_lag(files, read_up_to({"logOffset": 1}))
-    assert (lag, lag.text) == (LagObservation(rows=None, files=1), "1 file")
+    assert (lag, lag.text) == (LagObservation(rows=None, files=2), "2 files")
 
 
 def test_files_of_a_whole_bucket(settings: Settings) -> None:
