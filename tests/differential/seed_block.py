@@ -44,6 +44,11 @@ _LONGEST_SHRINKING_SECONDS = 300
 _HEAP_GIB = 2
 """Enough for some hundred cases in one session."""
 
+_JAVA_OPTIONS = ("-XX:-UseCodeCacheFlushing", "-XX:ReservedCodeCacheSize=512m", "-Xms1g", "-XX:MetaspaceSize=512m")
+"""Each case runs little of its code often enough to stay compiled: by default half of what was compiled was discarded
+and compiled again. The heap and the space of the classes begin where they end, so that no full collection makes them
+grow."""
+
 NewWorkshop = Callable[[], Workshop]
 
 
@@ -98,7 +103,8 @@ def _workshops() -> Iterator[NewWorkshop]:
     # Each run of each case would look through all modules again.
     query_run.quick_collections = nullcontext  # type: ignore[attr-defined,assignment]
     settings = load_settings()
-    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, memory_gib=_HEAP_GIB)
+    submitted = submit_arguments(settings, memory_gib=_HEAP_GIB, java_options=_JAVA_OPTIONS)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submitted
     with (
         tempfile.TemporaryDirectory() as folder,
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,

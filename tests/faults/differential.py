@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-shrinking", action="store_true", help="print a difference as it was found")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that started this in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.time_zone:
         os.environ["TZ"] = options.time_zone
         time.tzset()

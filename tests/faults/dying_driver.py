@@ -65,7 +65,12 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
 
 
 def submit_arguments(
-    settings: Settings, *, is_bounded: bool = True, clears_soft_references: bool = False, memory_gib: int = 1
+    settings: Settings,
+    *,
+    is_bounded: bool = True,
+    clears_soft_references: bool = False,
+    memory_gib: int = 1,
+    java_options: Sequence[str] = (),
 ) -> str:
     """What PySpark starts its JVM with when a driver is started by Python itself.
 
@@ -74,11 +79,12 @@ def submit_arguments(
     is_bounded: whether it is started quickly, as what ends within minutes is; otherwise as a continuous stream is.
     clears_soft_references: whether every collection clears them, as one does when memory is short.
     memory_gib: the heap. Spark keeps some megabytes of every stream that a session has run, so many need more.
+    java_options: further ones of the JVM.
     """
     engine = EngineDeclaration(driver_memory=memory_gib << 30)
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine, is_bounded=is_bounded)
-    if clears_soft_references:
-        conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} {AT_ONCE}"}
+    added = [*java_options, *([AT_ONCE] if clears_soft_references else [])]
+    conf = conf | {(options := "spark.driver.extraJavaOptions"): " ".join([conf[options], *added])}
     words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     return shlex.join([*words, "pyspark-shell"])
 
