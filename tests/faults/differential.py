@@ -72,7 +72,7 @@ class _Processes:
             try:
                 process.wait(_LONGEST_END_SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()  # its JVM ends when nobody is left at the other end of its standard input
+                process.kill()  # its JVM ends with it: its standard input is closed then
 
 
 def _run(options: argparse.Namespace, console: Console) -> list[BlockResult]:

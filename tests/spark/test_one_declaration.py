@@ -46,18 +46,23 @@ def random_parts(chance: random.Random) -> Parts:
     return [*(rows[start:end] for start, end in pairwise(cuts)), [after], [after]]
 
 
+def inputs_of(workshop: Workshop) -> dict[str, Any]:
+    """The inputs of both declarations: the source, a file for each batch, with a watermark."""
+    return {
+        "records": {
+            "stream": {"iceberg": {"table": workshop.table_name("source"), "max_files_per_batch": 1}},
+            "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
+        }
+    }
+
+
 def declare(workshop: Workshop, name: str, target: str, **how: Any) -> None:
     """Declare a stream that counts the rows of each day."""
     target = workshop.declare_table(target, {"at": "timestamptz", "rows": "long"})
     workshop.declare_stream(
         name,
         python=COUNT_DAYS,
-        inputs={
-            "records": {
-                "stream": {"iceberg": {"table": workshop.table_name("source"), "max_files_per_batch": 1}},
-                "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
-            }
-        },
+        inputs=inputs_of(workshop),
         outputs={"days": {"iceberg": {"table": target, "mode": "merge", "keys": ["at"]}}},
         backfill={"column": "at", "reads": {"records": "at"}},
         **how,
@@ -70,12 +75,7 @@ def declare_once(workshop: Workshop, name: str, target: str, **how: Any) -> None
     workshop.declare_stream(
         name,
         python=ONCE,
-        inputs={
-            "records": {
-                "stream": {"iceberg": {"table": workshop.table_name("source"), "max_files_per_batch": 1}},
-                "watermark": {"column": "at", "delay": f"{_DELAY.total_seconds():.0f} seconds"},
-            }
-        },
+        inputs=inputs_of(workshop),
         outputs={"rows": {"iceberg": {"table": table}}},
         backfill={"column": "at", "reads": {"records": "at"}},
         **how,
@@ -92,14 +92,10 @@ def late_rows(batches: Sequence[BatchObservation]) -> int:
     return sum(batch.late_rows for batch in batches)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, workshop: Workshop) -> None:
-    chance = random.Random(seed)  # noqa: S311  # no secret
-    parts = random_parts(chance)
-    increments, continuous = f"i{workshop.namespace}", f"c{workshop.namespace}"
-    workshop.declare_table("source", COLUMNS)
-    declare(workshop, increments, "by_increments")
-    declare(workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"})
+def run_both(
+    workshop: Workshop, parts: Parts, increments: str, continuous: str
+) -> tuple[list[BatchObservation], list[BatchObservation]]:
+    """Let the parts arrive in two turns, and run both streams after each; the batches of the two."""
     of_increments: list[BatchObservation] = []
     of_continuous: list[BatchObservation] = []
     for arriving in (parts[:2], parts[2:]):
@@ -108,6 +104,18 @@ def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, worksho
         batches = workshop.run(increments).batches
         of_increments += batches
         of_continuous += workshop.run(continuous, stop_after_batches=len(batches)).batches
+    return of_increments, of_continuous
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, workshop: Workshop) -> None:
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    parts = random_parts(chance)
+    increments, continuous = f"i{workshop.namespace}", f"c{workshop.namespace}"
+    workshop.declare_table("source", COLUMNS)
+    declare(workshop, increments, "by_increments")
+    declare(workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"})
+    of_increments, of_continuous = run_both(workshop, parts, increments, continuous)
     whole = Counter(row["at"].replace(hour=0, minute=0) for part in parts for row in part)
 
     by_increments = counted(workshop, "by_increments")
@@ -128,14 +136,7 @@ def test_each_row_is_kept_once_in_every_mode_but_for_late_rows(workshop: Worksho
     declare_once(
         workshop, continuous, "by_continuous", mode="continuous", trigger={"processing_time": "10 milliseconds"}
     )
-    of_increments: list[BatchObservation] = []
-    of_continuous: list[BatchObservation] = []
-    for arriving in (parts[:2], parts[2:]):
-        for part in arriving:
-            workshop.append("source", part)
-        batches = workshop.run(increments).batches
-        of_increments += batches
-        of_continuous += workshop.run(continuous, stop_after_batches=len(batches)).batches
+    of_increments, of_continuous = run_both(workshop, parts, increments, continuous)
     whole = [row for part in parts for row in part]
     ids = sorted({row["id"] for row in whole})
 

@@ -105,7 +105,12 @@ class KeptIncrements:
             send_line(connection, DriverAnswer(state="outdated"))
             return False
         last_line = f"sluice: the driver is idle: {uuid4()}"
-        send_line(connection, DriverAnswer(state="accepted", pid=os.getpgrp(), last_line=last_line))
+        try:
+            send_line(connection, DriverAnswer(state="accepted", pid=os.getpgrp(), last_line=last_line))
+        except OSError as error:
+            # The request waited behind another increment until its sender gave up, and runs it in another way.
+            _log.info("an increment is not wanted any more: %s", error)
+            return True
         exit_code = self._run(request)
         sys.stderr.write(f"{last_line}\n")
         sys.stderr.flush()
