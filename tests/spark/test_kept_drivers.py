@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,13 @@ from sluice.launching.kept_driver import (
     NoKeptDriverError,
     deployment_digest,
     kept_driver_of,
+    send_line,
 )
 from sluice.launching.spark_submit import SparkConnection
 from sluice.processes.driver_processes import kill_group
+from sluice_spark.run.kept_increments import KeptIncrements
+from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.session.run_sessions import KeptApplication
 
 ENGINE = EngineDeclaration(kept_minutes=10)
 
@@ -149,3 +155,38 @@ def test_a_driver_that_cannot_start_leaves_the_increment_to_another_way(asking: 
             asking.increment()
     finally:
         asking.driver.address.parent.chmod(0o700)
+
+
+def test_an_increment_whose_sender_has_given_up_is_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    runs: list[str] = []
+
+    def run(launched_by: str, stop: StopRequest) -> int:
+        del stop
+        runs.append(launched_by)
+        if launched_by == "first":
+            for sender, keeps in (("gone", False), ("last", True)):
+                connection = socket.socket(socket.AF_UNIX)
+                connection.connect(str(kept.address))
+                send_line(connection, IncrementRequest(digest="digest", launched_by=sender))
+                if keeps:
+                    waiting.append(connection)
+                else:
+                    connection.close()
+        return 0
+
+    kept = KeptIncrements(
+        address=folder / "a.socket", digest="digest", kept_seconds=2.0, application=KeptApplication(), run=run
+    )
+    waiting: list[socket.socket] = []
+    with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as first:
+        served = pool.submit(kept.serve)
+        wait_until(kept.address.exists, within_seconds=10)
+        first.connect(str(kept.address))
+        send_line(first, IncrementRequest(digest="digest", launched_by="first"))
+        served.result(timeout=60)
+    for connection in waiting:
+        connection.close()
+
+    assert runs == ["first", "last"]
