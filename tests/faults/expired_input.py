@@ -8,7 +8,7 @@ its last batch: it must never be less than right, and never fail while it is not
 seconds: its start must name what is missing, and `sluice stream continue` must end with a table that is equal.
 
 Two limits hold, and `seconds` in the report says how near the drill came to them. A killed driver is behind for as long
-as its successor needs to its first batch, which must be less than `--keep`. And the table keeps its newest 200 metadata
+as its successor needs to its first batch, which must be less than `--keep`. And the table keeps its newest 500 metadata
 files: the writer must not commit more often between the stop of the driver and the plan of its continuation.
 
 DuckDB counts. Ends with 1 when a row was lost or doubled, or a driver ended in another way than it should.
@@ -51,6 +51,7 @@ KEYS = 200
 ROWS_AT_ONCE = 5
 KILLS = 3
 NEVER = 1_000_000
+MOST_CONTINUATIONS = 3
 _GAP = "were expired before they were read"
 
 
@@ -198,6 +199,8 @@ class ExpiryDrill:
             self._say(f"away: {self.seconds}; {gap}")
             rows, continuations, again = 0, 0, None
             while again is None:  # the expiry may be faster than the start after a continuation
+                if continuations == MOST_CONTINUATIONS:
+                    raise DriverEndedError(f"{gap}, and {continuations} continuations came too late")
                 rows += self._continue()
                 continuations += 1
                 again = self._unless_cut_again(others)

@@ -136,6 +136,46 @@ def test_a_second_expiry_does_not_hide_the_first_one(copying: Copying) -> None:
     assert copying.ids() == each_twice(*range(9))
 
 
+def test_an_expiry_before_the_next_start_does_not_cut_the_continuation(copying: Copying) -> None:
+    """The range ends with the newest snapshot; the oldest that could be reached, which it reads too, is expired."""
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    copying.expire()
+    copying.append(6, 9)
+
+    plan = copying.plan()
+    assert plan.rows_read == 14
+    assert "3 expired snapshots and of the 4 up to that one" in plan.steps[1].sentence
+    copying.go_on()
+    copying.expire()
+    copying.run()
+    copying.append(9, 10)
+    copying.run()
+
+    assert copying.ids() == each_twice(*range(10))
+
+
+def test_a_rewrite_behind_the_gap_does_not_stop_the_continuation(copying: Copying) -> None:
+    """What cannot be proved up to the newest snapshot can be proved up to the oldest that can be reached."""
+    copying.append(0, 2)
+    copying.run()
+    copying.append(2, 6)
+    copying.expire()
+    copying.append(6, 8)
+    copying.workshop.spark.sql(
+        "CALL lakehouse.system.rewrite_data_files(table => {table}, options => map('rewrite-all', 'true'))",
+        table=f"lakehouse.{copying.source}",
+    ).collect()
+
+    plan = copying.plan()
+    assert plan.rows_read == 8
+    copying.go_on()
+    copying.run()
+
+    assert copying.ids() == each_twice(*range(8))
+
+
 def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()

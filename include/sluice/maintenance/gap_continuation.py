@@ -1,7 +1,7 @@
 """`sluice stream continue`: takes a stream past a gap in the history of its input, by a plan that is shown first.
 
 Purpose: snapshots that the stream had not read were expired. When their rows can be proved to be a range of the files
-of the oldest reachable snapshot, the stream reads exactly these, once. Otherwise a person chooses what is to happen.
+of a reachable snapshot, the stream reads exactly these, once. Otherwise a person chooses what is to happen.
 
 How it works: a new generation begins with the checkpoint of the old one, its state included, in which the offsets of
 the cut inputs are moved: the newest batch that is done ends where the range begins, and the next one is planned as the
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
@@ -36,8 +37,8 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.settings import Settings
-from sluice.sources.gap_files import GapRange, NotProved, live_files, plan_gap_range
-from sluice.sources.iceberg_positions import StreamOffset
+from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
+from sluice.sources.iceberg_positions import StreamOffset, history_of
 from sluice.sources.input_gap import InputGap, find_gap
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
 from sluice.supervision.supervision_events import command_event
@@ -191,10 +192,22 @@ def _find(catalog: Catalog, wanted: LoadedStream, source: SourcePosition, *, lea
         return None
     if leaves_out:
         return SourceGap(source=source, gap=gap, reads=None)
-    found = plan_gap_range(gap, live_files(table, gap.resumes_at.snapshot_id), offset=source.offset)
+    found = _prove(table, gap, source)
     if isinstance(found, NotProved):
         raise _not_proved(wanted, source, gap, found)
     return SourceGap(source=source, gap=gap, reads=found)
+
+
+def _prove(table: Table, gap: InputGap, source: SourcePosition) -> GapRange | NotProved:
+    """The first range that is proved; why none is, of the one that is asked last: it reads least."""
+    reachable = tuple(history_of(table))[::-1]
+    found: GapRange | NotProved = NotProved(reason="the table has no history")
+    for end in ends_of(reachable):
+        behind = reachable[: reachable.index(end) + 1]
+        found = plan_gap_range(gap, live_files(table, end.snapshot_id), offset=source.offset, followed_by=behind)
+        if isinstance(found, GapRange):
+            break
+    return found
 
 
 def _plan(
@@ -256,9 +269,13 @@ def _sentences_of(one: SourceGap, *, has_state: bool) -> tuple[str, str]:
         )
     return named, (
         f"Read {reads.rows:,} rows in one batch: files {reads.first} to {reads.end - 1} of snapshot "
-        f"{reads.snapshot_id}. They are the rows of the {len(gap.missing)} expired snapshots and of that one; each "
-        "of these appended only, and every file of theirs is live."
+        f"{reads.snapshot_id}. They are the rows of the {len(gap.missing)} expired snapshots and of "
+        f"{_reachable(reads.reachable)}; each of these appended only, and every file of theirs is live."
     )
+
+
+def _reachable(count: int) -> str:
+    return "that one" if count == 1 else f"the {count} up to that one"
 
 
 def _ambiguous_merges(wanted: LoadedStream) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Decides whether the rows of a gap can still be read exactly once, from the files of the oldest reachable snapshot.
+"""Decides whether the rows of a gap can still be read exactly once, from the files of a reachable snapshot.
 
 How it works: expiry removes snapshots and leaves the files that are still live. When every snapshot of the gap only
 appended, and all that it appended is still live, then these files are the rows of the gap, no more and no less. The
+oldest reachable snapshot is the next one to expire, so the range ends with a younger one if that can be proved. The
 source of Iceberg can read a range of a snapshot's files, in the order of its manifests (`scan_all_files`). New files
 come before older ones in that order as long as no manifest was rewritten, so the files of the gap are one range.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
@@ -23,6 +25,10 @@ from pyiceberg.table import Table
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
 from sluice.sources.input_gap import InputGap
 from sluice.tables.catalog import catalog_refusals
+
+_TIME_TO_START = timedelta(minutes=15)
+"""How much younger than the oldest reachable snapshot the end of a range is: until the stream has read it, the expiry
+that made the gap may run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +41,16 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRange:
-    """The files of a gap: `first` up to, and without, `end` in the order of the snapshot's files."""
+    """The files of a gap: `first` up to, and without, `end` in the order of the snapshot's files.
+
+    reachable: how many snapshots that did not expire it reads as well, the one that has the files included.
+    """
 
     snapshot_id: int
     first: int
     end: int
     rows: int
+    reachable: int
 
     @property
     def start_offset(self) -> StreamOffset:
@@ -82,14 +92,31 @@ def live_files(table: Table, snapshot_id: int) -> tuple[LiveFile, ...] | None:
         )
 
 
-def plan_gap_range(gap: InputGap, files: Sequence[LiveFile] | None, *, offset: StreamOffset) -> GapRange | NotProved:
-    """Prove which files are the rows of a gap, or say why that cannot be proved.
+def ends_of(reachable: Sequence[TableStep]) -> tuple[TableStep, ...]:
+    """The snapshots with which a range over a gap may end, the best one first.
 
     Parameters
     ----------
-    files: of the oldest reachable snapshot, from `live_files`.
-    offset: where the reader continues.
+    reachable: the snapshots of main, oldest first; at least one.
     """
+    oldest = reachable[0]
+    young_enough = (step for step in reachable if step.committed_at - oldest.committed_at >= _TIME_TO_START)
+    best = next(young_enough, reachable[-1])
+    return (best,) if best == oldest else (best, oldest)
+
+
+def plan_gap_range(
+    gap: InputGap, files: Sequence[LiveFile] | None, *, offset: StreamOffset, followed_by: Sequence[TableStep]
+) -> GapRange | NotProved:
+    """Prove which files are the rows of a gap and of the snapshots behind it, or say why that cannot be proved.
+
+    Parameters
+    ----------
+    files: of the last snapshot, from `live_files`.
+    offset: where the reader continues.
+    followed_by: the reachable snapshots from the oldest one to one of `ends_of`.
+    """
+    end = followed_by[-1]
     if not gap.is_named:
         return NotProved(reason="the expired snapshots are not all known: earlier metadata of the table is gone")
     if gap.read is None:
@@ -97,13 +124,19 @@ def plan_gap_range(gap: InputGap, files: Sequence[LiveFile] | None, *, offset: S
     if not gap.read.is_read_by(offset):
         return NotProved(reason=f"snapshot {gap.position} itself was read in part only")
     if files is None:
-        return NotProved(reason=f"snapshot {gap.resumes_at.snapshot_id} has delete files, which this read would miss")
-    steps = (*gap.missing, gap.resumes_at)
+        return NotProved(reason=f"snapshot {end.snapshot_id} has delete files, which this read would miss")
+    steps = (*gap.missing, *followed_by)
     if changed := next((step for step in steps if not step.is_append), None):
         return NotProved(reason=f"snapshot {changed.snapshot_id} did not only append: it is `{changed.operation}`")
     if gone := _incomplete(steps, files):
         return NotProved(reason=f"files that snapshot {gone.snapshot_id} appended were rewritten or removed since")
-    return _one_range(gap.resumes_at.snapshot_id, {step.snapshot_id for step in steps}, files)
+    places = _places({step.snapshot_id for step in steps}, files)
+    if places is None:
+        return NotProved(reason="its files are not beside each other any more, because manifests were rewritten")
+    rows = sum(files[number].rows for number in places)
+    return GapRange(
+        snapshot_id=end.snapshot_id, first=places.start, end=places.stop, rows=rows, reachable=len(followed_by)
+    )
 
 
 def _incomplete(steps: Sequence[TableStep], files: Sequence[LiveFile]) -> TableStep | None:
@@ -121,12 +154,13 @@ def _incomplete(steps: Sequence[TableStep], files: Sequence[LiveFile]) -> TableS
     )
 
 
-def _one_range(snapshot_id: int, wanted: set[int], files: Sequence[LiveFile]) -> GapRange | NotProved:
-    places = [number for number, file in enumerate(files) if file.added_by in wanted]
-    first, end = (places[0], places[-1] + 1) if places else (0, 0)
-    if end - first != len(places):
-        return NotProved(reason="its files are not beside each other any more, because manifests were rewritten")
-    return GapRange(snapshot_id=snapshot_id, first=first, end=end, rows=sum(files[number].rows for number in places))
+def _places(added_by: set[int], files: Sequence[LiveFile]) -> range | None:
+    """Where the files of some snapshots are; none when they are not beside each other."""
+    places = [number for number, file in enumerate(files) if file.added_by in added_by]
+    if not places:
+        return range(0)
+    found = range(places[0], places[-1] + 1)
+    return found if len(found) == len(places) else None
 
 
 def _live_count(manifest: object) -> int:

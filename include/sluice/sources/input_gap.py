@@ -21,6 +21,9 @@ from sluice.tables.catalog import catalog_refusals
 _NAMED = 5
 """How many snapshots a message names; a long gap has hundreds."""
 
+_NEAREST_FILES = 4
+"""How many metadata files near a snapshot's commit are searched for its parent; clocks of writers differ."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputGap:
@@ -116,33 +119,46 @@ def read_expired(table: Table, *, resumes_at: TableStep, position: int) -> Mappi
     """The snapshots that earlier metadata files list, by id, until they lead from one snapshot back to a position.
 
     The position's own snapshot is among them, unless the table still lists it: it may have expired before those behind
-    it, whose parent it stays by name. A file that was removed ends the search: then some of the gap stays unnamed.
+    it, whose parent it stays by name.
+
+    A snapshot's parent is listed by the metadata file that its commit wrote. So a few files are read for each expiry,
+    from the times of the snapshots, and not one for each commit. Where none of those near its commit has the parent,
+    as when they were removed, the search ends: then some of the gap stays unnamed.
     """
     found: dict[int, TableStep] = {}
+    unread = list(table.metadata.metadata_log)
     is_listed = table.snapshot_by_id(position) is not None
-    for entry in reversed(table.metadata.metadata_log):
-        if (is_listed or position in found) and _is_connected(resumes_at, found, position):
+    step, tries = resumes_at, 0
+    while unread and tries < _NEAREST_FILES:
+        nearest = min(unread, key=lambda entry: abs(entry.timestamp_ms - step.committed_at_ms))
+        unread.remove(nearest)
+        _add_listed(found, table, nearest.metadata_file)
+        oldest = _oldest_connected(resumes_at, found, position)
+        if oldest.parent_id == position and (is_listed or position in found):
             break
-        try:
-            earlier = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-        except FileNotFoundError:
-            break
-        for snapshot in earlier.snapshots:
-            # pyiceberg's expiry removes the parent of what it keeps; a file from before that expiry has it.
-            if snapshot.snapshot_id not in found or found[snapshot.snapshot_id].parent_id is None:
-                found[snapshot.snapshot_id] = step_of(snapshot)
+        tries = tries + 1 if oldest.snapshot_id == step.snapshot_id else 0
+        step = oldest
     return found
 
 
-def _is_connected(resumes_at: TableStep, found: Mapping[int, TableStep], position: int) -> bool:
-    """Whether the known snapshots lead back to the position."""
+def _add_listed(found: dict[int, TableStep], table: Table, metadata_file: str) -> None:
+    """Add what a metadata file lists; nothing when it was removed."""
+    try:
+        earlier = FromInputFile.table_metadata(table.io.new_input(metadata_file))
+    except FileNotFoundError:
+        return
+    for snapshot in earlier.snapshots:
+        # pyiceberg's expiry removes the parent of what it keeps; a file from before that expiry has it.
+        if snapshot.snapshot_id not in found or found[snapshot.snapshot_id].parent_id is None:
+            found[snapshot.snapshot_id] = step_of(snapshot)
+
+
+def _oldest_connected(resumes_at: TableStep, found: Mapping[int, TableStep], position: int) -> TableStep:
+    """The last known snapshot on the way back to a position: its parent is the position, or unknown."""
     step = found.get(resumes_at.snapshot_id, resumes_at)
-    while step.parent_id != position:
-        parent = found.get(step.parent_id) if step.parent_id is not None else None
-        if parent is None:
-            return False
-        step = parent
-    return True
+    while step.parent_id is not None and step.parent_id != position and step.parent_id in found:
+        step = found[step.parent_id]
+    return step
 
 
 def _missing(resumes_at: TableStep, expired: Mapping[int, TableStep], position: int) -> Iterator[TableStep]:

@@ -157,10 +157,10 @@ def properties_of(declaration: TableDeclaration) -> dict[str, str]:
     own = {
         # Appends, merges and maintenance commit to one table; four attempts, Iceberg's default, are sometimes too few.
         "commit.retry.num-retries": "15",
-        # A snapshot every second or two would leave a metadata file each. The newest 200 are kept, because a slow
-        # writer still reads the one with which it began.
+        # A snapshot every second or two would leave a metadata file each. The newest 500 are kept: a slow writer still
+        # reads the one with which it began, and expired snapshots are named from them (`sluice stream continue`).
         "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": "200",
+        "write.metadata.previous-versions-max": "500",
         # Delete files slow down readers, break changelogs, and make compaction conflict with merges.
         "write.delete.mode": "copy-on-write",
         "write.update.mode": "copy-on-write",

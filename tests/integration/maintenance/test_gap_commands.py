@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 from tests.integration.maintenance.conftest import Place, offset
 
 from sluice.cli.app import main
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.records.run import DesiredState
+from sluice.sources import input_gap
+from sluice.sources.iceberg_positions import TableStep
+from sluice.sources.input_gap import find_gap
 
 HEADER = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
 
@@ -62,7 +66,7 @@ def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
 
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
-    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 3, 0)
+    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 4, 0)
     assert [step["snapshot_id"] for step in plan["gaps"][0]["gap"]["missing"]] == ids[2:4]
     assert plan["gaps"][0]["gap"]["resumes_at"]["snapshot_id"] == ids[4]
     generation = find_generation(place.ledger, place.stream)
@@ -80,7 +84,30 @@ def test_the_position_may_expire_before_the_snapshots_behind_it(
 
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
-    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 3, 0)
+    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 4, 0)
+
+
+def test_a_long_gap_is_named_from_a_few_metadata_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = place.append("rows", 40)
+    for number in (20, 39):
+        place.table("rows").maintenance.expire_snapshots().by_ids(ids[number - 19 : number]).commit()
+    table = place.table("rows")
+    reads: list[str] = []
+    add_listed = input_gap._add_listed
+
+    def counted(found: dict[int, TableStep], of: Table, file: str) -> None:
+        reads.append(file)
+        add_listed(found, of, file)
+
+    monkeypatch.setattr(input_gap, "_add_listed", counted)
+
+    gap = find_gap(table, name="bronze.rows", position=ids[0])
+
+    assert gap is not None
+    assert gap.is_named
+    assert [step.snapshot_id for step in gap.missing] == ids[1:39]
+    assert len(table.metadata.metadata_log) > 40
+    assert len(reads) <= 4
 
 
 def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
@@ -103,8 +130,8 @@ def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
     assert (new / "metadata").read_text() == '{"id":"a-query"}'
     ranges = [json.loads((new / "offsets" / number).read_text().splitlines()[2]) for number in ("7", "8")]
     assert ranges == [
-        {"version": 1, "snapshot_id": ids[4], "position": 0, "scan_all_files": True},
-        {"version": 1, "snapshot_id": ids[4], "position": 3, "scan_all_files": False},
+        {"version": 1, "snapshot_id": ids[5], "position": 0, "scan_all_files": True},
+        {"version": 1, "snapshot_id": ids[5], "position": 4, "scan_all_files": False},
     ]
     assert {file: file.read_text() for file in old.rglob("*") if file.is_file()} == before
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.sources.gap_files import GapRange, LiveFile, NotProved, plan_gap_range
+from sluice.sources.gap_files import GapRange, LiveFile, NotProved, ends_of, plan_gap_range
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
 from sluice.sources.input_gap import InputGap
 
@@ -33,18 +33,35 @@ def reason(
     gap: InputGap = GAP, live: Sequence[LiveFile] | None = files(4, 3, 2, 1), offset: StreamOffset = READ
 ) -> str:
     """Why nothing is proved."""
-    found = plan_gap_range(gap, live, offset=offset)
+    found = plan_gap_range(gap, live, offset=offset, followed_by=[gap.resumes_at])
     assert isinstance(found, NotProved)
     return found.reason
 
 
 @pytest.mark.parametrize(("live", "first", "end"), [((4, 3, 2, 1, 0), 0, 3), ((1, 0, 2, 3, 4), 2, 5)])
 def test_the_files_of_the_gap_are_one_range(live: tuple[int, ...], first: int, end: int) -> None:
-    found = plan_gap_range(GAP, files(*live), offset=READ)
+    found = plan_gap_range(GAP, files(*live), offset=READ, followed_by=[step(4)])
 
-    assert found == GapRange(snapshot_id=4, first=first, end=end, rows=30)
+    assert found == GapRange(snapshot_id=4, first=first, end=end, rows=30, reachable=1)
     assert found.start_offset.text() == f'{{"version":1,"snapshot_id":4,"position":{first},"scan_all_files":true}}'
     assert found.end_offset.text() == f'{{"version":1,"snapshot_id":4,"position":{end},"scan_all_files":false}}'
+
+
+def test_a_range_may_end_with_a_younger_snapshot() -> None:
+    found = plan_gap_range(GAP, files(6, 5, 4, 3, 2, 1), offset=READ, followed_by=[step(4), step(5), step(6)])
+
+    assert found == GapRange(snapshot_id=6, first=0, end=5, rows=50, reachable=3)
+    changed = plan_gap_range(GAP, files(5, 4, 3, 2, 1), offset=READ, followed_by=[step(4), step(5, "replace")])
+    assert changed == NotProved(reason="snapshot 5 did not only append: it is `replace`")
+
+
+@pytest.mark.parametrize(("minutes", "ends"), [((0, 5, 14, 15, 90), (7, 4)), ((0, 5, 14), (6, 4)), ((0,), (4,))])
+def test_it_ends_with_a_snapshot_that_does_not_expire_before_the_stream_has_started(
+    minutes: Sequence[int], ends: Sequence[int]
+) -> None:
+    reachable = [replace(step(4 + number), committed_at_ms=60_000 * minute) for number, minute in enumerate(minutes)]
+
+    assert [end.snapshot_id for end in ends_of(reachable)] == list(ends)
 
 
 def test_snapshots_that_are_not_all_known_prove_nothing() -> None:
