@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import InputBound
+from sluice.backfill.refusal import Refusal
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -38,15 +39,6 @@ class RefusalReason(StrEnum):
     def is_passing(self) -> bool:
         """Whether the next batch of the stream usually removes the reason."""
         return self in (RefusalReason.OFFSETS_UNKNOWN, RefusalReason.SOURCE_UNREADABLE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why an interval is not backfilled: the reason, a sentence, and the next step."""
-
-    reason: RefusalReason
-    sentence: str
-    next_step: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +106,7 @@ class BackfillPlan:
     """What a backfill does: the observation it was planned on, and the refusals; it runs only without any."""
 
     seen: BackfillObservation
-    refusals: tuple[Refusal, ...] = field(default=())
+    refusals: tuple[Refusal[RefusalReason], ...] = field(default=())
 
     @property
     def is_refused(self) -> bool:
@@ -137,7 +129,7 @@ class BackfillPlan:
         for reader in seen.readers:
             yield f"reader: {reader.meaning}"
         for refusal in self.refusals:
-            yield f"refused ({refusal.reason}): {refusal.sentence} {refusal.next_step}".rstrip()
+            yield refusal.line
 
 
 def plan_backfill(seen: BackfillObservation) -> BackfillPlan:
@@ -145,7 +137,7 @@ def plan_backfill(seen: BackfillObservation) -> BackfillPlan:
     return BackfillPlan(seen=seen, refusals=tuple(_refusals(seen)))
 
 
-def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
+def _refusals(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
     stream = seen.output.stream
     if seen.position is None or seen.position.end_offsets_digest is None:
         yield Refusal(
@@ -173,7 +165,7 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
     yield from _readers_that_stop(seen)
 
 
-def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal]:
+def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal[RefusalReason]]:
     closes_at = seen.interval.end + seen.margin
     if published.watermark is not None and published.watermark < closes_at:
         yield Refusal(
@@ -184,7 +176,7 @@ def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iter
         )
 
 
-def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
+def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
     for source in seen.sources:
         if source.problem:
             yield Refusal(
@@ -194,7 +186,7 @@ def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
             )
 
 
-def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal]:
+def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(

@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.refusal import Refusal
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.records.refresh import OPEN_STATES, RefreshObservation, RefreshState
@@ -34,15 +35,6 @@ class RefusalReason(StrEnum):
     READER_STOPS = "reader_stops"
     DELETE_FILES = "delete_files"
     OTHER_REFRESH = "other_refresh"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a table is not refreshed: the reason, a sentence, and the next step."""
-
-    reason: RefusalReason
-    sentence: str
-    next_step: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +83,7 @@ class RefreshPlan:
 
     seen: RefreshSight
     continues: RefreshObservation | None
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Refusal[RefusalReason], ...]
 
     @property
     def is_refused(self) -> bool:
@@ -113,7 +105,7 @@ class RefreshPlan:
         for reader in seen.readers:
             yield f"reader: {meaning_of(reader)}"
         for refusal in self.refusals:
-            yield f"refused ({refusal.reason}): {refusal.sentence} {refusal.next_step}".rstrip()
+            yield refusal.line
 
 
 def meaning_of(reader: TargetReader) -> str:
@@ -133,7 +125,7 @@ def plan_refresh(seen: RefreshSight) -> RefreshPlan:
     return RefreshPlan(seen=seen, continues=continues, refusals=(*not_yet(seen.declaration), *_refusals(seen)))
 
 
-def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
+def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal[RefusalReason]]:
     """What of a declaration no refresh handles yet."""
     outputs = tuple(declaration.outputs.values())
     table = outputs[0].iceberg
@@ -155,7 +147,7 @@ def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
             yield _refused_yet(declaration, f"reads {declared.declared_source.kind} (input {name})")
 
 
-def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal:
+def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal[RefusalReason]:
     return Refusal(
         reason=RefusalReason.NOT_YET,
         sentence=f"{declaration.stream} cannot be refreshed yet: it {what}.",
@@ -164,7 +156,7 @@ def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal:
     )
 
 
-def _refusals(seen: RefreshSight) -> Iterator[Refusal]:
+def _refusals(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
     stream = seen.declaration.stream
     yield from _other_refresh(seen)
     if seen.generation is None or not seen.has_published:
@@ -198,7 +190,7 @@ def _refusals(seen: RefreshSight) -> Iterator[Refusal]:
     yield from _readers_that_stop(seen)
 
 
-def _other_refresh(seen: RefreshSight) -> Iterator[Refusal]:
+def _other_refresh(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
     newest = seen.newest
     if newest is None or newest.state not in OPEN_STATES:
         return
@@ -218,7 +210,7 @@ def _other_refresh(seen: RefreshSight) -> Iterator[Refusal]:
         )
 
 
-def _readers_that_stop(seen: RefreshSight) -> Iterator[Refusal]:
+def _readers_that_stop(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(
