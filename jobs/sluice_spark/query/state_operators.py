@@ -37,9 +37,16 @@ _LIMIT = "GlobalLimit"
 
 _AGGREGATE_EXPRESSION = "AggregateExpression"
 
-_KEYS = ("groupingExpressions", "keys", "groupingAttributes")
-"""The methods of Spark's logical operators that return their keys: of an aggregate, of a deduplication, of a group with
-state of its own."""
+_KEYS = {
+    "Aggregate": "groupingExpressions",
+    "Deduplicate": "keys",
+    "DeduplicateWithinWatermark": "keys",
+    "FlatMapGroupsWithState": "groupingAttributes",
+    "FlatMapGroupsInPandasWithState": "groupingAttributes",
+    "TransformWithState": "groupingAttributes",
+}
+"""The method of an operator that returns its keys. The others have none. To ask the JVM which methods an operator has
+would take hundreds of calls, a tenth of a second for each operator."""
 
 _EXPRESSION_ID = re.compile(r"#\d+L?|-T\d+ms")
 """What Spark adds to the name of a column to make it unique (another number at every start), and to a column of event
@@ -91,7 +98,8 @@ def _stateful(plan: JavaObject) -> Iterator[JavaObject]:
 def _with_keys(operator: JavaObject) -> str:
     if operator.nodeName() == "Join":
         return f"Join {operator.joinType().toString()} {_plain(operator.condition().toString())}"
-    return f"{operator.nodeName()} {_keys(operator)}".strip()
+    keys = ", ".join(_plain(key.toString()) for key in _key_expressions(operator))
+    return f"{operator.nodeName()} {keys}".strip()
 
 
 def _meaning(operator: JavaObject) -> str:
@@ -130,13 +138,8 @@ def _typed(expressions: list[JavaObject]) -> str:
 
 
 def _key_expressions(operator: JavaObject) -> list[JavaObject]:
-    methods = {method.getName() for method in operator.getClass().getMethods()}
-    name = next((name for name in _KEYS if name in methods), None)
-    return [] if name is None else python_list(getattr(operator, name)())
-
-
-def _keys(operator: JavaObject) -> str:
-    return ", ".join(_plain(key.toString()) for key in _key_expressions(operator))
+    method = _KEYS.get(operator.nodeName())
+    return [] if method is None else python_list(getattr(operator, method)())
 
 
 def _steady(text: str) -> str:
