@@ -234,6 +234,39 @@ def test_a_half_staged_batch_is_staged_again_from_one_computation(
     assert batch.published_rows == {"known": 2, "unknown": 0}
 
 
+def test_a_failed_write_is_not_taken_for_what_an_earlier_driver_has_staged(
+    workshop: Workshop, stream_name: str
+) -> None:
+    """The first output is staged by a driver that died, and cannot be written when the batch is computed again. A write
+    whose answer was lost looks like this; what is staged is of another computation here."""
+    source, words = workshop.declare_table("source", COLUMNS), workshop.declare_table("words", {"id": "long"})
+    known, unknown = workshop.declare_table("known", COLUMNS), workshop.declare_table("unknown", COLUMNS)
+    workshop.declare_stream(
+        stream_name,
+        python=LOOKED_UP,
+        inputs={**reading(source), "words": {"static": {"iceberg": {"table": words}}}},
+        outputs={
+            "known": {"iceberg": {"table": known, "mode": "merge", "keys": ["id"]}},
+            "unknown": {"iceberg": {"table": unknown, "mode": "merge", "keys": ["id"]}},
+        },
+    )
+    workshop.append("words", [{"id": 1}])
+    workshop.append("source", [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream_name, reached=dying_at(CrashPoint.FIRST_OUTPUT_STAGED))
+    workshop.append("words", [{"id": 1}, {"id": 2}])
+
+    with pytest.raises(DeliveryError, match="two rows of a batch have the key"):
+        workshop.run(stream_name)
+
+    assert (workshop.rows("known"), workshop.rows("unknown")) == ([], [])
+    workshop.table("words").delete("id = 1")
+    workshop.append("words", [{"id": 1}])
+    workshop.run(stream_name)
+    assert [row["id"] for row in workshop.rows("known")] == [1, 2]
+    assert workshop.rows("unknown") == []
+
+
 def test_a_missing_required_value_is_reported_with_batch_and_table(workshop: Workshop, stream_name: str) -> None:
     source = workshop.declare_table("source", COLUMNS)
     target = workshop.declare_table("target", COLUMNS, required=["id"])
