@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyiceberg.table import Table
 from tests.integration.maintenance.conftest import Place, offset
 
@@ -134,6 +135,27 @@ def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
         {"version": 1, "snapshot_id": ids[5], "position": 4, "scan_all_files": False},
     ]
     assert {file: file.read_text() for file in old.rglob("*") if file.is_file()} == before
+
+
+def test_nothing_is_continued_with_an_offset_of_an_unknown_table(
+    place: Place, cut: tuple[list[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second input may be cut as well: moving only the first one would skip or repeat its rows."""
+    ids, root = cut
+    declared = next(place.folder.glob("*.stream.yaml"))
+    content = yaml.safe_load(declared.read_text())
+    content["inputs"]["more"] = {"stream": {"iceberg": {"table": f"{place.namespace}.more"}}}
+    declared.write_text(yaml.safe_dump(content))
+    more = yaml.safe_load((place.folder / f"{place.namespace}.rows.table.yaml").read_text())
+    more["table"] = f"{place.namespace}.more"
+    (place.folder / f"{place.namespace}.more.table.yaml").write_text(yaml.safe_dump(more))
+    (place.folder / "copy.sql").write_text("SELECT id FROM rows UNION ALL SELECT id FROM more")
+    lines = [json.dumps(offset(ids[1])), json.dumps(offset(12345))]
+    (root / "offsets" / "7").write_text(HEADER + "\n".join(lines))
+
+    assert ended(["stream", "continue", place.stream, "--dry-run"]) == 2
+
+    assert "offsets in the checkpoint of which it is known of which table they are" in capsys.readouterr().err
 
 
 def test_a_stream_that_is_to_run_is_not_continued(place: Place, cut: tuple[list[int], Path]) -> None:
