@@ -76,6 +76,18 @@ def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
     assert not (place.folder / "ck" / place.stream / "2").exists()
 
 
+def test_a_batch_that_was_planned_and_is_not_visible_is_not_done(
+    place: Place, cut: tuple[list[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, root = cut
+    (root / "offsets" / "8").write_text(HEADER + json.dumps(offset(ids[2])))
+
+    (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
+
+    assert [step["snapshot_id"] for step in plan["gaps"][0]["gap"]["missing"]] == ids[2:4]
+    assert "behind batch 7" in plan["steps"][-2]["sentence"]
+
+
 def test_the_position_may_expire_before_the_snapshots_behind_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
