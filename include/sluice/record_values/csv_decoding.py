@@ -8,8 +8,7 @@ Source: https://www.rfc-editor.org/rfc/rfc4180
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +21,9 @@ from sluice.record_values.json_decoding import DecodedBlock
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
+
+_FIELD = re.compile(r'(?:"(?P<quoted>[^"]*(?:""[^"]*)*)")?(?P<rest>[^,]*)(?P<comma>,?)')
+_SPECIAL = re.compile(r'[",\r\n]')
 
 
 class CsvBlockDecoder:
@@ -89,15 +91,24 @@ def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tupl
 
 
 def split_line(text: str) -> list[str]:
-    """The fields of one line."""
-    return next(csv.reader([text]), [])
+    """The fields of one line, whatever is in it: Python's own reader fails on a lone carriage return and on a field of
+    more than 131,072 characters."""
+    fields, found = [], _FIELD.match(text) if text else None
+    while found is not None:
+        quoted, rest = found["quoted"], found["rest"]
+        fields.append(rest if quoted is None else quoted.replace('""', '"') + rest)
+        found = _FIELD.match(text, found.end()) if found["comma"] else None
+    return fields
 
 
 def line_of(fields: Sequence[str | None]) -> str:
-    """A line with these fields; null is an empty field."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow(fields)
-    return written.getvalue()
+    """A line with these fields. Null is an empty field, and an empty text is one in quotes."""
+    return ",".join("" if field is None else _written(field) for field in fields)
+
+
+def _written(field: str) -> str:
+    is_plain = field and not _SPECIAL.search(field)
+    return field if is_plain else '"' + field.replace('"', '""') + '"'
 
 
 def _places(are_found: Any) -> list[int]:

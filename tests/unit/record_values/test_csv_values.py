@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.record_values.test_json_values import VALUES
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, line_of, split_line
@@ -64,6 +68,21 @@ REJECTED: list[tuple[str, str, str]] = [
     ("fixed[2]", "YQ==", "2 bytes in base64"),
 ]
 
+KINDS = [kind for kind in VALUES if "<" not in kind]
+"""The types that a field of a line can have."""
+
+
+def values(kind: str) -> st.SearchStrategy[Any]:
+    """Random values of a type; texts without what Spark's reader puts for wrong bytes, or takes for null."""
+    is_text = kind == "string"
+    return st.text(st.characters(exclude_characters="\N{REPLACEMENT CHARACTER}\x00")) if is_text else VALUES[kind][0]
+
+
+def field_of(kind: str, value: Any) -> str:
+    """The text of a value in a field."""
+    text: str = VALUES[kind][1](value)
+    return json.loads(text) if text.startswith('"') else text
+
 
 def decoder(text: str) -> CsvBlockDecoder:
     """A decoder of one column `x`, of a type and perhaps a unit."""
@@ -84,6 +103,15 @@ def test_a_field_that_is_not_exact_rejects_its_line(kind: str, sent: str, reason
     block = decoder(kind).decode([pa.array([None, sent], pa.string())])
     assert list(block.rejections) == [1]
     assert reason in block.rejections[1]
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_what_is_decoded(kind: str, data: st.DataObject) -> None:
+    sent = data.draw(st.lists(values(kind), max_size=5))
+    block = decoder(kind).decode([pa.array([field_of(kind, value) for value in sent], pa.string())])
+    assert (block.rejections, block.columns[0].to_pylist()) == ({}, sent)
 
 
 def test_columns_are_matched_by_their_names() -> None:
@@ -107,7 +135,27 @@ def test_a_header_that_lacks_or_adds_columns_is_refused(header: list[str | None]
     assert header_places(header, ("a", "b")) == problem
 
 
-def test_lines_are_written_as_they_are_split() -> None:
-    fields = ['a "quoted" word', "b,c", " d "]
-    assert split_line(line_of(fields)) == fields
-    assert line_of(["1", None]) == "1,"
+@given(fields=st.lists(st.none() | st.text() | st.text(alphabet='a",\r\n'), min_size=1, max_size=5))
+def test_lines_are_written_as_they_are_split(fields: list[str | None]) -> None:
+    line = line_of(fields)
+    assert split_line(line) == ([field or "" for field in fields] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("", []),
+        (",", ["", ""]),
+        ('a,"b ""c"" ,d"', ["a", 'b "c" ,d']),
+        ("a\rb,c\n", ["a\rb", "c\n"]),
+        ('a,"b', ["a", '"b']),
+        ('"a"b,c', ["ab", "c"]),
+        ("x" * 200_000, ["x" * 200_000]),
+    ],
+)
+def test_any_line_is_split(line: str, fields: list[str]) -> None:
+    assert split_line(line) == fields
+
+
+def test_null_and_an_empty_text_differ_in_a_line() -> None:
+    assert line_of(["1", None, ""]) == '1,,""'
