@@ -16,14 +16,22 @@ from sluice_spark.sources.input_decoding import DecodedInput, decode
 
 
 def sample_input(
-    spark: SparkSession, declared: InputDeclaration, settings: Settings, *, rows: int, folder: Path
+    spark: SparkSession,
+    declared: InputDeclaration,
+    settings: Settings,
+    *,
+    rows: int,
+    folder: Path,
+    quarantines: bool = False,
 ) -> DecodedInput:
     """A sample of the rows of an input, from where a new checkpoint would start; a static input is read whole. Of
-    records whose values are decoded, the sample includes those that cannot be decoded.
+    records whose values are decoded, the sample includes those that cannot be decoded. Of all other inputs the
+    rejected records are those among the first rows or lines.
 
     Parameters
     ----------
     folder: where the declaration lies, and its schema files.
+    quarantines: whether the stream has a quarantine.
 
     Raises
     ------
@@ -35,7 +43,20 @@ def sample_input(
     arriving = _rows(spark, declared, settings, rows)
     if declared.declared_source.value is not None:
         return decode(arriving.limit(rows), declared, folder=folder, settings=settings)
-    return DecodedInput(rows=decode(arriving, declared, folder=folder, settings=settings).rows.limit(rows))
+    decoded, first = (
+        decode(some, declared, folder=folder, settings=settings, quarantines=quarantines)
+        for some in (arriving, _first(arriving, declared, rows))
+    )
+    return DecodedInput(rows=decoded.rows.limit(rows), rejected=first.rejected)
+
+
+def _first(arriving: DataFrame, declared: InputDeclaration, rows: int) -> DataFrame:
+    """The first rows; of files of lines with the path of each and one line more, which may be a header. A file is read
+    by one task, and the lines of a task stay in their order."""
+    source = declared.declared_source.files
+    if source is None or source.format not in ("json", "csv"):
+        return arriving.limit(rows)
+    return arriving.select("*", "_metadata").limit(rows + 1)
 
 
 def _rows(spark: SparkSession, declared: InputDeclaration, settings: Settings, rows: int) -> DataFrame:

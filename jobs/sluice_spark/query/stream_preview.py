@@ -41,7 +41,10 @@ def preview(
     """
     declared = stream.declaration.inputs
     samples = {
-        name: sample_input(spark, one, settings, rows=sample, folder=stream.folder) for name, one in declared.items()
+        name: sample_input(
+            spark, one, settings, rows=sample, folder=stream.folder, quarantines=stream.declaration.quarantine
+        )
+        for name, one in declared.items()
     }
     inputs = {name: one.rows for name, one in samples.items()}
     undecoded = [one.rejected for one in samples.values() if one.rejected is not None]
