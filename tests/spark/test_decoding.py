@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
 
 from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 from sluice.record_values.schemas import ValueSchema
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
@@ -49,11 +50,13 @@ VALUES: list[tuple[bytes | None, str | None]] = [
 def sent(workshop: Workshop, values: list[bytes | None], topic: str = "") -> str:
     """Send values to a topic, a new one when none is named; its name."""
     configuration: dict[str, Any] = {**client_settings(workshop.settings.connection("flights_kafka", KafkaConnection))}
+    most = max(2**20, 2 * max(len(value or b"") for value in values))
     if not topic:
         topic = f"t{uuid4().hex}"
         admin = AdminClient(configuration)
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
-    producer = Producer(configuration)
+        wanted = NewTopic(topic, 1, 1, config={"max.message.bytes": str(most)})
+        admin.create_topics([wanted])[topic].result()
+    producer = Producer({**configuration, "message.max.bytes": most})
     for value in values:
         producer.produce(topic, value=value)
     assert producer.flush(60) == 0
@@ -218,3 +221,18 @@ def test_values_that_end_or_stall_the_decoder_stop_no_stream(
         1: ("kill", "the process that decoded the value died of SIGKILL (tries: 1)"),
         3: ("stall", "the process that decoded the value took longer than 1 seconds (tries: 1)"),
     }
+
+
+def test_a_value_that_is_too_large_is_in_the_quarantine_and_the_stream_goes_on(workshop: Workshop) -> None:
+    large = b'{"id": 1, "word": "' + b"x" * LARGEST_VALUE_BYTES + b'"}'
+    topic = sent(workshop, [b'{"id": 0}', large, b'{"id": 2}', b'{"id": 3}'])
+    stream = declared(workshop, topic, how=CONTINUOUS, max_offsets_per_batch=3)
+
+    result = workshop.run(stream, stop_after_batches=2)
+
+    assert [batch.input_rows for batch in result.batches] == [3, 1]
+    assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 3]
+    (refused,) = workshop.rows(f"quarantine.{stream}")
+    assert json.loads(refused["position"])["offset"] == 1
+    assert refused["reason"] == f"the value has {len(large)} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    assert refused["payload"] == large.decode()
