@@ -40,6 +40,7 @@ class Behaviour:
     fails_with: its last words, `<ErrorClass>: <message>`; empty when it does not fail.
     beat_seconds: between two heartbeats, each of which brings a batch.
     hangs: whether it brings no batch and does not obey, as a driver whose main thread hangs while its heartbeat lives.
+        A job that is no run of a stream works until it is killed.
     publishes: whether an increment finds rows to publish.
     """
 
@@ -69,6 +70,8 @@ def main(argv: Sequence[str]) -> None:
     if "run-id" in arguments:
         with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
             _run_stream(ledger, subject, arguments["run-id"], beat_seconds=behaviour.beat_seconds)
+    elif behaviour.hangs:
+        threading.Event().wait()
     elif any("run_increment" in word for word in argv) and behaviour.publishes:
         with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:
             _run_increment(ledger, subject)

@@ -80,7 +80,7 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
-    for stream in ("refilled", "asked_back", "filled_in", "shared_days"):
+    for stream in ("refilled", "asked_back", "filled_in", "shared_days", "called_off"):
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)

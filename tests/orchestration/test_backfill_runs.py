@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
+from sqlalchemy import select
+from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
 from sluice.ledger.backfill_requests import application_lock, end_request, take_request
+from sluice.ledger.models import BackfillRequest
 from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.records.backfill_request import RequestState, TakenRequest
 
@@ -125,6 +129,39 @@ def test_runs_wait_without_a_worker_for_the_application_of_another_run(airflow: 
     logs = [airflow.log(dag, TASK, run_id, attempt) for run_id, attempt in newest.items()]
     assert not any("fake driver" in log for log in logs), "no run has started an application of its own"
     assert any("the word is no number" in log for log in logs)
+
+
+def test_a_backfill_that_is_called_off_while_it_works_asks_for_nothing_more(airflow: RunningAirflow) -> None:
+    """Airflow's own cancel fails the runs that have not begun. A person marks the task that works as failed."""
+    dag = "called_off__backfill"
+    tell_drivers(airflow.behaviours, "called_off", Behaviour(hangs=True))
+
+    def applications() -> list[psutil.Process]:
+        """Those that work for the stream."""
+        found = psutil.process_iter(["cmdline"])
+        return [process for process in found if "--stream=called_off" in (process.info["cmdline"] or ())]
+
+    def states() -> list[str]:
+        return [run["state"] for run in sorted(airflow.runs(dag), key=lambda run: run["data_interval_start"])]
+
+    def requests() -> list[str]:
+        asked_for = select(BackfillRequest.state).where(BackfillRequest.stream == "called_off")
+        with airflow.ledger.transaction() as connection:
+            return list(connection.execute(asked_for).scalars())
+
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
+    asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
+    backfill = airflow.post("backfills", {**asked, "max_active_runs": 1})
+    airflow.wait(lambda: bool(applications()), within_seconds=300, what=lambda: str(states()))
+
+    airflow.client.put(f"/api/v2/backfills/{backfill['id']}/cancel").raise_for_status()
+
+    assert states() == ["running", "failed", "failed"]
+    (working,) = [run["dag_run_id"] for run in airflow.runs(dag) if run["state"] == "running"]
+    airflow.mark(dag, TASK, working, "failed")
+    airflow.wait(lambda: not applications(), within_seconds=120)
+    airflow.wait(lambda: states() == ["failed"] * 3, within_seconds=120, what=lambda: str(states()))
+    airflow.wait(lambda: requests() == [RequestState.WITHDRAWN], within_seconds=120, what=lambda: str(requests()))
 
 
 def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airflow: RunningAirflow) -> None:
