@@ -191,6 +191,7 @@ def test_csv_of_the_table_and_at_random(workshop: Workshop, tmp_path: Path) -> N
     exact += [(kind, csv_table.field_of(kind, one)) for kind in kinds for one in drawn(csv_table.values(kind), 8)]
     rejected = [(kind, text, reason) for kind, text, reason in csv_table.REJECTED if _is_field(kind)]
     other = drawn(st.tuples(st.sampled_from(kinds), st.text(max_size=20)), 200)
+    other += [("string", text) for text in drawn(st.text(alphabet='a", \r\n\x00', max_size=9), 100)]
     lines = [*exact, *((kind, text) for kind, text, _ in rejected), *other]
     names = {kind: f"c{number}" for number, kind in enumerate(dict.fromkeys(kind for kind, _ in lines))}
     unfit = [f"{len(lines)},tw\ro\r\n", f"{len(lines) + 1},{'x' * 200_000}\r\n"]
@@ -212,6 +213,11 @@ def test_csv_of_the_table_and_at_random(workshop: Workshop, tmp_path: Path) -> N
     assert len(found.rows) + len(found.refused) == len(lines) + len(unfit)
     assert {found.refused[len(lines) + index] for index in range(2)} == {f"the line has 2 fields, not {len(columns)}"}
     assert not [exact[number] for number in found.refused if number < len(exact)]
+    for number, (kind, text) in enumerate(lines):
+        if kind == "string" and number in found.rows:
+            became = "null" if text is None else text.replace("\r\n", "\n")  # as the guide of inputs says
+            shown = ", ".join(became if kind == each else "null" for each in names)
+            assert bytes.fromhex(found.rows[number]).decode() == f"{{{shown}}}"
     for number, (kind, text, reason) in enumerate(rejected, len(exact)):
         assert reason.replace("`x`", f"`{names[kind]}`") in found.refused.get(number, f"{text!r} was not rejected")
 

@@ -35,14 +35,18 @@ UNFIT = "_sluice_unfit"
 
 _FILE, _LINE, _IS_HEADER = "file", "_sluice_line", "_sluice_is_header"
 
+_NO_FIELD = "\x00 Spark replaces what is equal to this text by null \x00"
+"""No field is this text: a single character, even one that nobody types, could be a field."""
+
 CSV_OPTIONS = {
     "header": "false",
     "multiLine": "true",
     "quote": '"',
     "escape": '"',
+    "charToEscapeQuoteEscaping": '"',  # the parser's default is NUL, which it then drops from fields
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": UNFIT,
-    "nullValue": "\x00",  # no field is this text: only an empty field without quotation marks is null
+    "nullValue": _NO_FIELD,  # only an empty field without quotation marks is null
     "emptyValue": "",
 }
 """How Spark splits lines into fields: as RFC 4180 says. A file is read by one task, whatever its size."""

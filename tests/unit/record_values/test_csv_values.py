@@ -19,6 +19,7 @@ from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, li
 EXACT: list[tuple[str, str | None, Any]] = [
     ("string", "", ""),
     ("string", " padded ", " padded "),
+    ("string", "\x00", "\x00"),
     ("boolean", "True", True),
     ("int", "-5", -5),
     ("long", "9223372036854775807", 9223372036854775807),
@@ -73,9 +74,9 @@ KINDS = [kind for kind in VALUES if "<" not in kind]
 
 
 def values(kind: str) -> st.SearchStrategy[Any]:
-    """Random values of a type; texts without what Spark's reader puts for wrong bytes, or takes for null."""
+    """Random values of a type; texts without what Spark's reader puts in the place of wrong bytes."""
     is_text = kind == "string"
-    return st.text(st.characters(exclude_characters="\N{REPLACEMENT CHARACTER}\x00")) if is_text else VALUES[kind][0]
+    return st.text(st.characters(exclude_characters="\N{REPLACEMENT CHARACTER}")) if is_text else VALUES[kind][0]
 
 
 def field_of(kind: str, value: Any) -> str:
