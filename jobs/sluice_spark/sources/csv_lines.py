@@ -36,7 +36,7 @@ UNFIT = "_sluice_unfit"
 _FILE, _LINE, _IS_HEADER = "file", "_sluice_line", "_sluice_is_header"
 
 _NO_FIELD = "\x00 Spark replaces what is equal to this text by null \x00"
-"""No field is this text: a single character, even one that nobody types, could be a field."""
+"""No field is this text. A text of one character, however rare, could be a field."""
 
 CSV_OPTIONS = {
     "header": "false",
