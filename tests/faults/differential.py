@@ -4,8 +4,8 @@
 
 Prints each difference as a case that was made as small as possible: declaration, rows, and what differs. Ends with 1
 when there is one. A seed repeats a case: `--seed 4711 --cases 1`. The host of all streams has the time zone. Processes
-run blocks of cases, each in a JVM of its own, beside one set of services; Ctrl-C ends them all. Everything is kept
-below the folder of `TMPDIR`: in memory it is faster.
+run blocks of cases, each in a JVM of its own, beside one set of services; Ctrl-C ends them all and reports the
+blocks that were done, with the exit code 130. Everything is kept below the folder of `TMPDIR`: in memory it is faster.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Processes:
                 process.kill()  # its JVM ends with it: its standard input is closed then
 
 
-def _run(options: argparse.Namespace, console: Console) -> list[BlockResult]:
-    """Run all cases beside one stack; the results in the order in which the blocks ended."""
+def _run(options: argparse.Namespace, console: Console, results: list[BlockResult]) -> None:
+    """Run all cases beside one stack. results: gets those of each block as it ends, so that an interrupt loses none."""
     ends_at = time.monotonic() + options.most_seconds
     until = options.seed + options.cases
     length = min(_CASES_OF_A_PROCESS, -(-options.cases // options.processes))
@@ -89,7 +89,6 @@ def _run(options: argparse.Namespace, console: Console) -> list[BlockResult]:
         )
         for first in range(options.seed, until, length)
     ]
-    results = []
     with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
         stack.up(("postgres", "seaweedfs", "kafka"))
         processes = _Processes(environment={**os.environ, **stack.environment()}, ends_at=ends_at)
@@ -101,7 +100,6 @@ def _run(options: argparse.Namespace, console: Console) -> list[BlockResult]:
                     progress.advance(task, results[-1].run)
             finally:
                 processes.end()
-    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,7 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         time.tzset()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # another Python has no packages to decode values with
     zone, began = time.tzname[0], time.monotonic()
-    results = _run(options, Console(stderr=True))
+    results: list[BlockResult] = []
+    is_interrupted = False
+    try:
+        _run(options, Console(stderr=True), results)
+    except KeyboardInterrupt:
+        is_interrupted = True
     found = sorted((one for result in results for one in result.found), key=lambda one: one.seed)
     seconds, run = time.monotonic() - began, sum(result.run for result in results)
     cpu_seconds = sum(result.cpu_seconds for result in results)
@@ -135,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{run} streams from seed {options.seed}, host in {zone}, {seconds:.0f} s, {cpu_seconds:.0f} s of "
             f"processors: {len(found)} differ."
         )
-    return 1 if found else 0
+    return 1 if found else 130 if is_interrupted else 0
 
 
 if __name__ == "__main__":
