@@ -20,6 +20,10 @@ STATE_MEANING = "meaning of the state"
 """The entry of what the operators keep: keys and aggregates with order and types, conditions and columns of joins,
 limits. Spark compares types alone. A checkpoint that an earlier version of Sluice bound takes it at its next start."""
 
+PROCESSOR_KEYS = "keys of the state processors"
+"""The entry of the columns by which processors of state keep their values; there is none without a processor. A
+checkpoint that an earlier version of Sluice bound takes it at its next start."""
+
 SOURCES = "sources of the query"
 """The entry of the inputs in the order in which the query reads them. A query with several outputs reads its inputs for
 each of them. Only a planned query shows the order."""
@@ -51,12 +55,13 @@ def fingerprint_of(
     sources: Sequence[str] | None = None,
     state_operators: Sequence[str] | None = None,
     state_meaning: Sequence[str] | None = None,
+    processor_keys: Sequence[str] = (),
 ) -> dict[str, str]:
     """The parts of a declaration to which a checkpoint is bound.
 
     Parameters
     ----------
-    sources, state_operators, state_meaning: from the planned query; unset where no query was planned.
+    sources, state_operators, state_meaning, processor_keys: from the planned query; unset where no query was planned.
     """
     fingerprint = {
         f"{_INPUT}{name}": f"{declared.declared_source.kind} {_identity(declared.declared_source.source)}".strip()
@@ -77,13 +82,19 @@ def fingerprint_of(
         fingerprint[STATE_OPERATORS] = "; ".join(state_operators)
     if state_meaning is not None:
         fingerprint[STATE_MEANING] = "; ".join(state_meaning)
+    if processor_keys:
+        fingerprint[PROCESSOR_KEYS] = "; ".join(processor_keys)
     return fingerprint
 
 
 def entries_to_add(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
     """The entries that a checkpoint takes from a compatible declaration, because an earlier version of Sluice bound it
     without them."""
-    return {key: wanted[key] for key in (STATE_MEANING, STATE_VERSION) if key in wanted and key not in recorded}
+    return {
+        key: wanted[key]
+        for key in (STATE_MEANING, STATE_VERSION, PROCESSOR_KEYS)
+        if key in wanted and key not in recorded
+    }
 
 
 def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
@@ -118,7 +129,7 @@ def ways_out(stream: str) -> str:
 
 
 def _is_bound(key: str, *, recorded: Mapping[str, str], wanted: Mapping[str, str], keeps_state: bool) -> bool:
-    if key in (STATE_OPERATORS, STATE_MEANING, SOURCES):
+    if key in (STATE_OPERATORS, STATE_MEANING, PROCESSOR_KEYS, SOURCES):
         return key in wanted and key in recorded
     if key.startswith(_STATE):
         # Without a declared number of partitions the machine's was taken, and only the checkpoint has that number.

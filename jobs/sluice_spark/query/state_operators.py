@@ -45,8 +45,11 @@ _KEYS = {
     "FlatMapGroupsInPandasWithState": "groupingAttributes",
     "TransformWithState": "groupingAttributes",
 }
-"""The method of an operator that returns its keys. The others have none. To ask the JVM which methods an operator has
-would take hundreds of calls, a tenth of a second for each operator."""
+"""The method of an operator that returns its keys; those of a `_PROCESSOR` are not part of its description. To ask the
+JVM which methods an operator has would take hundreds of calls, a tenth of a second for each operator."""
+
+_PROCESSOR = "TransformWithStateInPySpark"
+"""The operator of a processor of state. Its keys are the first columns of its input (`leftAttributes`)."""
 
 _EXPRESSION_ID = re.compile(r"#\d+L?|-T\d+ms")
 """What Spark adds to the name of a column to make it unique (another number at every start), and to a column of event
@@ -76,6 +79,12 @@ def state_meaning(rows: DataFrame) -> tuple[str, ...]:
     kept = [_meaning(operator) for operator in _stateful(analyzed_plan(rows))]
     joined = [_sides(operator) for operator in _joins(rows)]
     return tuple(_steady(text) for text in (*kept, *joined))
+
+
+def processor_keys(rows: DataFrame) -> tuple[str, ...]:
+    """The keys of each processor of state with their types, from the result to the sources."""
+    processors = [one for one in _stateful(analyzed_plan(rows)) if one.nodeName() == _PROCESSOR]
+    return tuple(_steady(_typed(python_list(one.leftAttributes()))) for one in processors)
 
 
 def _joins(rows: DataFrame) -> list[JavaObject]:

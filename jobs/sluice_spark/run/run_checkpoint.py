@@ -18,7 +18,7 @@ from sluice.ledger.generations import (
     record_query_id,
 )
 from sluice.ledger.records.generation import GenerationObservation
-from sluice_spark.query.state_operators import keyed_operators, state_meaning
+from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
 from sluice_spark.session.state_settings import take_up_state
@@ -55,6 +55,7 @@ class RunCheckpoint:
             sources=plan.sources,
             state_operators=keyed_operators(plan.rows),
             state_meaning=state_meaning(plan.rows),
+            processor_keys=processor_keys(plan.rows),
         )
         bound = record_fingerprint(
             self.ledger,

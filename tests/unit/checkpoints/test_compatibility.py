@@ -8,6 +8,7 @@ import pytest
 from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.compatibility import (
+    PROCESSOR_KEYS,
     STATE_MEANING,
     STATE_OPERATORS,
     STATE_VERSION,
@@ -123,3 +124,9 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_entries_that_it_lacks() ->
     assert refused_changes(earlier, wanted) == ()
     assert entries_to_add(earlier, wanted) == {key: wanted[key] for key in (STATE_MEANING, STATE_VERSION)}
     assert entries_to_add(wanted, described(state={"version": 7})) == {}
+    declaration = continuous_stream().declaration
+    by_user, by_page = (fingerprint_of(declaration, processor_keys=(keys,)) for keys in ("user string", "page string"))
+    unbound = fingerprint_of(declaration)
+    assert refused_changes(unbound, by_user) == ()
+    assert entries_to_add(unbound, by_user) == {PROCESSOR_KEYS: "user string"}
+    assert refused_changes(by_user, by_page) == (f"{PROCESSOR_KEYS} was `user string` and is now `page string`",)
