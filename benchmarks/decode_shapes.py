@@ -117,6 +117,11 @@ def json_encoder(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode()
 
 
+def with_undeclared(record: dict[str, Any]) -> bytes:
+    """A record as JSON with two fields that no column takes."""
+    return json_encoder({**record, "version": 7, "origin": {"host": "shop", "tags": ["web"]}})
+
+
 def avro_encoder(columns: Mapping[str, str]) -> Encode:
     """Makes Avro of records."""
     schema = parse_schema(avro_schema(columns))

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
 
-from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 from sluice.record_values.schemas import ValueSchema
 from sluice.settings import KafkaConnection

@@ -17,8 +17,9 @@ import pyarrow as pa
 from sluice.record_values.arrow_columns import Column, arrow_type
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
-from sluice.record_values.json_decoding import NO_VALUE, DecodedBlock
+from sluice.record_values.json_decoding import NO_VALUE
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError
 from sluice.record_values.schemas import ValueSchema
 from sluice.record_values.wire_format import PREFIX_BYTES

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import text_builder
-from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.decoded_block import DecodedBlock
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""

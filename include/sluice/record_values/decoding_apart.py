@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.rejected_value import DecodingLimits
 
 _log = logging.getLogger(__name__)

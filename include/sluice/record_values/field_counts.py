@@ -27,23 +27,33 @@ _LONGEST_NAME = 200
 _Object: TypeAlias = Mapping[str, Any]
 
 
-def undeclared_fields(objects: Sequence[_Object], columns: Mapping[str, ColumnType]) -> Counter[str]:
-    """How often each field was sent that no column takes. A field in an object is named with the path to it."""
+def undeclared_fields(
+    objects: Sequence[_Object], columns: Mapping[str, ColumnType], *, with_nulls: bool = True
+) -> Counter[str]:
+    """How often each field was sent that no column takes. A field in an object is named with the path to it.
+
+    Parameters
+    ----------
+    with_nulls: whether a field that was sent as null counts.
+    """
     counts: Counter[str] = Counter()
-    _count(objects, columns, "", counts)
-    return counts
+    _count(objects, columns, "", counts, with_nulls)
+    return +counts
 
 
-def _count(objects: Sequence[_Object], declared: Mapping[str, ColumnType], path: str, counts: Counter[str]) -> None:
-    for names, times in Counter(map(tuple, objects)).items():  # most objects have the same keys
-        for name in names:
-            if name not in declared:
-                counts[f"{path}{name}"] += times
+def _count(
+    objects: Sequence[_Object], declared: Mapping[str, ColumnType], path: str, counts: Counter[str], with_nulls: bool
+) -> None:
+    by_names = Counter(map(tuple, objects))  # most objects have the same keys
+    for name in {name for names in by_names for name in names if name not in declared}:
+        times = sum(times for names, times in by_names.items() if name in names)
+        nulls = 0 if with_nulls else sum(name in one and one[name] is None for one in objects)
+        counts[f"{path}{name}"] += times - nulls
     for name, kind in declared.items():
         inner = struct_in(kind)
         if inner is not None:
             children = list(_objects_in([one[name] for one in objects if name in one], kind))
-            _count(children, dict(inner.fields), f"{path}{name}.", counts)
+            _count(children, dict(inner.fields), f"{path}{name}.", counts, with_nulls)
 
 
 def struct_in(kind: ColumnType) -> StructType | None:

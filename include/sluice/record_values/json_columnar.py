@@ -8,7 +8,8 @@ finds the reasons. A value therefore becomes the same in both ways, or it is dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,9 @@ from sluice.record_values.arrow_columns import (
     counted_builder,
     text_column_builder,
 )
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.json_types import LARGEST_FLOAT
+from sluice.record_values.json_undeclared import has_odd_numbers, undeclared_counts, with_undeclared
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 
 _Read = Callable[[Column], Column]
@@ -39,6 +42,9 @@ _LEAST: Any = pa.scalar(-float("inf"))
 
 _ODD_DECIMALS = r'"-?[+.]|[0-9]\.["eE]|[0-9.]{40}|[eE][+-]?[0-9]{3}'
 """Where a text may have a decimal that Arrow reads and `json_columns` does not: `"+1"`, `".5"`, `"5."`, a long one."""
+
+_SAMPLE = 200
+"""As many values of a block show which undeclared fields its sender has."""
 
 _LARGEST_PAUSE = 64
 """The most blocks that are decoded without a try after doubtful ones."""
@@ -57,21 +63,22 @@ class ColumnarJson:
     Parameters
     ----------
     columns: the declared columns, of types for which `is_columnar` holds.
+    rejects_undeclared: whether values with other fields make a block doubtful; otherwise these fields are counted.
     """
 
-    def __init__(self, columns: Sequence[DeclaredColumn]) -> None:
+    def __init__(self, columns: Sequence[DeclaredColumn], *, rejects_undeclared: bool = False) -> None:
         units = {column.name: column.unit for column in columns if isinstance(column, ValueColumn)}
         self._required = [column.name for column in columns if column.required]
         kinds = [(column.name, column.column_type, units.get(column.name)) for column in columns]
-        fields = [(name, _sent_type(kind, unit)) for name, kind, unit in kinds]
-        self._options = arrow_json.ParseOptions(
-            explicit_schema=pa.schema(fields), newlines_in_values=True, unexpected_field_behavior="error"
-        )
+        self._types = {name: kind for name, kind, _ in kinds}
+        self._declared = pa.schema([(name, _sent_type(kind, unit)) for name, kind, unit in kinds])
+        self._schema = self._declared
+        self._rejects_undeclared = rejects_undeclared
         self._has_decimals = any(_has_decimals(kind) for _, kind, _ in kinds)
         self._reads = [(name, _reading(kind, unit)) for name, kind, unit in kinds]
         self._pause = self._left_out = 0
 
-    def decode(self, block: Column) -> list[Column] | None:
+    def decode(self, block: Column) -> DecodedBlock | None:
         """The declared columns of a block of values; None when the block is doubtful.
 
         Parameters
@@ -81,31 +88,62 @@ class ColumnarJson:
         if self._left_out:
             self._left_out -= 1
             return None
-        try:
-            columns = self._columns(block)
-        except (_DoubtfulError, pa.ArrowException, OverflowError):
+        decoded = self._attempt(block)
+        if decoded is None and self._learns(block):
+            decoded = self._attempt(block)
+        if decoded is None:
             self._pause = self._left_out = min(2 * self._pause + 1, _LARGEST_PAUSE)
+        else:
+            self._pause = 0
+        return decoded
+
+    def _attempt(self, block: Column) -> DecodedBlock | None:
+        try:
+            return self._decoded(block)
+        except (_DoubtfulError, pa.ArrowException, OverflowError):
             return None
-        self._pause = 0
-        return columns
 
-    def _columns(self, block: Column) -> list[Column]:
+    def _learns(self, block: Column) -> bool:
+        """Whether a part of the block shows fields that were not known."""
+        if self._rejects_undeclared:
+            return False
+        sample = block[:_SAMPLE]
+        if sample.null_count or sample.nbytes >= LARGEST_VALUE_BYTES:
+            return False
+        found = with_undeclared(self._schema, sample, declared=self._declared)
+        if found is not None:
+            self._schema = found
+        return found is not None
+
+    def _decoded(self, block: Column) -> DecodedBlock:
         if block.nbytes < LARGEST_VALUE_BYTES or len(block) == 1:
-            return self._columns_at_once(block)
+            return self._decoded_at_once(block)
         half = len(block) // 2  # of records of two kilobytes and more, the usual block of 10,000 is too large
-        parts = zip(self._columns(block[:half]), self._columns(block[half:]), strict=True)
-        return [pa.concat_arrays(list(part)) for part in parts]
+        one, other = self._decoded(block[:half]), self._decoded(block[half:])
+        columns = [pa.concat_arrays(list(parts)) for parts in zip(one.columns, other.columns, strict=True)]
+        return DecodedBlock(columns=columns, undeclared=Counter(one.undeclared) + Counter(other.undeclared))
 
-    def _columns_at_once(self, block: Column) -> list[Column]:
+    def _decoded_at_once(self, block: Column) -> DecodedBlock:
         text = _lines(block, doubted=_ODD_DECIMALS if self._has_decimals else None)
+        schema = self._schema
         options = arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1)
+        how = arrow_json.ParseOptions(
+            explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="error"
+        )
         source: Any = pa.BufferReader(text)
-        table = arrow_json.read_json(source, read_options=options, parse_options=self._options)
+        table = arrow_json.read_json(source, read_options=options, parse_options=how)
         if table.num_rows != len(block):
             raise _DoubtfulError
-        if any(table[name].null_count for name in self._required):
+        read = {name: _whole(table[name]) for name in schema.names}
+        if any(read[name].null_count for name in self._required):
             raise _DoubtfulError
-        return [read(_whole(table[name])) for name, read in self._reads]
+        undeclared = self._undeclared(read) if schema is not self._declared else {}
+        return DecodedBlock(columns=[convert(read[name]) for name, convert in self._reads], undeclared=undeclared)
+
+    def _undeclared(self, read: Mapping[str, Any]) -> Mapping[str, int]:
+        if any(has_odd_numbers(column.type, column) for column in read.values()):
+            raise _DoubtfulError
+        return undeclared_counts(read, self._types)
 
 
 def is_columnar(columns: Iterable[DeclaredColumn]) -> bool:

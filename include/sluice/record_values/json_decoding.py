@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +15,9 @@ import pyarrow as pa
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.field_counts import undeclared_fields, undeclared_reason
+from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_columns import column_builder, field_builders
 from sluice.record_values.json_types import json_type, object_type
 from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, too_large
@@ -25,20 +26,6 @@ from sluice.record_values.repeated_keys import has_other_keys, repeated_keys, wh
 NO_VALUE = "the record has no value"
 NOT_UTF8 = "the value is not UTF-8 text"
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedBlock:
-    """The columns of a block of values, and why some are rejected.
-
-    columns: one for each declared column, of the length of the block; null where a value is rejected.
-    rejections: the reason by the index of a rejected value.
-    undeclared: how often each field was sent that no column takes.
-    """
-
-    columns: Sequence[ArrowColumn]
-    rejections: dict[int, str] = field(default_factory=dict)
-    undeclared: Mapping[str, int] = field(default_factory=dict)
 
 
 class JsonBlockDecoder:
@@ -65,12 +52,18 @@ class JsonBlockDecoder:
             (column.name, column_builder(column.column_type, unit=units.get(column.name))) for column in declared
         )
         self._required = [column.name for column in declared if column.required]
+        self._columnar = (
+            ColumnarJson(declared, rejects_undeclared=rejects_undeclared) if is_columnar(declared) else None
+        )
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedBlock:
         """Decode a block of values; a null is rejected like any other value that is not a JSON object."""
         rejections: dict[int, str] = {}
         places, objects = self._objects(values, rejections)
         texts = [value for index in places if (value := values[index]) is not None]
+        if rejections and (found := self._at_once(texts)) is not None:
+            spread = _spread(found.columns, places, rejections, len(values))
+            return DecodedBlock(columns=spread, rejections=rejections, undeclared=found.undeclared)
         misfits: dict[int, str] = {}
         undeclared = self._look_at_keys(texts, misfits) if has_other_keys(texts, objects) else {}
 
@@ -88,29 +81,30 @@ class JsonBlockDecoder:
         whole = whole_objects(texts)
         misfits |= {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, whole).items()}
         objects = whole if whole is not None else [_parsed(text) for text in texts]
-        found = undeclared_fields(objects, self._types)
-        if self._rejects_undeclared and found:
+        if self._rejects_undeclared:
             for index, one in enumerate(objects):
                 if names := undeclared_fields([one], self._types):
                     misfits.setdefault(index, undeclared_reason(names))
-        return found
+        return undeclared_fields(objects, self._types, with_nulls=self._rejects_undeclared)
 
-    def _objects(self, values: Sequence[bytes | None], rejections: dict[int, str]) -> tuple[Sequence[int], list[Any]]:
+    def _at_once(self, texts: Sequence[bytes]) -> DecodedBlock | None:
+        """What was not rejected, read column by column; None when there is more to look at."""
+        return self._columnar.decode(pa.array(texts, pa.binary())) if self._columnar is not None and texts else None
+
+    def _objects(self, values: Sequence[bytes | None], rejections: dict[int, str]) -> tuple[list[int], list[Any]]:
         """The decoded objects and where each comes from; what is rejected is added to `rejections`."""
-        decode = self._decoder.decode
-        try:
-            if pa.array(values, pa.binary()).cast(pa.string()).nbytes < LARGEST_VALUE_BYTES:
-                return range(len(values)), [decode(value) for value in values]  # type: ignore[arg-type]  # a null raises
-        except (ValueError, TypeError, RecursionError):  # the errors of msgspec and of Arrow are ValueErrors
-            pass
         places, objects = [], []
+        decode: Callable[[Any], Any] = self._decoder.decode if _are_texts(values) else self._decoded
         for index, value in enumerate(values):
-            decoded = self._decoded(value)
-            if isinstance(decoded, str):
-                rejections[index] = decoded
+            try:
+                found = decode(value)
+            except (ValueError, RecursionError):  # the errors of msgspec are ValueErrors
+                found = self._decoded(value)
+            if isinstance(found, str):
+                rejections[index] = found
             else:
                 places.append(index)
-                objects.append(decoded)
+                objects.append(found)
         return places, objects
 
     def _decoded(self, value: bytes | None) -> Any:
@@ -143,6 +137,15 @@ class JsonBlockDecoder:
                     absent.setdefault(index, []).append(name)
         for index, lacking in absent.items():
             misfits.setdefault(index, f"the value lacks {', '.join(lacking)}")
+
+
+def _are_texts(values: Sequence[bytes | None]) -> bool:
+    """Whether none of the values is null, too large or no UTF-8."""
+    try:
+        texts: Any = pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return bool(texts.null_count == 0 and texts.nbytes < LARGEST_VALUE_BYTES)
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, line_of, split_line
-from sluice.record_values.json_decoding import DecodedBlock
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice_spark.session.spark_types import spark_schema
 from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, task_number
 

@@ -16,10 +16,11 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
 from sluice.record_values.block_decoding import BinaryBlockDecoder
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
 from sluice.record_values.field_counts import counts_text
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
-from sluice.record_values.json_decoding import DecodedBlock, JsonBlockDecoder
+from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejected_value import DecodingLimits
 from sluice.record_values.schemas import ValueSchema
@@ -120,13 +121,9 @@ def block_at_once(schema: ValueSchema, block: Block) -> DecodedBlock | None:
 def flawless_block(schema: ValueSchema, block: Block) -> DecodedBlock | None:
     """The columns of a block of JSON in which nothing is wrong; None when it has to be decoded value by value."""
     texts = block if schema.registry is None else _without_prefix(block)
-
-    def decode(_: Values) -> DecodedBlock:
-        columns = _columnar_json(schema).decode(texts) if texts is not None else None
-        return DecodedBlock(columns=columns or ())
-
-    decoded = decode_within(decode, (), schema.limits)
-    return decoded if decoded.columns else None
+    if texts is None:
+        return None
+    return decode_within(lambda _: _columnar_json(schema).decode(texts), (), schema.limits)
 
 
 def _without_prefix(block: Block) -> Block | None:
@@ -181,7 +178,7 @@ def _json_decoder(schema: ValueSchema) -> JsonBlockDecoder:
 
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _columnar_json(schema: ValueSchema) -> ColumnarJson:
-    return ColumnarJson(schema.columns)
+    return ColumnarJson(schema.columns, rejects_undeclared=schema.rejects_undeclared)
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)

@@ -14,8 +14,9 @@ import pytest
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.errors import RegistryError
+from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding_apart import decode_apart, decode_within
-from sluice.record_values.json_decoding import DecodedBlock, JsonBlockDecoder
+from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.rejected_value import DecodingLimits
 
 LIMITS = DecodingLimits(seconds=0.3, tries=2)

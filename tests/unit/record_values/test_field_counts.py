@@ -37,7 +37,8 @@ def counted(*values: str) -> dict[str, int]:
     [
         ('{"id": 1}', {}),
         ('{"id": 1, "place": null, "by_name": null, "text": "\\"id\\": {"}', {}),
-        ('{"id": 1, "colour": null}', {"colour": 1}),
+        ('{"id": 1, "colour": null}', {}),
+        ('{"id": 1, "colour": "red", "size": null}', {"colour": 1}),
         ('{"id": 1, "a b": {"c": 1}, "": [1]}', {"a b": 1, "": 1}),
         ('{"id": 1, "huge": 1e400}', {"huge": 1}),
         ('{"text": "\\u0022", "colour": 1}', {"colour": 1}),

@@ -38,8 +38,9 @@ def block_of(*texts: str | bytes | None) -> pa.Array[Any]:
 
 
 def by_column(block: pa.Array[Any], *columns: Column) -> list[pa.Array[Any]] | None:
-    """What the columns become; None when the block is doubtful."""
-    return ColumnarJson(columns).decode(block)
+    """What the columns become; None when the block is doubtful, for other fields too."""
+    decoded = ColumnarJson(columns, rejects_undeclared=True).decode(block)
+    return None if decoded is None else list(decoded.columns)
 
 
 def require_same(block: pa.Array[Any], *columns: Column) -> bool:
@@ -146,7 +147,7 @@ def test_a_large_block_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_after_doubtful_blocks_fewer_and_fewer_are_tried() -> None:
-    decoder = ColumnarJson([column("int")])
+    decoder = ColumnarJson([column("int")], rejects_undeclared=True)
     right, wrong = block_of('{"x": 1}'), block_of('{"y": 1}')
 
     assert decoder.decode(right) is not None
@@ -213,3 +214,112 @@ def test_whatever_is_sent_both_ways_agree(kind: str, sent: list[str]) -> None:
 @given(texts=st.lists(st.text(alphabet='{}[]":,xt1 \n\\', max_size=12), min_size=1, max_size=4))
 def test_whatever_the_texts_are_a_block_is_decoded_alike(texts: list[str]) -> None:
     require_same(block_of(*(f"{{{text}}}" for text in texts)), column("int"), column("string", name="t"))
+
+
+def require_same_counts(block: pa.Array[Any], *columns: Column) -> bool:
+    """The same for values with fields that are not declared, which both ways count alike."""
+    found = ColumnarJson(columns).decode(block)
+    if found is None:
+        return False
+    exact = JsonBlockDecoder(columns).decode(block.to_pylist())
+    assert not exact.rejections
+    assert dict(found.undeclared) == dict(exact.undeclared)
+    for one, other in zip(found.columns, exact.columns, strict=True):
+        assert one.type == other.type
+        assert repr(one.to_pylist()) == repr(other.to_pylist())
+    return True
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ('{"x": 1, "more": 1}', '{"x": 2}', '{"more": null, "x": 3}', '{"more": 1.5}'),
+        ('{"more": "2026-01-31"}', '{"more": "a"}'),
+        ('{"more": {"a": [{"b": 1}, {"b": null}]}}',),
+        ('{"x": 1, "some": [], "other": {}}', '{"some": [[1.5], null]}'),
+        ('{"s": {"a": 1, "b": 2}}', '{"s": null}', '{"s": {"b": null}}', '{"s": {"c": {"a": 1}}}'),
+        ('{"l": [{"y": 1, "z": true}, null, {}]}', '{"l": [{"z": false}, {"z": null}]}', '{"l": []}', "{}"),
+        ('{"l": [{"y": 1}]}', '{"a": 1, "b": 1, "c": 1}', '{"c": 2}'),
+    ],
+)
+def test_undeclared_fields_are_left_out_and_counted_in_both_ways(texts: tuple[str, ...]) -> None:
+    columns = column("int"), column("struct<a: int>", name="s"), column("list<struct<y: int>>", name="l")
+
+    assert require_same_counts(block_of(*texts), *columns)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ['"more": NaN', '"more": [{"a": -Infinity}]', '"more": 1, "more": 2', '"more": {"a": 1, "a": 2}', '"more": 01'],
+)
+def test_an_undeclared_field_that_is_no_json_makes_its_block_doubtful(sent: str) -> None:
+    assert ColumnarJson([column("int")]).decode(block_of('{"x": 1, "more": null}', f'{{"x": 1, {sent}}}')) is None
+
+
+def test_an_undeclared_field_may_get_a_value_later() -> None:
+    decoder = ColumnarJson([column("int")])
+    first = decoder.decode(block_of('{"x": 1, "more": null}'))
+    second = decoder.decode(block_of('{"x": 1, "more": "a"}', '{"x": 2, "more": null}'))
+
+    assert first is not None
+    assert first.undeclared == {}
+    assert second is not None
+    assert second.undeclared == {"more": 1}
+
+
+def test_keys_that_are_data_and_deep_objects_are_not_learned() -> None:
+    decoder = ColumnarJson([column("int")])
+    known = decoder._schema  # the memory that the fields would take is no result
+
+    assert decoder.decode(block_of(*(f'{{"k{number}": 1}}' for number in range(101)))) is None
+    assert decoder._schema is known
+    decoder._left_out = 0
+    assert (
+        decoder.decode(block_of('{"s":' * 100_000 + "1" + "}" * 100_000)) is None
+    )  # the recursion would end the process
+    decoder._left_out = 0
+    assert decoder.decode(block_of(*(f'{{"k{number}": 1}}' for number in range(100)))) is not None
+    decoder._left_out = 0
+    assert decoder.decode(block_of('{"one more": 1}')) is None
+
+
+_UNDECLARED = st.dictionaries(st.sampled_from(["more", "other", "x"]), ANY_SENT, max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sent=st.lists(_UNDECLARED, min_size=1, max_size=4), inner=_UNDECLARED)
+def test_whatever_else_is_sent_is_counted_alike(sent: list[dict[str, str]], inner: dict[str, str]) -> None:
+    objects = ["{" + ", ".join(f'"{name}": {one}' for name, one in each.items()) + "}" for each in (*sent, inner)]
+    nested = [*objects[:-1], f'{{"s": {objects[-1]}}}']
+
+    require_same_counts(block_of(*nested), column("string"), column("struct<x: int>", name="s"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    kind=ANY_KIND,
+    sent=st.lists(ANY_SENT, min_size=1, max_size=4),
+    odd=st.sampled_from(['{"x": ', "null", '{"x": {{}}}']),
+)
+def test_beside_a_rejected_value_the_others_are_the_same_in_both_ways(kind: str, sent: list[str], odd: str) -> None:
+    declared = [column(kind)]
+    values = block_of(odd, *(f'{{"x": {one}, "more": {one}}}' for one in sent), odd).to_pylist()
+    one_by_one = JsonBlockDecoder(declared)
+    one_by_one._columnar = None
+
+    found, exact = JsonBlockDecoder(declared).decode(values), one_by_one.decode(values)
+
+    assert found.rejections == exact.rejections
+    assert dict(found.undeclared) == dict(exact.undeclared)
+    assert repr(found.columns[0].to_pylist()) == repr(exact.columns[0].to_pylist())
+
+
+def test_beside_a_rejected_value_the_others_are_read_column_by_column() -> None:
+    decoder = JsonBlockDecoder([column("int")])
+    decoder._fields = []  # what builds the columns value by value
+
+    block = decoder.decode([b'{"x": 1}', b"{", b'{"x": 3, "more": 1}'])
+
+    assert list(block.rejections) == [1]
+    assert [each.to_pylist() for each in block.columns] == [[1, None, 3]]
+    assert block.undeclared == {"more": 1}
