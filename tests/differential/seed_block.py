@@ -29,7 +29,7 @@ from tests.differential.case_run import differences
 from tests.differential.grammar import random_case
 from tests.differential.report import reproduction
 from tests.differential.shrinking import shrunk
-from tests.faults.dying_driver import submit_arguments
+from tests.faults.dying_driver import SMALL_PAGES, submit_arguments
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.engine_declaration import StateDeclaration
@@ -110,7 +110,7 @@ def _workshops() -> Iterator[NewWorkshop]:
     # Each run of each case would look through all modules again.
     query_run.quick_collections = nullcontext  # type: ignore[attr-defined,assignment]
     settings = load_settings()
-    submitted = submit_arguments(settings, memory_gib=_HEAP_GIB, java_options=_JAVA_OPTIONS)
+    submitted = submit_arguments(settings, memory_gib=_HEAP_GIB, java_options=_JAVA_OPTIONS, conf=SMALL_PAGES)
     os.environ["PYSPARK_SUBMIT_ARGS"] = submitted
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,11 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.fixtures.soft_references import AT_ONCE
+from tests.faults.dying_driver import SMALL_PAGES, submit_arguments
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
-from sluice.launching.launch_settings import launch_conf
+from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings
 from sluice_spark.session.session import open_session
@@ -46,12 +44,11 @@ def settings(services: Stack) -> Settings:
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """The ring's one Spark session, opened as a job opens it."""
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
-    # A collection clears everything that is held softly, as one does when memory is short.
-    conf = conf | {(options := "spark.driver.extraJavaOptions"): f"{conf[options]} {AT_ONCE}"}
-    words = ["--master", "local[2]", *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))]
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the machine's own Python has no pandas, and says only "crashed"
-    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    # A collection clears everything that is held softly, as one does when memory is short.
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(
+        settings, clears_soft_references=True, memory_gib=2, conf=SMALL_PAGES
+    )
     session = open_session(settings, name="tests", state=StateDeclaration(), with_delta=True)
     yield session
     session.stop()
