@@ -43,9 +43,6 @@ _LEAST: Any = pa.scalar(-float("inf"))
 _ODD_DECIMALS = r'"-?[+.]|[0-9]\.["eE]|[0-9.]{40}|[eE][+-]?[0-9]{3}'
 """Where a text may have a decimal that Arrow reads and `json_columns` does not: `"+1"`, `".5"`, `"5."`, a long one."""
 
-_SAMPLE = 200
-"""As many values of a block show which undeclared fields its sender has."""
-
 _LARGEST_PAUSE = 64
 """The most blocks that are decoded without a try after doubtful ones."""
 
@@ -104,13 +101,10 @@ class ColumnarJson:
             return None
 
     def _learns(self, block: Column) -> bool:
-        """Whether a part of the block shows fields that were not known."""
+        """Whether the block shows fields that were not known."""
         if self._rejects_undeclared:
             return False
-        sample = block[:_SAMPLE]
-        if sample.null_count or sample.nbytes >= LARGEST_VALUE_BYTES:
-            return False
-        found = with_undeclared(self._schema, sample, declared=self._declared)
+        found = with_undeclared(self._schema, block, declared=self._declared)
         if found is not None:
             self._schema = found
         return found is not None

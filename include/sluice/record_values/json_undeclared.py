@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,10 @@ from sluice.record_values.field_counts import struct_in
 _MOST_FIELDS = 100
 """More are not added: a sender whose keys are data, such as ids, would fill the memory with columns."""
 
+_SAMPLE, _SAMPLE_BYTES = 200, 2**18
+"""The most objects that are learned from. Arrow's reader makes a column of each key that it sees: at worst as many as
+this has room for take a second and a hundred megabytes."""
+
 _MOST_PARTS = 1_000
 """Of an object that is learned from: Arrow's reader walks to the innermost part by recursion, and a hundred
 thousand levels end the process."""
@@ -33,20 +38,20 @@ class _TooDeepError(Exception):
     """An undeclared field has more levels."""
 
 
-def with_undeclared(known: pa.Schema, sample: Column, *, declared: pa.Schema) -> pa.Schema | None:
-    """The schema with the fields that some objects have besides.
+def with_undeclared(known: pa.Schema, block: Column, *, declared: pa.Schema) -> pa.Schema | None:
+    """The schema with the fields that the first objects of a block have besides.
 
     Parameters
     ----------
     known, declared: the fields that have been found so far, and those of them that columns take.
-    sample: JSON objects, as bytes, none of them null.
+    block: JSON objects, as bytes.
 
     Returns
     -------
     None when the objects have no other fields, or too many, or cannot be read.
     """
-    texts: list[Any] = sample.to_pylist()
-    if any(text.count(b"{") + text.count(b"[") > _MOST_PARTS for text in texts):
+    texts = _sample(block)
+    if not texts or any(text.count(b"{") + text.count(b"[") > _MOST_PARTS for text in texts):
         return None
     lines = b"\n".join(texts)
     options = arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
@@ -60,6 +65,12 @@ def with_undeclared(known: pa.Schema, sample: Column, *, declared: pa.Schema) ->
     if merged == of_known or _leaves(merged) > _leaves(of_declared) + _MOST_FIELDS:
         return None
     return pa.schema(list(merged))
+
+
+def _sample(block: Column) -> list[bytes]:
+    texts: list[Any] = [text for text in block[:_SAMPLE].to_pylist() if text is not None]
+    ends = accumulate(len(text) for text in texts)
+    return [text for text, end in zip(texts, ends, strict=True) if end <= _SAMPLE_BYTES]
 
 
 def undeclared_counts(columns: Mapping[str, Any], declared: Mapping[str, ColumnType]) -> Counter[str]:

@@ -278,6 +278,8 @@ def test_keys_that_are_data_and_deep_objects_are_not_learned() -> None:
         decoder.decode(block_of('{"s":' * 100_000 + "1" + "}" * 100_000)) is None
     )  # the recursion would end the process
     decoder._left_out = 0
+    assert decoder.decode(block_of(json.dumps({"text": "a" * 2**18, "more": 1}))) is None
+    decoder._left_out = 0
     assert decoder.decode(block_of(*(f'{{"k{number}": 1}}' for number in range(100)))) is not None
     decoder._left_out = 0
     assert decoder.decode(block_of('{"one more": 1}')) is None
