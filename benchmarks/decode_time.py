@@ -4,10 +4,10 @@
 
 Records go into an Iceberg table, from Kafka or from files. By hand: `from_json`, or Spark's reader of csv and JSON,
 which round and convert silently, and Iceberg's own streaming sink. Sluice: a declared format with `quarantine: true`,
-staged delivery. *small* records have four fields, *wide* ones forty, with lists and structs; Avro and Protobuf hold the
-same records as the JSON that is read by hand; those of *undeclared fields* have two fields more. Of
-the records of one more way, *1 in 1000 rejected*, a share is malformed; its table holds fewer rows and is not compared.
-What the others hold is compared before any time counts.
+staged delivery. *small* records have four fields, *wide* ones forty, with lists and structs; Avro and Protobuf hold
+the same records as the JSON that is read by hand; those of *undeclared fields* have two fields more. Of the records
+of one more way, *1 in 1000 rejected*, a share is malformed; its table holds fewer rows and is not compared. What the
+others hold is compared before any time counts.
 
 `--full` drains 1,200,000 small and 200,000 wide records in each turn. In the mode `continuous` both run on a trigger of
 processing time until all is read.
@@ -43,7 +43,7 @@ from benchmarks.decode_shapes import (
 from benchmarks.delivery_time import Bench, kafka_of
 from benchmarks.paired_turns import Limit, Trigger, Turn, print_turns, processor_seconds, speed, take_turns
 from pyspark.sql import DataFrame
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 

@@ -43,7 +43,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 

@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 

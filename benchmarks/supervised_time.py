@@ -27,7 +27,7 @@ from benchmarks.delivery_time import Bench, fill_topic
 from benchmarks.paired_turns import Turn
 from rich.console import Console
 from rich.table import Table
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import stack_in
 
 from sluice.declarations.engine_declaration import StateDeclaration

@@ -29,7 +29,7 @@ from tests.differential.case_run import differences
 from tests.differential.grammar import random_case
 from tests.differential.report import reproduction
 from tests.differential.shrinking import shrunk
-from tests.faults.dying_driver import SMALL_PAGES, submit_arguments
+from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.engine_declaration import StateDeclaration

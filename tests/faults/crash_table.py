@@ -33,8 +33,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as ReportTable
-from tests.faults.dying_driver import submit_arguments
 from tests.fixtures.crash_scenarios import FOREIGN, Scenario, Way
+from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.tampering import ALWAYS, Fault, FaultyProxy, faulty_proxy
 from tests.fixtures.workshop import Workshop

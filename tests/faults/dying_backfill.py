@@ -19,7 +19,7 @@ from functools import cache
 
 import psutil
 from pyspark.sql import SparkSession
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.intervals import parse_interval

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
 from pyspark.sql import SparkSession
 from tests.faults.guards import Guard, without
-from tests.fixtures.soft_references import AT_ONCE, clear_soft_references
+from tests.fixtures.soft_references import clear_soft_references
+from tests.fixtures.spark_submit import submit_arguments
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
-from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import admit_run, record_process
 from sluice.processes.driver_processes import identity_of
@@ -62,41 +60,6 @@ def signal_at(point: CrashPoint, *, occurrence: int, number: signal.Signals) -> 
             signal.pthread_kill(threading.get_ident(), number)
 
     return reached
-
-
-SMALL_PAGES: Mapping[str, str] = {"spark.buffer.pageSize": "1m"}
-"""For a session that runs many streams: by default each broadcast of a static table takes 16 MB of a heap of 2 GB until
-the query that made it is collected.
-Source: https://spark.apache.org/docs/latest/configuration.html (`spark.buffer.pageSize`)"""
-
-_NO_CONF: Mapping[str, str] = {}
-
-
-def submit_arguments(
-    settings: Settings,
-    *,
-    is_bounded: bool = True,
-    clears_soft_references: bool = False,
-    memory_gib: int = 1,
-    java_options: Sequence[str] = (),
-    conf: Mapping[str, str] = _NO_CONF,
-) -> str:
-    """What PySpark starts its JVM with when a driver is started by Python itself.
-
-    Parameters
-    ----------
-    is_bounded: whether it is started quickly, as what ends within minutes is; otherwise as a continuous stream is.
-    clears_soft_references: whether every collection clears them, as one does when memory is short.
-    memory_gib: the heap. Spark keeps some megabytes of every stream that a session has run, so many need more.
-    java_options: further ones of the JVM. conf: further settings of Spark.
-    """
-    engine = EngineDeclaration(driver_memory=memory_gib << 30)
-    launched = launch_conf(home=settings.home, jars=settings.jars, engine=engine, is_bounded=is_bounded)
-    added = [*java_options, *([AT_ONCE] if clears_soft_references else [])]
-    java = {(options := "spark.driver.extraJavaOptions"): " ".join([launched[options], *added])}
-    whole = {**launched, **java, **conf}
-    words = ["--master", "local[2]", *(word for key, value in whole.items() for word in ("--conf", f"{key}={value}"))]
-    return shlex.join([*words, "pyspark-shell"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

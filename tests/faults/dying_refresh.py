@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import psutil
-from tests.faults.dying_driver import submit_arguments
+from tests.fixtures.spark_submit import submit_arguments
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.faults.dying_driver import SMALL_PAGES, submit_arguments
+from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
 

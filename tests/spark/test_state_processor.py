@@ -23,7 +23,7 @@ VISITS = """
     PAUSE_MS = 10_000
 
     class Visits(StatefulProcessor):
-        # A visit of a user ends when nothing came for ten seconds; then it is told, its pages by time.
+        # A visit of a user ends when nothing came for ten seconds; then it is reported, its pages by time.
 
         def init(self, handle):
             self.handle = handle
@@ -71,14 +71,14 @@ def clicks(*rows: tuple[str, float, str]) -> list[dict[str, Any]]:
 def declare(workshop: Workshop, name: str, python: str, columns: dict[str, str], **how: Any) -> None:
     """A stream from clicks to what a processor makes of them."""
     source = workshop.declare_table("clicks", {"user": "string", "at": "timestamptz", "page": "string"})
-    target = workshop.declare_table("told", columns)
+    target = workshop.declare_table("reported", columns)
     workshop.declare_stream(
         name,
         python=python,
         inputs={
             "clicks": {"stream": {"iceberg": {"table": source}}, "watermark": {"column": "at", "delay": "2 seconds"}}
         },
-        outputs={"told": {"iceberg": {"table": target}}},
+        outputs={"reported": {"iceberg": {"table": target}}},
         **how,
     )
 
@@ -90,14 +90,14 @@ def test_state_of_every_kind_and_timers_report_visits_over_restarts(workshop: Wo
     )
     workshop.append("clicks", clicks(("ann", 0, "home"), ("bob", 3, "home"), ("ann", 4, "shop"), ("ann", 2, "news")))
     workshop.run(name, stop_after_batches=2)
-    assert workshop.rows("told") == []
+    assert workshop.rows("reported") == []
 
     workshop.append("clicks", clicks(("ann", 9, "shop"), ("bob", 30, "help")))
     workshop.run(name, stop_after_batches=2)
     workshop.append("clicks", clicks(("eve", 60, "home"), ("bob", 1, "late")))
     last = workshop.run(name, stop_after_batches=2).batches
 
-    assert workshop.rows("told") == [
+    assert workshop.rows("reported") == [
         {"user": "ann", "views": 4, "path": "home>news>shop>shop", "top": "shop"},
         {"user": "bob", "views": 2, "path": "home>help", "top": "help"},
     ]
@@ -109,7 +109,7 @@ EXPIRING = """
     from pyspark.sql.streaming import StatefulProcessor
 
     class Seen(StatefulProcessor):
-        # Tells whether a user was seen before, as long as that is remembered.
+        # Reports whether a user was seen before, as long as that is remembered.
 
         def init(self, handle):
             self.seen = handle.getValueState("seen", "times BIGINT", 1)
@@ -138,7 +138,7 @@ def test_state_expires_after_its_time_to_live(workshop: Workshop) -> None:
         workshop.append("clicks", clicks(("ann", 0, page)))
         workshop.run(name)
 
-    assert workshop.rows("told") == [{"user": "ann", "times": 1}, {"user": "ann", "times": 1}]
+    assert workshop.rows("reported") == [{"user": "ann", "times": 1}, {"user": "ann", "times": 1}]
 
 
 def test_the_keys_of_a_processor_stay_also_those_of_a_checkpoint_that_was_bound_without_them(
@@ -164,4 +164,4 @@ def test_the_keys_of_a_processor_stay_also_those_of_a_checkpoint_that_was_bound_
     declare(workshop, name, lasting.replace('groupBy("user")', 'groupBy("page")'), columns)
     with pytest.raises(CheckpointError, match=f"{entry} was `user string` and is now `page string`"):
         workshop.run(name)
-    assert workshop.rows("told") == [{"user": "ann", "times": 1}, {"user": "ann", "times": 2}]
+    assert workshop.rows("reported") == [{"user": "ann", "times": 1}, {"user": "ann", "times": 2}]

@@ -37,12 +37,17 @@ def undeclared_fields(
     with_nulls: whether a field that was sent as null counts.
     """
     counts: Counter[str] = Counter()
-    _count(objects, columns, "", counts, with_nulls)
+    _count(objects, columns, "", counts, with_nulls=with_nulls)
     return +counts
 
 
 def _count(
-    objects: Sequence[_Object], declared: Mapping[str, ColumnType], path: str, counts: Counter[str], with_nulls: bool
+    objects: Sequence[_Object],
+    declared: Mapping[str, ColumnType],
+    path: str,
+    counts: Counter[str],
+    *,
+    with_nulls: bool,
 ) -> None:
     by_names = Counter(map(tuple, objects))  # most objects have the same keys
     for name in {name for names in by_names for name in names if name not in declared}:
@@ -53,7 +58,7 @@ def _count(
         inner = struct_in(kind)
         if inner is not None:
             children = list(_objects_in([one[name] for one in objects if name in one], kind))
-            _count(children, dict(inner.fields), f"{path}{name}.", counts, with_nulls)
+            _count(children, dict(inner.fields), f"{path}{name}.", counts, with_nulls=with_nulls)
 
 
 def struct_in(kind: ColumnType) -> StructType | None:

@@ -54,8 +54,8 @@ class _DoubtfulError(Exception):
 class ColumnarJson:
     """Reads blocks of flawless JSON objects.
 
-    After a doubtful block, the next one is not tried, then three, seven …, until one is right: a sender whose values
-    always have fields that are not declared costs next to nothing.
+    Undeclared fields that a doubtful block shows are known from then on. If the block stays doubtful, the next one is
+    not tried, then three, seven …, until one is right: a sender whose values always have a flaw costs next to nothing.
 
     Parameters
     ----------

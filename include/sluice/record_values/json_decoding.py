@@ -52,6 +52,7 @@ class JsonBlockDecoder:
             (column.name, column_builder(column.column_type, unit=units.get(column.name))) for column in declared
         )
         self._required = [column.name for column in declared if column.required]
+        # Not the reader that is tried before: that one pauses after a block with a flaw, this one reads its rest.
         self._columnar = (
             ColumnarJson(declared, rejects_undeclared=rejects_undeclared) if is_columnar(declared) else None
         )

@@ -31,11 +31,11 @@ _MOST_PARTS = 1_000
 thousand levels end the process."""
 
 _DEEPEST = 50
-"""Levels of an undeclared field."""
+"""The level of an object at which an undeclared field may be."""
 
 
 class _TooDeepError(Exception):
-    """An undeclared field has more levels."""
+    """An undeclared field is deeper."""
 
 
 def with_undeclared(known: pa.Schema, block: Column, *, declared: pa.Schema) -> pa.Schema | None:
@@ -115,21 +115,20 @@ def _children(column: Any) -> Iterator[tuple[str, Column]]:
         yield "", column.values
 
 
-def _merged(known: Any, found: Any) -> Any:
+def _merged(known: Any, found: Any, depth: int = 0) -> Any:
     """The known type with the fields that only the found one has."""
     if pa.types.is_null(known):
-        return _wide(found)
+        return _wide(found, depth)
     if pa.types.is_struct(known) and pa.types.is_struct(found):
-        names = {field.name for field in known}
-        others = {field.name: field.type for field in found}
-        kept = [pa.field(each.name, _merged(each.type, others.get(each.name, each.type))) for each in known]
-        return pa.struct([*kept, *(pa.field(each.name, _wide(each.type)) for each in found if each.name not in names)])
+        others = {each.name: each.type for each in found}
+        kept = [pa.field(each.name, _merged(each.type, others.pop(each.name, each.type), depth + 1)) for each in known]
+        return pa.struct([*kept, *(pa.field(name, _wide(kind, depth + 1)) for name, kind in others.items())])
     if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(_merged(known.value_type, found.value_type))
+        return pa.list_(_merged(known.value_type, found.value_type, depth + 1))
     return known
 
 
-def _wide(kind: Any, depth: int = 0) -> Any:
+def _wide(kind: Any, depth: int) -> Any:
     """The type as which an undeclared field is read: any number, and any text, is one of it."""
     if depth > _DEEPEST:
         raise _TooDeepError
