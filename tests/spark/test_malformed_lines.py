@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -50,6 +51,13 @@ def delete_with_delete_files(workshop: Workshop, table: str) -> None:
     workshop.spark.sql(f"DELETE FROM {name} WHERE reason LIKE '%lacks id'")  # noqa: S608  # the test's own table
 
 
+def with_folder(workshop: Workshop, root: Path) -> Workshop:
+    """The workshop with a connection `folder`."""
+    folder = FilesConnection(kind="files", root=f"file://{root}")
+    connections = {**workshop.settings.connections, "folder": folder}
+    return replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+
+
 @pytest.mark.parametrize("form", list(CONTENTS))
 def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     workshop: Workshop, tmp_path: Path, form: str
@@ -57,9 +65,7 @@ def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     content, malformed = CONTENTS[form]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / f"lines.{form}").write_bytes(content)
-    folder = FilesConnection(kind="files", root=f"file://{tmp_path}")
-    connections = {**workshop.settings.connections, "folder": folder}
-    workshop = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+    workshop = with_folder(workshop, tmp_path)
     stream = f"m{uuid4().hex[:12]}"
     table = workshop.declare_table(stream, {"id": "long", "word": "string"})
     source = {"connection": "folder", "path": "in", "format": form, "columns": COLUMNS, "on_malformed": "quarantine"}
@@ -86,3 +92,35 @@ def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
         QuarantineReading(settings=workshop.settings).load(workshop.stream(stream).declaration, {})
     undeclared = [dict(batch.undeclared_fields) for batch in batches if batch.undeclared_fields]
     assert undeclared == ([{"lines": {"more": 1}}] if form == "json" else [])
+
+
+@pytest.mark.parametrize("form", list(CONTENTS))
+def test_a_line_that_is_ahead_of_the_clock_is_put_aside_as_it_was_sent(
+    workshop: Workshop, tmp_path: Path, form: str
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    times = [now, now + timedelta(days=2)]
+    lines = {
+        "json": [f'{{"at": "{at.isoformat()}", "word": "a, b"}}' for at in times],
+        "csv": [f'{at.isoformat()},"a, b"' for at in times],
+    }[form]
+    header = ["at,word"] if form == "csv" else []
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"lines.{form}").write_text("\n".join([*header, *lines]))
+    workshop = with_folder(workshop, tmp_path)
+    stream = f"m{uuid4().hex[:12]}"
+    table = workshop.declare_table(stream, {"word": "string"})
+    columns = [{"name": "at", "type": "timestamptz"}, {"name": "word", "type": "string"}]
+    source = {"connection": "folder", "path": "in", "format": form, "columns": columns, "on_malformed": "quarantine"}
+    workshop.declare_stream(
+        stream,
+        sql="SELECT word FROM lines",
+        inputs={"lines": {"stream": {"files": source}, "watermark": {"column": "at", "delay": "1 hour"}}},
+        outputs={"main": {"iceberg": {"table": table}}},
+        quarantine=True,
+    )
+
+    workshop.run(stream)
+
+    assert workshop.rows(stream) == [{"word": "a, b"}]
+    assert [row["payload"] for row in workshop.rows(f"quarantine.{stream}")] == lines[1:]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.declarations.value_declaration import Column, ValueColumn
@@ -23,7 +24,6 @@ _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
 
 _FIELD = re.compile(r'(?:"(?P<quoted>[^"]*(?:""[^"]*)*)")?(?P<rest>[^,]*)(?P<comma>,?)')
-_SPECIAL = re.compile(r'[",\r\n]')
 
 
 class CsvBlockDecoder:
@@ -101,14 +101,23 @@ def split_line(text: str) -> list[str]:
     return fields
 
 
-def line_of(fields: Sequence[str | None]) -> str:
-    """A line with these fields. Null is an empty field, and an empty text is one in quotes."""
-    return ",".join("" if field is None else _written(field) for field in fields)
+def lines_of(fields: Sequence[ArrowColumn]) -> ArrowColumn:
+    """Lines with these fields, as texts. Null is an empty field, and an empty text is one in quotes.
+
+    Parameters
+    ----------
+    fields: of each column the texts of its fields.
+    """
+    lines: ArrowColumn = pc.binary_join_element_wise(*(_written(texts) for texts in fields), ",")
+    return lines
 
 
-def _written(field: str) -> str:
-    is_plain = field and not _SPECIAL.search(field)
-    return field if is_plain else '"' + field.replace('"', '""') + '"'
+def _written(texts: Any) -> Any:
+    """Texts as fields of lines, in quotes where they have to be."""
+    empty: Any = pa.scalar("")
+    is_special: Any = pc.or_(pc.equal(texts, empty), pc.match_substring_regex(texts, r'[",\r\n]'))
+    quoted: Any = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
+    return pc.fill_null(pc.if_else(is_special, quoted, texts), "")
 
 
 def _places(are_found: Any) -> list[int]:

@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
-from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, line_of, split_line
+from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
 from sluice.record_values.decoded_block import DecodedBlock
 from sluice_spark.session.spark_types import spark_schema
 from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, task_number
@@ -58,12 +58,17 @@ def csv_schema(columns: Sequence[Column]) -> StructType:
     return StructType([*fields, StructField(UNFIT, StringType())])
 
 
-def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str) -> DataFrame:
-    """Lines as records with their text, if rejected, and their file, beside a struct of columns named `value`."""
+def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts: bool) -> DataFrame:
+    """Lines as records with their file, beside a struct of columns named `value`.
+
+    Parameters
+    ----------
+    with_texts: whether each record has its text; otherwise only those that are rejected here.
+    """
     struct = _struct_of(source.columns)
 
     def decode(parts: Iterator[Parts]) -> Iterator[Block]:
-        lines = _Lines(CsvBlockDecoder(source.columns), has_header=source.header)
+        lines = _Lines(CsvBlockDecoder(source.columns), has_header=source.header, with_texts=with_texts)
         number, kind = task_number(), to_arrow_type(struct)
         for columns in parts:
             yield lines.decoded(columns, kind, first=number)
@@ -90,9 +95,10 @@ def _field(index: int) -> str:
 class _Lines:
     """Decodes the lines of one file after the other; remembers where the columns of the current file are."""
 
-    def __init__(self, decoder: CsvBlockDecoder, *, has_header: bool) -> None:
+    def __init__(self, decoder: CsvBlockDecoder, *, has_header: bool, with_texts: bool) -> None:
         self._decoder = decoder
         self._has_header = has_header
+        self._with_texts = with_texts
         self._file: int | None = None
         self._places: tuple[int, ...] | str = tuple(range(len(decoder.names)))
 
@@ -126,11 +132,11 @@ class _Lines:
             pa.nulls(length, pa.int64()),
             pa.nulls(length, pa.binary()),
         )
+        if block.rejections or self._with_texts:
+            whole = _whole(texts, unfit)
         if block.rejections:
-            lines = [_line(texts, unfit, index) if index in block.rejections else None for index in range(length)]
             reasons = pa.array([block.rejections.get(index) for index in range(length)], pa.string())
-            numbers = pa.array(kept_numbers(lines, block.rejections, first=first), pa.int64())
-            whole = pa.array(lines, pa.binary())
+            numbers = pa.array(kept_numbers(whole.to_pylist(), block.rejections, first=first), pa.int64())
         are_headers = pa.repeat(pa.scalar(value=False), length)
         return _struct([*block.columns, reasons, numbers, whole, are_headers], kind)
 
@@ -147,9 +153,9 @@ class _Lines:
         return DecodedBlock(columns=block.columns, rejections={**block.rejections, **wrong})
 
 
-def _line(texts: Sequence[Any], unfit: Any, index: int) -> bytes:
-    whole: str | None = unfit[index].as_py()
-    return (whole if whole is not None else line_of([text[index].as_py() for text in texts])).encode()
+def _whole(texts: Sequence[Any], unfit: Any) -> Any:
+    """The lines as bytes: as they were sent if they do not fit, otherwise with as few quotation marks as possible."""
+    return pc.coalesce(unfit, lines_of(texts)).cast(pa.binary())
 
 
 def _struct(columns: Sequence[Any], kind: pa.DataType) -> Any:

@@ -118,7 +118,7 @@ def decode(
     if files is not None and files.format == "json":
         rows = _json_lines(rows)
     elif files is not None and files.format == "csv":
-        rows = decoded_csv(rows, files, value=_VALUE)
+        rows = decoded_csv(rows, files, value=_VALUE, with_texts=declared.watermark is not None)
     if is_counted and observed_as is not None and rows.isStreaming:
         rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
     metric = None if observed_as is None else f"{REJECTED_METRIC}{observed_as}"
