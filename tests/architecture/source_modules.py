@@ -69,9 +69,15 @@ class SourceModule:
         """The path below the project's root, for messages."""
         return self.path.relative_to(ROOT).as_posix()
 
+    @cache  # noqa: B019  # the modules themselves are kept as well
     def imports(self) -> tuple[Import, ...]:
         """Everything that the file imports, anywhere in it."""
         return tuple(_imports(self.tree, package=self._package(), moment=Moment.IMPORT))
+
+    @cache  # noqa: B019  # as above
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the file's syntax tree."""
+        return tuple(ast.walk(self.tree))
 
     def _package(self) -> str:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]

@@ -29,7 +29,7 @@ def test_every_call_says_which_event_is_saved(function: str) -> None:
         for module in source_modules()
         if module.name not in WITHOUT_EVENTS
         and f"{CHANGES[function]}.{function}" in {found.module for found in module.imports()}
-        for node in ast.walk(module.tree)
+        for node in module.nodes()
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
     ]
 

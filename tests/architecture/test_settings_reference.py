@@ -18,7 +18,7 @@ def variables_in_the_code() -> set[str]:
     return {
         node.value
         for module in source_modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes()
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and VARIABLE.fullmatch(node.value)
         if "__" not in node.value
     }
