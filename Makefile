@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-unit test-end-to-end test-orchestration test-integration test-spark-m-z test-spark-f-l test-spark-c-e test-spark-a-b
+CHECKS := lint test-end-to-end test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b test-unit
 CHECKS_AT_ONCE := 3
 
 # With it every ring, and every process that a test starts, would compile the same modules again.

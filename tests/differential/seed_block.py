@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -35,7 +35,6 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
-from sluice_spark.run import query_run
 from sluice_spark.session.session import open_session
 
 _LONGEST_SHRINKING_SECONDS = 300
@@ -107,8 +106,6 @@ def run_block(block: SeedBlock) -> BlockResult:
 def _workshops() -> Iterator[NewWorkshop]:
     """A session, for as long as the block lasts, and workshops in it. Each has its own tables and checkpoints."""
     gc.freeze()
-    # Each run of each case would look through all modules again.
-    query_run.quick_collections = nullcontext  # type: ignore[attr-defined,assignment]
     settings = load_settings()
     submitted = submit_arguments(settings, memory_gib=_HEAP_GIB, java_options=_JAVA_OPTIONS, conf=SMALL_PAGES)
     os.environ["PYSPARK_SUBMIT_ARGS"] = submitted

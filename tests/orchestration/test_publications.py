@@ -205,6 +205,7 @@ def test_nothing_new_is_not_announced(table: str, ledger: Ledger) -> None:
 
 def test_an_increment_is_started_by_what_a_continuous_stream_publishes(airflow: RunningAirflow) -> None:
     airflow.unpause("by_stream")
+    airflow.parse_again("by_stream")  # that is when Airflow begins to watch for what a DAG waits for
     started(airflow, "announced")
     airflow.wait(lambda: bool(airflow.runs("by_stream")), within_seconds=DEADLINE_SECONDS)
     run = airflow.runs("by_stream")[0]

@@ -58,6 +58,7 @@ def test_twenty_streams_at_once_hold_no_slot_of_a_worker(airflow: RunningAirflow
         tell_drivers(airflow.behaviours, stream, Behaviour(beat_seconds=2.0))
         write_table(airflow.pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         write_continuous_stream(airflow.pipelines, stream, writes=f"silver.{stream}")
+    airflow.parse_again("launched")
     for stream in streams:
         airflow.unpause(stream)
     runs = [started(airflow, stream)[0] for stream in streams]

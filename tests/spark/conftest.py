@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _later_imports_are_no_garbage() -> None:
+    """Exclude from garbage collections what was imported since the tests were collected: a stream collects garbage
+    after each batch, and would look through all that each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.fixtures.deployment import PLANTED_SECRET
-from tests.fixtures.kinesis import Kinesis, free_port
+from tests.fixtures.kinesis import Kinesis
+from tests.fixtures.ports import free_port
 from tests.fixtures.registry import Registry
 from tests.fixtures.workshop import Workshop
 from tests.unit.record_values.test_avro_values import framed, record

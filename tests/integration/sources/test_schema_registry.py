@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr
 from tests.fixtures.deployment import PLANTED_SECRET
-from tests.fixtures.kinesis import free_port
+from tests.fixtures.ports import free_port
 from tests.fixtures.registry import Registry
 
 from sluice.declarations.value_declaration import ValueDeclaration
