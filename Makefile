@@ -1,12 +1,12 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
-        test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
+        test-side-by-side test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-end-to-end test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b test-unit
+CHECKS := lint test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b test-unit
 CHECKS_AT_ONCE := 3
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
@@ -33,11 +33,14 @@ demo: setup ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-# A ring waits for its services for about half of its time, so three rings use two cores well. The longest start first;
-# the longest of all, Spark's, runs as four processes, each with services of its own.
-test: setup ## Run the checks and every test ring, three at a time
-	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
+test: test-end-to-end test-side-by-side ## Run every test ring and the checks
 	@echo "All checks and all test rings passed."
+
+# The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
+# for several times as long. Of the other rings three at a time use two cores well. The longest start first; the longest
+# of all, Spark's, runs as four processes, each with services of its own.
+test-side-by-side: setup
+	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 
 checks: $(CHECKS)
 
