@@ -69,12 +69,12 @@ class SourceModule:
         """The path below the project's root, for messages."""
         return self.path.relative_to(ROOT).as_posix()
 
-    @cache  # noqa: B019  # the modules themselves are kept as well
+    @cache  # noqa: B019  # `source_modules` keeps every module to the end
     def imports(self) -> tuple[Import, ...]:
         """Everything that the file imports, anywhere in it."""
         return tuple(_imports(self.tree, package=self._package(), moment=Moment.IMPORT))
 
-    @cache  # noqa: B019  # as above
+    @cache  # noqa: B019  # `source_modules` keeps every module to the end
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of the file's syntax tree."""
         return tuple(ast.walk(self.tree))

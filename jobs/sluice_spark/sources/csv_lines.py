@@ -63,7 +63,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
 
     Parameters
     ----------
-    with_texts: whether each record has its text; otherwise only those that are rejected here.
+    with_texts: whether each record has its text; otherwise only those of blocks in which a line is rejected.
     """
     struct = _struct_of(source.columns)
 
