@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyspark
 import pytest
 from py4j.java_gateway import JVMView
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
@@ -160,3 +163,25 @@ def test_a_task_in_python_begins_without_reading_archives_and_leaves_modules_out
     assert worker.archives == []
     assert worker.pyspark == pyspark.__file__
     assert worker.frozen > 50_000
+
+
+def test_a_worker_acknowledges_at_once_what_spark_sends_for_a_task(spark: SparkSession) -> None:
+    """A delayed acknowledgement is 40 ms of each task: `sluice_spark.session.worker_daemon`. The first task of
+    a worker has it: Spark authenticates itself in between."""
+
+    def acknowledging(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.is_socket()]
+        connections = [socket.socket(fileno=os.dup(number)) for number in opened]
+        at_once = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in connections]
+        for _ in blocks:
+            yield pa.RecordBatch.from_pylist([{"worker": os.getpid(), "at_once": at_once}])
+
+    def task() -> Row:
+        rows = spark.range(1, numPartitions=1).mapInArrow(acknowledging, "worker long, at_once array<long>")
+        return rows.collect()[0]
+
+    tasks = [task() for _ in range(8)]
+    later = [two.at_once for one, two in pairwise(tasks) if one.worker == two.worker]
+
+    assert later
+    assert {option for options in later for option in options} == {1}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from sluice_spark.delivery.publisher import no_tables
 from sluice_spark.delivery.staged_publication import OverlappedPublication
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as PyIcebergTable
+
     from sluice_spark.delivery.publisher import StagedByOutput
 
 HOUR_SECONDS = 3600.0
@@ -24,13 +27,15 @@ class Table:
         self.may_commit = threading.Event()
         self.has_begun = threading.Event()
         self.refusal: Exception | None = None
+        self.staging: list[Mapping[str, object]] = []
 
-    def publish(self, batches: Sequence[StagedByOutput]) -> None:
+    def publish(self, batches: Sequence[StagedByOutput], staging: Mapping[str, object]) -> None:
         self.has_begun.set()
         assert self.may_commit.wait(30)
         if self.refusal is not None:
             raise self.refusal
         self.commits.append([next(iter(batch)) for batch in batches])
+        self.staging.append(staging)
 
 
 @pytest.fixture
@@ -53,9 +58,9 @@ def batch(number: int) -> StagedByOutput:
 
 def test_a_batch_waits_until_the_one_before_it_is_visible(table: Table) -> None:
     with overlapped(table) as publication:
-        publication.add(batch(0))
+        publication.add(batch(0), no_tables)
         assert table.has_begun.wait(30)
-        next_one = threading.Thread(target=publication.add, args=(batch(1),))
+        next_one = threading.Thread(target=publication.add, args=(batch(1), no_tables))
         next_one.start()
         next_one.join(0.3)
         assert next_one.is_alive()
@@ -69,19 +74,39 @@ def test_a_group_becomes_visible_together_at_the_end_of_the_run(table: Table) ->
     table.may_commit.set()
     with overlapped(table, every_seconds=HOUR_SECONDS) as publication:
         for number in range(3):
-            publication.add(batch(number))
+            publication.add(batch(number), no_tables)
         assert table.commits == []
     assert table.commits == [["batch 0", "batch 1", "batch 2"]]
 
 
 def test_what_is_staged_during_a_publication_is_of_the_next_group(table: Table) -> None:
     with overlapped(table, every_seconds=0.01) as publication:
-        publication.add(batch(0))
+        publication.add(batch(0), no_tables)
         assert table.has_begun.wait(30)
-        publication.add(batch(1))
-        publication.add(batch(2))
+        publication.add(batch(1), no_tables)
+        publication.add(batch(2), no_tables)
         table.may_commit.set()
     assert table.commits == [["batch 0"], ["batch 1", "batch 2"]]
+
+
+def test_a_group_is_published_from_the_tables_that_were_loaded_after_the_last_of_it(table: Table) -> None:
+    first, second, third = (cast("Mapping[str, PyIcebergTable]", {"copies": name}) for name in ("1", "2", "3"))
+    with overlapped(table, every_seconds=0.01) as publication:
+        publication.add(batch(0), first)
+        assert table.has_begun.wait(30)
+        publication.add(batch(1), second)
+        publication.add(batch(2), third)
+        table.may_commit.set()
+    assert table.staging == [first, third]
+
+
+def test_a_batch_without_loaded_tables_is_not_published_from_those_of_an_earlier_one(table: Table) -> None:
+    earlier = cast("Mapping[str, PyIcebergTable]", {"copies": "1"})
+    with overlapped(table, every_seconds=HOUR_SECONDS) as publication:
+        publication.add(batch(0), earlier)
+        publication.add(batch(1), no_tables)
+        table.may_commit.set()
+    assert table.staging == [no_tables]
 
 
 def test_a_failure_is_reported_stops_further_batches_and_is_the_runs(table: Table) -> None:
@@ -91,10 +116,10 @@ def test_a_failure_is_reported_stops_further_batches_and_is_the_runs(table: Tabl
 
     def run() -> None:
         with overlapped(table, failed=failed) as publication:
-            publication.add(batch(0))
+            publication.add(batch(0), no_tables)
             assert failed.wait(30)
             with pytest.raises(OSError, match="refused"):
-                publication.add(batch(1))
+                publication.add(batch(1), no_tables)
 
     with pytest.raises(OSError, match="refused"):
         run()
@@ -107,13 +132,13 @@ def test_a_batch_that_waits_hears_of_the_failure_before_it(table: Table) -> None
 
     def add_next(publication: OverlappedPublication) -> None:
         try:
-            publication.add(batch(1))
+            publication.add(batch(1), no_tables)
         except OSError as error:
             heard.append(error)
 
     def run() -> None:
         with overlapped(table) as publication:
-            publication.add(batch(0))
+            publication.add(batch(0), no_tables)
             assert table.has_begun.wait(30)
             next_one = threading.Thread(target=add_next, args=(publication,))
             next_one.start()
@@ -130,7 +155,7 @@ def test_a_run_that_failed_leaves_what_waits_to_the_next(table: Table) -> None:
 
     def run() -> None:
         with overlapped(table, every_seconds=HOUR_SECONDS) as publication:
-            publication.add(batch(0))
+            publication.add(batch(0), no_tables)
             raise RuntimeError("the query")
 
     with pytest.raises(RuntimeError, match="the query"):
@@ -144,7 +169,7 @@ def test_the_failure_of_a_publication_outranks_that_of_the_query_beside_it(table
 
     def run() -> None:
         with overlapped(table) as publication:
-            publication.add(batch(0))
+            publication.add(batch(0), no_tables)
             assert table.has_begun.wait(30)
             threading.Timer(0.1, table.may_commit.set).start()
             raise RuntimeError("the query")

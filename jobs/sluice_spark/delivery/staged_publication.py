@@ -30,8 +30,9 @@ output, which small batches should not pay every time."""
 _SETTLING_SECONDS = 5.0
 """How long the end of a run waits for the ledger before it leaves the clearing to the next run."""
 
-Publish: TypeAlias = Callable[[Sequence[StagedByOutput]], None]
-"""Makes batches visible, in order, with all that follows from it."""
+Publish: TypeAlias = Callable[[Sequence[StagedByOutput], Mapping[str, Table]], None]
+"""Makes batches visible, in order, with all that follows from it. Takes the staging tables by output, loaded after the
+last of the batches was staged; those that are missing have to be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class StagedPublication:
         LeaseLostError, DeliveryError, LakehouseError: as `Publisher.publish` raises them, for this batch or an earlier.
         """
         if self._overlapped is not None:
-            self._overlapped.add(batch)
+            self._overlapped.add(batch, staging)
         else:
             self._publish([batch], staging)
 
@@ -122,7 +123,7 @@ class StagedPublication:
         else:
             self.recording.recovered(batch)
 
-    def _publish(self, batches: Sequence[StagedByOutput], staging: Mapping[str, Table] = no_tables) -> None:
+    def _publish(self, batches: Sequence[StagedByOutput], staging: Mapping[str, Table]) -> None:
         snapshot_ids = self.publisher.publish(batches, staging=staging)
         self.note_visible([next(iter(batch.values())).summary.key for batch in batches], snapshot_ids)
         if self._overlapped is not None:
@@ -156,6 +157,7 @@ class OverlappedPublication:
         self._on_failure = on_failure
         self._changed = threading.Condition()
         self._waiting: list[StagedByOutput] = []
+        self._staging: Mapping[str, Table] = no_tables
         self._due_at: float | None = None
         self._is_ending = False
         self._failure: Exception | None = None
@@ -175,8 +177,12 @@ class OverlappedPublication:
         if kind is None:
             self._publish_waiting()
 
-    def add(self, batch: StagedByOutput) -> None:
+    def add(self, batch: StagedByOutput, staging: Mapping[str, Table]) -> None:
         """Queue a staged batch for publication; without groups, once the previous batch is visible.
+
+        Parameters
+        ----------
+        staging: the staging tables by output, as they were loaded after the batch was staged.
 
         Raises
         ------
@@ -190,6 +196,7 @@ class OverlappedPublication:
             if self._due_at is None:
                 self._due_at = time.monotonic() + (self._every_seconds or 0.0)
             self._waiting.append(batch)
+            self._staging = staging
             self._changed.notify_all()
 
     def _work(self) -> None:
@@ -216,9 +223,10 @@ class OverlappedPublication:
 
     def _publish_waiting(self) -> None:
         with self._changed:
-            batches, self._due_at = tuple(self._waiting), None
+            batches, staging = tuple(self._waiting), self._staging
+            self._due_at, self._staging = None, no_tables
         if batches:
-            self._publish(batches)
+            self._publish(batches, staging)
         with self._changed:
             del self._waiting[: len(batches)]
             self._changed.notify_all()

@@ -28,7 +28,7 @@ from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import undeclared_fields
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.sources.input_decoding import INPUT_METRIC
+from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -167,7 +167,8 @@ def _sum_over(operators: Sequence[Mapping[str, Any]], name: str) -> int | None:
 
 def _input_rows(progress: Mapping[str, Any]) -> int:
     observed = progress.get("observedMetrics", {})
-    counts = [metric["rows"] for name, metric in observed.items() if name.startswith(INPUT_METRIC)]
+    ours = (metric for name, metric in observed.items() if name.startswith((INPUT_METRIC, REJECTED_METRIC)))
+    counts = [metric["rows"] for metric in ours if "rows" in metric]
     return sum(counts) if counts else progress["numInputRows"]
 
 

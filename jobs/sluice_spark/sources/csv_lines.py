@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructField, StructType
 
 from sluice.declarations.source_declarations import FilesSource
-from sluice.declarations.value_declaration import RECORD_COLUMN, Column
+from sluice.declarations.value_declaration import Column
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
 from sluice.record_values.decoded_block import DecodedBlock
 from sluice_spark.session.spark_types import spark_schema
@@ -79,8 +79,9 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
     # The path alone, from here on: Spark's column of metadata has six fields, which every row would carry to the end.
     lines = rows.select(*texts, UNFIT, fn.col("_metadata.file_path").alias(_FILE))
     decoded = lines.withColumn(value, decoding(*texts, fn.col(UNFIT), fn.xxhash64(_FILE)))
-    record = fn.struct(fn.col(f"{value}.{_LINE}").alias("value"), _FILE)
-    return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(record.alias(RECORD_COLUMN), value)
+    return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(
+        fn.col(f"{value}.{_LINE}").alias("value"), _FILE, value
+    )
 
 
 def _struct_of(columns: Sequence[Column]) -> StructType:

@@ -32,16 +32,16 @@ _VALUE, _FILE = "_sluice_value", "file"
 REJECTED = "_sluice_rejected"
 """The column of a rejected record's reason, position and payload; null for a decoded one."""
 
-_COLLECTED = "_sluice_collected_{}"
+_REASON, _KEPT, _UNDECLARED = "_sluice_reason", "_sluice_kept", "_sluice_undeclared_counts"
 
 INPUT_METRIC = "sluice.input."
 """The prefix of the observed metric that counts an input's rows, as `rows`. Spark's own `numInputRows` counts a source
 once for each place in the plan where it is read, which is each output; where it is read once, a second count of every
-row would only cost time."""
+row would only cost time. An input with a metric of rejected records has this count in that one."""
 
 REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
-`undeclared` as below, if its values are decoded."""
+`undeclared` as below, if its values are decoded, and with `rows`, if the rows are counted."""
 
 UNDECLARED_METRIC = "sluice.undeclared."
 """The prefix of the observed metric of an input that rejects nothing: as `undeclared` the fields that no column takes,
@@ -73,6 +73,25 @@ _RECORDS = {
     "kafka": _VALUES,
     "kinesis": replace(_VALUES, position=("stream", "shard", "sequence_number"), content="data"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metric:
+    """The observed metric of an input's rejected records. counts_rows: whether it counts all rows as well."""
+
+    name: str
+    counts_rows: bool
+
+    def of(self, judged: DataFrame) -> DataFrame:
+        """The rows with this metric."""
+        counts = [_undeclared(fn.col(_UNDECLARED))] if _UNDECLARED in judged.columns else []
+        return judged.observe(
+            self.name,
+            fn.count(fn.col(_REASON)).alias("count"),
+            fn.collect_list(fn.col(_KEPT)).alias("records"),
+            *counts,
+            *([fn.count(fn.lit(1)).alias("rows")] if self.counts_rows else []),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,39 +134,57 @@ def decode(
     RegistryError, SettingsError, UsageError: as `resolve_values` raises them.
     """
     source, files = declared.declared_source, declared.declared_source.files
-    if files is not None and files.format == "json":
-        rows = _json_lines(rows)
-    elif files is not None and files.format == "csv":
-        rows = decoded_csv(rows, files, value=_VALUE, with_texts=declared.watermark is not None)
-    if is_counted and observed_as is not None and rows.isStreaming:
-        rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
-    metric = None if observed_as is None else f"{REJECTED_METRIC}{observed_as}"
+    if files is not None:
+        rows = _lines_of(rows, files, declared)
+    counts_rows = is_counted and observed_as is not None and rows.isStreaming
+    metric = None if observed_as is None else _Metric(name=f"{REJECTED_METRIC}{observed_as}", counts_rows=counts_rows)
     if source.value is not None:
         schema = resolve_values(source.value, folder=folder, settings=settings)
-        form = replace(
-            _RECORDS[source.kind], has_schema_id=schema.registry is not None, is_text=schema.format == "json"
-        )
-        form = replace(form, stops_at_unknown=schema.on_unknown_field == "fail")
+        form = _form_of_records(source.kind, schema)
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
-    if files is not None and files.format in ("json", "csv"):
-        lines = _tried(rows, _line_schema(files), _LINES) if files.format == "json" else rows
-        if files.on_malformed == "quarantine":
-            form = replace(
-                _LINES, counts_unknown=files.format == "json", stops_at_unknown=files.on_unknown_field == "fail"
-            )
-            split = _split(lines, files.columns, form, declared, metric)
-            return replace(split, rows=split.rows.drop(RECORD_COLUMN))
+    has_lines = files is not None and files.format in ("json", "csv")
+    if files is not None and has_lines and files.on_malformed == "quarantine":
+        split = _split(_tried_lines(rows, files), files.columns, _form_of_lines(files), declared, metric)
+        return replace(split, rows=split.rows.drop(RECORD_COLUMN))
+    if counts_rows:
+        rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
+    if files is not None and has_lines:
+        lines = _tried_lines(rows, files)
         if observed_as is not None and files.format == "json":
-            lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared())
+            counts = fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")
+            lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared(counts))
         rows = _failing(lines, files.columns)
     if declared.watermark is None:
         return DecodedInput(rows=rows)
     if not quarantines:
         return DecodedInput(rows=stopping_ahead(rows, declared))
-    return _bounded(rows, declared, metric)
+    return _bounded(rows, declared, None if metric is None else replace(metric, counts_rows=False))
 
 
-def _bounded(rows: DataFrame, declared: InputDeclaration, metric: str | None) -> DecodedInput:
+def _form_of_records(kind: str, schema: ValueSchema) -> _Form:
+    return replace(
+        _RECORDS[kind],
+        has_schema_id=schema.registry is not None,
+        is_text=schema.format == "json",
+        stops_at_unknown=schema.on_unknown_field == "fail",
+    )
+
+
+def _form_of_lines(source: FilesSource) -> _Form:
+    is_json = source.format == "json"
+    return replace(_LINES, counts_unknown=is_json, stops_at_unknown=source.on_unknown_field == "fail")
+
+
+def _lines_of(rows: DataFrame, source: FilesSource, declared: InputDeclaration) -> DataFrame:
+    """The lines of files with the name of their file, those of csv decoded; the rows of other files as they are."""
+    if source.format == "json":
+        return _json_lines(rows)
+    if source.format == "csv":
+        return decoded_csv(rows, source, value=_VALUE, with_texts=declared.watermark is not None)
+    return rows
+
+
+def _bounded(rows: DataFrame, declared: InputDeclaration, metric: _Metric | None) -> DecodedInput:
     """Separate rows of an input that is not decoded from those that are too far ahead of the clock."""
     column = declared.watermark.column if declared.watermark is not None else ""
     reason = ahead_reason(declared, fn.col(quoted(column)))
@@ -155,10 +192,13 @@ def _bounded(rows: DataFrame, declared: InputDeclaration, metric: str | None) ->
     rejected = fn.struct(
         reason.alias("reason"), position.alias("position"), fn.to_json(fn.struct("*")).alias("payload")
     )
-    judged = rows.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
-    observed = judged if metric is None else _observed(judged, metric, fn.lit(None).cast("long"))
+    none_kept = fn.lit(None).cast("long")
+    judged = rows.withColumns({REJECTED: fn.when(reason.isNotNull(), rejected), _REASON: reason, _KEPT: none_kept})
+    observed = judged if metric is None else metric.of(judged)
     return DecodedInput(
-        rows=observed.where(fn.col(REJECTED).isNull()).drop(REJECTED), rejected=rejected_of(judged), metric=metric
+        rows=observed.where(fn.col(_REASON).isNull()).drop(REJECTED, _REASON, _KEPT),
+        rejected=rejected_of(judged),
+        metric=None if metric is None else metric.name,
     )
 
 
@@ -171,23 +211,34 @@ def _split(
     columns: Sequence[DeclaredColumn],
     form: _Form,
     declared: InputDeclaration,
-    metric: str | None,
+    metric: _Metric | None,
 ) -> DecodedInput:
-    """Separate decoded rows from rejected ones."""
+    """Separate decoded rows from rejected ones.
+
+    One projection has all that is collected: Spark compiles its expressions and interprets those within a collection,
+    row by row, and each further projection takes time to plan in every batch.
+    """
     reason = fn.coalesce(fn.col(f"{_VALUE}.{REJECTION}"), _ahead(columns, declared))
-    position = fn.to_json(fn.struct(*(fn.col(f"{RECORD_COLUMN}.{name}") for name in form.position)))
+    position = fn.to_json(fn.struct(*form.position))
     if form.stops_at_unknown:
         stopping = fn.raise_error(fn.concat(reason, fn.lit(", at "), position)).cast("string")
         reason = fn.when(fn.startswith(reason, fn.lit(UNDECLARED)), stopping).otherwise(reason)
-    rejected = fn.struct(reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
-    judged = tried.withColumn(REJECTED, fn.when(reason.isNotNull(), rejected))
-    counts = [fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")] if form.counts_unknown else []
-    observed = judged if metric is None else _observed(judged, metric, fn.col(f"{_VALUE}.{NUMBER}"), *counts)
+    shown = (reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
+    number = fn.col(f"{_VALUE}.{NUMBER}")
+    judged = tried.select(
+        fn.struct(*(quoted(name) for name in tried.columns if name != _VALUE)).alias(RECORD_COLUMN),
+        _VALUE,
+        reason.alias(_REASON),
+        fn.when(reason.isNotNull(), fn.struct(*shown)).alias(REJECTED),
+        fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
+        *([fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}").alias(_UNDECLARED)] if form.counts_unknown else []),
+    )
+    observed = judged if metric is None else metric.of(judged)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
-        rows=observed.where(fn.col(REJECTED).isNull()).select(*names, RECORD_COLUMN),
+        rows=observed.where(fn.col(_REASON).isNull()).select(*names, RECORD_COLUMN),
         rejected=rejected_of(judged),
-        metric=metric,
+        metric=None if metric is None else metric.name,
     )
 
 
@@ -195,9 +246,9 @@ def _ahead(columns: Sequence[DeclaredColumn], declared: InputDeclaration) -> Col
     """Why a decoded row is rejected by its event time, which may be a column of the value or of the record."""
     if declared.watermark is None:
         return fn.lit(None).cast("string")
-    name = declared.watermark.column
-    place = _VALUE if name in (column.name for column in columns) else RECORD_COLUMN
-    return ahead_reason(declared, fn.col(f"{place}.{quoted(name)}"))
+    name = quoted(declared.watermark.column)
+    is_of_value = declared.watermark.column in (column.name for column in columns)
+    return ahead_reason(declared, fn.col(f"{_VALUE}.{name}" if is_of_value else name))
 
 
 def rejected_of(judged: DataFrame) -> DataFrame:
@@ -205,37 +256,24 @@ def rejected_of(judged: DataFrame) -> DataFrame:
     return judged.where(fn.col(REJECTED).isNotNull()).select(f"{REJECTED}.*")
 
 
-def _undeclared() -> Column:
-    """What is observed of the fields that no column takes."""
-    return fn.collect_list(fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")).alias("undeclared")
-
-
-def _observed(judged: DataFrame, metric: str, number: Column, *counts: Column) -> DataFrame:
-    """The rows with the metric of the rejected records. number: of a record that is kept, null for all others.
-
-    What is collected are columns of their own: Spark compiles the expressions of a projection, and interprets those
-    within a collection, row by row.
-    """
-    record = fn.when(number.isNotNull(), fn.struct(number.alias("number"), f"{REJECTED}.*"))
-    collected = [_COLLECTED.format(number) for number in range(1 + len(counts))]
-    observed = judged.select("*", *(one.alias(name) for one, name in zip((record, *counts), collected, strict=True)))
-    names = ("records", "undeclared")
-    return observed.observe(
-        metric,
-        fn.count_if(fn.col(REJECTED).isNotNull()).alias("count"),
-        *(fn.collect_list(fn.col(name)).alias(alias) for name, alias in zip(collected, names, strict=False)),
-    ).drop(*collected)
+def _undeclared(counts: Column) -> Column:
+    """What is observed of the fields that no column takes. counts: those of each block of values."""
+    return fn.collect_list(counts).alias("undeclared")
 
 
 def _tried(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:
     """Every record with the result of decoding its value."""
-    value = decoding_of(schema)(fn.col(form.content))
-    return rows.select(fn.struct("*").alias(RECORD_COLUMN), value.alias(_VALUE))
+    return rows.withColumn(_VALUE, decoding_of(schema)(fn.col(form.content)))
+
+
+def _tried_lines(rows: DataFrame, source: FilesSource) -> DataFrame:
+    """Every line of json with the result of decoding it; those of csv have it already."""
+    return _tried(rows, _line_schema(source), _LINES) if source.format == "json" else rows
 
 
 def _payload(form: _Form) -> Column:
     """The bytes of a value as the quarantine shows them: as text, or in hexadecimal."""
-    content = fn.col(f"{RECORD_COLUMN}.{form.content}")
+    content = fn.col(form.content)
     shown = fn.concat(fn.lit("0x"), fn.hex(content))
     if not form.is_text:
         return shown
@@ -252,6 +290,6 @@ def _json_lines(rows: DataFrame) -> DataFrame:
 def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
     """The decoded rows. A line that is rejected stops the stream with an error that names the file."""
     reason = fn.col(f"{_VALUE}.{REJECTION}")
-    message = fn.concat(reason, fn.lit(", in "), fn.col(f"{RECORD_COLUMN}.{_FILE}"))
+    message = fn.concat(reason, fn.lit(", in "), fn.col(_FILE))
     is_sound = fn.when(reason.isNotNull(), fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True))
     return tried.where(is_sound).select(*(fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns))
