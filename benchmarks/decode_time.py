@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
         os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers that decode need our packages
-        spark = open_session(settings, name="benchmark", state=StateDeclaration())
+        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
             bench = Bench(
                 spark=spark,

@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
         topic = fill_topic(stack, rows=options.rows * options.batches)
         small = fill_topic(stack, rows=1_000 * options.batches)
-        spark = open_session(settings, name="benchmark", state=StateDeclaration())
+        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
             bench = Bench(
                 spark=spark,

@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.up(("postgres", "seaweedfs"))
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings)
-        spark = open_session(settings, name="benchmark", state=StateDeclaration())
+        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
             workshop = _workshop(Path(folder), spark, stack, ledger)
             bench = Bench(workshop=workshop, rows=options.rows, changes=options.changes)

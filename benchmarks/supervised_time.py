@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.up(("postgres", "seaweedfs", "kafka"))
         settings = stack.settings()
         os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
-        spark = open_session(settings, name="benchmark", state=StateDeclaration())
+        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
         with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
             large = Bench(
                 spark=spark,

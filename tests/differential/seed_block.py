@@ -113,7 +113,9 @@ def _workshops() -> Iterator[NewWorkshop]:
         tempfile.TemporaryDirectory() as folder,
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,
     ):
-        spark = open_session(settings, name="differential", state=StateDeclaration(), deletes_files=False)
+        spark = open_session(
+            settings, name="differential", state=StateDeclaration(), deletes_files=False, names_call_sites=False
+        )
 
         def new_workshop() -> Workshop:
             namespace = f"n{uuid4().hex[:12]}"

@@ -58,7 +58,7 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(
         settings, clears_soft_references=True, memory_gib=2, conf=SMALL_PAGES
     )
-    session = open_session(settings, name="tests", state=StateDeclaration(), with_delta=True)
+    session = open_session(settings, name="tests", state=StateDeclaration(), with_delta=True, names_call_sites=False)
     yield session
     session.stop()
 

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyspark
 import pytest
 from py4j.java_gateway import JVMView
+from pyspark.errors import NumberFormatException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as fn
 
 from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.engine_options import ALLOWED_OPTIONS
@@ -185,3 +187,12 @@ def test_a_worker_acknowledges_at_once_what_spark_sends_for_a_task(spark: SparkS
 
     assert later
     assert {option for options in later for option in options} == {1}
+
+
+def test_an_error_in_a_session_without_call_sites_names_no_line_of_ours(spark: SparkSession) -> None:
+    """To know the line, PySpark looks for it whenever a column is made."""
+    with pytest.raises(NumberFormatException) as refused:
+        spark.range(1).select(fn.lit("one").cast("int")).collect()
+
+    assert "CAST_INVALID_INPUT" in str(refused.value)
+    assert __file__ not in str(refused.value)

@@ -252,6 +252,11 @@ class StreamDeclaration(Declared):
         return tuple(dict.fromkeys(names))
 
     @property
+    def runs_python(self) -> bool:
+        """Whether a run executes Python code of the team's own: of the transformation, or of an output."""
+        return any(name.endswith(".py") for name in self.code_files)
+
+    @property
     def quarantine_table(self) -> str:
         """The table of the rows that this stream rejects."""
         return f"quarantine.{self.stream}"

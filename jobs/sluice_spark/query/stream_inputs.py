@@ -99,6 +99,12 @@ def _followed(rows: DataFrame, declared: InputDeclaration, name: str) -> DataFra
     return followed.observe(f"{WATERMARK_METRIC}{name}", fn.count(fn.lit(1)).alias("rows"))
 
 
+def cannot_be_counted_by_spark(inputs: Iterable[DataFrame]) -> bool:
+    """Whether an input is of the older kind of sources, so that no plan lets `are_counted_by_spark` be true."""
+    leaves = (leaf for rows in inputs if rows.isStreaming for leaf in leaves_of(analyzed_plan(rows)))
+    return any(leaf.nodeName() != _NEW_SOURCE for leaf in leaves)
+
+
 def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFrame]) -> bool:
     """Whether Spark's own count of a batch's rows is right. It adds up the rows of every reading of a source, and does
     not know sources of the older kind whose plan has more leaves than it looks for.

@@ -19,6 +19,7 @@ from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.query.stream_inputs import (
     OpenedInputs,
     are_counted_by_spark,
+    cannot_be_counted_by_spark,
     open_inputs,
     read_inputs,
     sources_in_order,
@@ -107,10 +108,12 @@ def plan_stream(
             return opened
         return replace(opened, rows=with_copies(declaration.inputs, opened.rows, copies, checkpoint=checkpoint))
 
-    opened = opened_inputs(are_counted=False)
+    may_be_counted = not declaration.hands_on_records
+    are_counted = may_be_counted and cannot_be_counted_by_spark(inputs.values())
+    opened = opened_inputs(are_counted=are_counted)
     outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.
-    if not declaration.hands_on_records and not are_counted_by_spark(outputs.values(), inputs.values()):
+    if may_be_counted and not are_counted and not are_counted_by_spark(outputs.values(), inputs.values()):
         opened = opened_inputs(are_counted=True)
         outputs = transform(spark, stream, opened.rows)
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)

@@ -46,6 +46,7 @@ def session_of(settings: Settings, declaration: StreamDeclaration, *, ui_key: st
         cores=declaration.engine.cores,
         deletes_files=False,
         repeats_tasks=not declaration.hands_on_records,
+        names_call_sites=declaration.runs_python,
         ui_key=ui_key,
     )
 

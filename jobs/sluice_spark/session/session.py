@@ -48,6 +48,7 @@ def open_session(
     cores: int | None = None,
     deletes_files: bool = True,
     repeats_tasks: bool = True,
+    names_call_sites: bool = True,
     ui_key: str | None = None,
 ) -> SparkSession:
     """Open the Spark session of a job, and check that the versions of its jars match. The process runs in UTC from then
@@ -64,6 +65,8 @@ def open_session(
         refused commit has written, and the answer to a commit that landed may be a refusal (decision 0033).
     repeats_tasks: whether a task that failed is tried again in local mode. Tasks that hand records on one by one cannot
         be: Spark refuses that, and its refusal would hide the failure.
+    names_call_sites: whether an error of Spark says which line of Python has built the expression that failed. To know
+        it, PySpark looks for that line whenever a column is made, which is a third of the time of planning a stream.
     ui_key: signs the requests to Spark's own UI; unset: there is no UI.
 
     Raises
@@ -73,6 +76,7 @@ def open_session(
     _use_utc()
     builder = SparkSession.builder.appName(name)
     conf = {**engine_conf(state), **deployment_conf(settings), **_local_conf(cores, repeats_tasks=repeats_tasks)}
+    conf["spark.python.sql.dataFrameDebugging.enabled"] = str(names_call_sites).lower()
     conf |= {**event_log_conf(settings.event_logs, conf), **(ui_conf(ui_key) if ui_key is not None else {})}
     if not deletes_files:
         conf[f"spark.sql.catalog.{settings.catalog.name}.s3.delete-enabled"] = "false"
