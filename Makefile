@@ -1,19 +1,18 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down test checks platform-checks drill drill-supervision bench matrix lint format lock clean \
-        test-platform test-side-by-side test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
+.PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
+        test-side-by-side test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-PLATFORM_CHECKS := test-end-to-end lint test-unit
-CHECKS := test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b
+CHECKS := lint test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b test-unit
 CHECKS_AT_ONCE := 3
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-ifneq ($(filter checks platform-checks,$(MAKECMDGOALS)),)
+ifeq ($(MAKECMDGOALS),checks)
 # Rings that run in parallel print whole lines only. The filter survives Ctrl-C, so that each ring can report its result.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
@@ -34,18 +33,12 @@ demo: setup ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-test: test-platform test-side-by-side ## Run every test ring and the checks
+test: test-end-to-end test-side-by-side ## Run every test ring and the checks
 	@echo "All checks and all test rings passed."
 
-# The whole platform is tested first: beside rings with services of their own its stacks, which also cost when they wait,
-# would run for several times as long. It leaves a third of two cores to what needs no services.
-test-platform: setup
-	@$(MAKE) --no-print-directory --jobs=2 platform-checks
-
-platform-checks: $(PLATFORM_CHECKS)
-
-# Of the other rings three at a time use two cores well. The longest start first; the longest of all, Spark's, runs as
-# four processes, each with services of its own.
+# The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
+# for several times as long. Of the other rings three at a time use two cores well. The longest start first; the longest
+# of all, Spark's, runs as four processes, each with services of its own.
 test-side-by-side: setup
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 

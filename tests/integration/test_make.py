@@ -8,27 +8,22 @@ import subprocess
 import pytest
 from tests.fixtures.readme import PROJECT
 
-GOALS = {"checks": "CHECKS", "platform-checks": "PLATFORM_CHECKS"}
 
-
-def checks(ring: str, goal: str = "checks") -> subprocess.CompletedProcess[str]:
+def checks(ring: str) -> subprocess.CompletedProcess[str]:
     """The rings of `make test` with a program in pytest's place, in a make of their own, their setup left out."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    rings = f"{GOALS[goal]}=test-spark test-integration"
-    words = ["make", "--assume-old=setup", "--jobs=2", goal, rings, f"PYTEST={ring}"]
+    words = ["make", "--assume-old=setup", "--jobs=2", "checks", "CHECKS=test-spark test-integration", f"PYTEST={ring}"]
     return subprocess.run(words, cwd=PROJECT, env=outside, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  # every word is fixed in this file
 
 
-@pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize(("ring", "exit_code"), [("true", 0), ("false", 2)])
-def test_a_ring_that_fails_fails_the_whole(ring: str, exit_code: int, goal: str) -> None:
-    assert checks(ring, goal).returncode == exit_code
+def test_a_ring_that_fails_fails_the_whole(ring: str, exit_code: int) -> None:
+    assert checks(ring).returncode == exit_code
 
 
-@pytest.mark.parametrize("goal", GOALS)
-def test_rings_side_by_side_print_whole_lines(goal: str) -> None:
+def test_rings_side_by_side_print_whole_lines() -> None:
     in_pieces = "sh -c 'for part in a b c d; do printf $$part; sleep 0.05; done; echo' --"
 
-    printed = checks(in_pieces, goal).stdout.splitlines()
+    printed = checks(in_pieces).stdout.splitlines()
 
     assert printed.count("abcd") == 2
