@@ -142,18 +142,18 @@ def decode(
         schema = resolve_values(source.value, folder=folder, settings=settings)
         form = _form_of_records(source.kind, schema)
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
-    has_lines = files is not None and files.format in ("json", "csv")
-    if files is not None and has_lines and files.on_malformed == "quarantine":
-        split = _split(_tried_lines(rows, files), files.columns, _form_of_lines(files), declared, metric)
+    of_lines = files if files is not None and files.format in ("json", "csv") else None
+    if of_lines is not None and of_lines.on_malformed == "quarantine":
+        split = _split(_tried_lines(rows, of_lines), of_lines.columns, _form_of_lines(of_lines), declared, metric)
         return replace(split, rows=split.rows.drop(RECORD_COLUMN))
     if counts_rows:
         rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
-    if files is not None and has_lines:
-        lines = _tried_lines(rows, files)
-        if observed_as is not None and files.format == "json":
+    if of_lines is not None:
+        lines = _tried_lines(rows, of_lines)
+        if observed_as is not None and of_lines.format == "json":
             counts = fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")
             lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared(counts))
-        rows = _failing(lines, files.columns)
+        rows = _failing(lines, of_lines.columns)
     if declared.watermark is None:
         return DecodedInput(rows=rows)
     if not quarantines:
