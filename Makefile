@@ -55,13 +55,12 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.differential --cases 1000
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1000 --time-zone Europe/Berlin
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1500 --time-zone America/St_Johns
-	SLUICE_TEST_ALL_ZONES=1 $(PYTEST) tests/spark/test_time_zones.py
 	$(BIN)/python -m tests.faults.crash_table
 	$(BIN)/python -m tests.faults.expired_input
 	$(BIN)/python -m tests.faults.table_starts
-	SLUICE_ALL_STEPS=1 $(PYTEST) tests/spark/test_backfills.py tests/spark/test_backfill_crashes.py \
-		tests/spark/test_backfill_requests.py tests/spark/test_joint_backfills.py tests/spark/test_refresh_crashes.py --timeout=1200
-	SLUICE_TEST_ALL_PAIRS=1 $(PYTEST) tests/integration/launching/test_compound_failures.py --timeout=1200
+	$(PYTEST) -m drill tests/integration --timeout=1200
+	$(PYTEST) -m drill tests/spark --timeout=1200
+	$(PYTEST) -m drill tests/orchestration --timeout=1200
 	SLUICE_TEST_REPEATED_DEMO=1 $(PYTEST) tests/end_to_end/test_demo.py
 	$(BIN)/python -m tests.faults.supervision_sequences
 	$(BIN)/python -m tests.faults.mutated_declarations

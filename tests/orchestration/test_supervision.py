@@ -8,8 +8,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import psutil
+import pytest
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.drill import sampled
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 from tests.fixtures.successors import runs_since
 from tests.fixtures.supervised_streams import (
@@ -52,8 +54,9 @@ def _is_the_next_minute_far() -> bool:
     return datetime.now(UTC).second < 40
 
 
-def test_twenty_streams_at_once_hold_no_slot_of_a_worker(airflow: RunningAirflow) -> None:
-    streams = [f"crowd_{number:02}" for number in range(20)]
+@pytest.mark.parametrize("number", sampled([6, 20], [6]))
+def test_more_streams_than_workers_hold_no_slot(airflow: RunningAirflow, number: int) -> None:
+    streams = [f"crowd_{number}_{one:02}" for one in range(number)]
     for stream in streams:
         tell_drivers(airflow.behaviours, stream, Behaviour(beat_seconds=2.0))
         write_table(airflow.pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
@@ -158,6 +161,7 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
     assert await_running(airflow, "given_up").state is RunState.RUNNING
 
 
+@pytest.mark.drill
 def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing_asks(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "queued_behind")
     queued = airflow.queue_as_scheduled("queued_behind")

@@ -26,15 +26,13 @@ from sluice.backfill.backfill_steps import BackfillStep
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.records.backfill_attempt import BackfillState
 
-KILLED_AT = (BackfillStep.PUBLISHED,)
-"""A sample: each costs a process with a JVM. `make drill` kills at every step."""
-
 VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
 IDS = sorted(row["id"] for row in expected())
 OTHER_IDS = [number for number in IDS if not 50 <= number < 80]
 
 
-@pytest.mark.parametrize("step", list(BackfillStep) if os.environ.get("SLUICE_ALL_STEPS") else KILLED_AT, ids=str)
+@pytest.mark.drill  # every test run kills applications, which do the same (`test_backfill_requests.py`)
+@pytest.mark.parametrize("step", BackfillStep, ids=str)
 def test_a_killed_backfill_is_completed_by_the_next(step: BackfillStep, workshop: Workshop, services: Stack) -> None:
     stream = declare_read_stream(workshop)
     delete_days(workshop, "target")

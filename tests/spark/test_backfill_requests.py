@@ -21,6 +21,7 @@ from tests.fixtures.backfills import (
     states_of_requests,
     waited_for,
 )
+from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
@@ -51,7 +52,7 @@ def stream(workshop: Workshop) -> str:
     return name
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 6])
+@pytest.mark.parametrize("at_once", sampled([1, 2, 6], [6]))
 def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop: Workshop, stream: str) -> None:
     numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
 
@@ -134,7 +135,7 @@ def test_an_unexpected_error_leaves_the_request_to_its_run(workshop: Workshop, s
     assert (seen.state, seen.needs_application) == (RequestState.TAKEN, True)
 
 
-@pytest.mark.parametrize("step", list(BackfillStep) if os.environ.get("SLUICE_ALL_STEPS") else KILLED_AT, ids=str)
+@pytest.mark.parametrize("step", sampled(BackfillStep, KILLED_AT), ids=str)
 def test_when_an_application_is_killed_at_another_runs_day_that_run_completes_it(
     step: BackfillStep, workshop: Workshop, stream: str, services: Stack
 ) -> None:

@@ -81,15 +81,19 @@ def test_random_intervals_give_what_one_batch_over_everything_gives(seed: int, w
     assert backfill(workshop, stream, start=day(0), end=day(10)).state is BackfillState.UNCHANGED
 
 
-def test_the_command_shows_its_plan_and_carries_it_out(
-    workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    stream = declare_read_stream(workshop)
-    delete_days(workshop, "target", "2013-01-05", "2013-01-06")
+@pytest.fixture
+def environment(workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of a person's shell, for commands of this process."""
     for name, value in services.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_PIPELINES", str(workshop.folder))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_command_shows_its_plan_and_carries_it_out(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    stream = declare_read_stream(workshop)
+    delete_days(workshop, "target", "2013-01-05", "2013-01-06")
     words = ["backfill", stream, "--from", "2013-01-05", "--to", "2013-01-06", "--json"]
 
     with pytest.raises(SystemExit) as shown:
@@ -126,6 +130,15 @@ def test_the_command_shows_its_plan_and_carries_it_out(
     ]
     assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
     assert attempt.launched_by.startswith("sluice backfill, ")
+    with pytest.raises(SystemExit) as refused:
+        main(["backfill", stream, "--from", "2013-01-05T06:00", "--to", "2013-01-06"])
+    assert refused.value.code == 2
+
+
+@pytest.mark.drill
+@pytest.mark.usefixtures("environment")
+def test_the_command_replaces_several_days(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    stream = declare_read_stream(workshop)
     delete_days(workshop, "target", "2013-01-06", "2013-01-07")
 
     with pytest.raises(SystemExit) as several:
@@ -140,6 +153,3 @@ def test_the_command_shows_its_plan_and_carries_it_out(
         ("20130107", "unchanged"),
     ]
     assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
-    with pytest.raises(SystemExit) as refused:
-        main(["backfill", stream, "--from", "2013-01-05T06:00", "--to", "2013-01-06"])
-    assert refused.value.code == 2

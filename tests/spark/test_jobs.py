@@ -12,13 +12,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyiceberg.catalog import Catalog
+from tests.fixtures.demo_tables import expected_gold, row_count, rows
 from tests.fixtures.driver_uis import read_compressed, require_closed, require_readable
 from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.load_declarations import Declarations, load_declarations
 from sluice.declarations.quarantine_table import all_tables
-from sluice.demo.flights_data import FIRST_DAY, Flight, Span, flights_of, read_weather
+from sluice.demo.flights_data import FIRST_DAY, Span, flights_of, read_weather
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.preparation import write_reference_data
 from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
@@ -42,6 +43,9 @@ BATCH_LINE = re.compile(r" INFO batch (\d+): ")
 CONTINUOUS = ("bronze_flights", "silver_flights", "gold_delays_by_carrier_hour")
 PATIENCE_SECONDS = 300.0
 IN_STORE = "s3a://landing/checkpoints"
+
+of_the_chain = pytest.mark.drill
+"""Four drivers cost as much as fifty streams in the session of the ring, and every test run has the demo."""
 
 
 @pytest.fixture(scope="module")
@@ -98,42 +102,6 @@ def send(records: tuple[PlannedRecord, ...], topic: FlightsTopic) -> None:
     assert replay(records, topic=topic, **arguments) == len(records)  # type: ignore[arg-type]  # a dict of named ones
 
 
-def row_count(catalog: Catalog, table: str) -> int:
-    """The rows of a table, as its newest snapshot tells them."""
-    snapshot = catalog.load_table(table).current_snapshot()
-    return 0 if snapshot is None or snapshot.summary is None else int(snapshot.summary["total-records"] or 0)
-
-
-def rows(catalog: Catalog, table: str) -> pl.DataFrame:
-    """The rows of a table, read without Spark."""
-    return pl.DataFrame(catalog.load_table(table).scan().to_arrow())
-
-
-def expected_gold(flights: list[Flight]) -> pl.DataFrame:
-    """Gold as Polars computes it from the package's own data."""
-    known = pl.DataFrame(
-        [
-            {
-                "carrier": flight.carrier,
-                "window_start": flight.departure.replace(minute=0, second=0),
-                "is_cancelled": flight.dep_time is None,
-                "dep_delay": flight.dep_delay,
-            }
-            for flight in flights
-        ]
-    )
-    return (
-        known.group_by("carrier", "window_start")
-        .agg(
-            pl.len().cast(pl.Int64).alias("flights"),
-            pl.col("is_cancelled").sum().cast(pl.Int64).alias("cancelled"),
-            (pl.col("dep_delay") >= 15).sum().cast(pl.Int64).alias("delayed"),
-            pl.col("dep_delay").sum().cast(pl.Int64).alias("total_dep_delay_minutes"),
-        )
-        .sort("carrier", "window_start")
-    )
-
-
 def secrets_of(services: Stack) -> list[str]:
     """Everything secret in the environment of the stack."""
     words = ("SECRET", "PASSWORD", "CREDENTIAL", "ACCESS_KEY", "LEDGER_URL")
@@ -187,6 +155,7 @@ def gold_flights(catalog: Catalog) -> int:
     return int(rows(catalog, "gold.delays_by_carrier_hour")["flights"].sum())
 
 
+@of_the_chain
 def test_every_record_is_in_bronze_once(chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan) -> None:
     bronze = rows(catalog, "bronze.flights")
 
@@ -196,6 +165,7 @@ def test_every_record_is_in_bronze_once(chain: dict[str, Job], catalog: Catalog,
         assert sorted(part["offset"]) == list(range(part.height))
 
 
+@of_the_chain
 def test_every_flight_is_in_silver_once_though_its_driver_was_killed(
     chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan
 ) -> None:
@@ -211,6 +181,7 @@ def test_every_flight_is_in_silver_once_though_its_driver_was_killed(
     assert silver["airline"].null_count() == 0
 
 
+@of_the_chain
 def test_malformed_records_are_in_the_quarantine_once(
     chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan
 ) -> None:
@@ -220,6 +191,7 @@ def test_malformed_records_are_in_the_quarantine_once(
     assert refused["position"].is_unique().all()
 
 
+@of_the_chain
 def test_gold_equals_what_polars_computes(chain: dict[str, Job], catalog: Catalog, plan: ReplayPlan) -> None:
     on_time = [record.flight for record in plan.on_time if record.kind is RecordKind.FLIGHT]
     expected = expected_gold(on_time)
@@ -231,10 +203,12 @@ def test_gold_equals_what_polars_computes(chain: dict[str, Job], catalog: Catalo
     )
 
 
+@of_the_chain
 def test_the_late_set_is_counted_as_late(chain: dict[str, Job], ledger: Ledger, plan: ReplayPlan) -> None:
     assert totals(ledger, "silver_flights").late_rows == len(plan.late_set) > 0
 
 
+@of_the_chain
 def test_a_driver_logs_each_batch_in_one_line_and_little_else(chain: dict[str, Job]) -> None:
     """Beside the batches: the JVM's word on its modules, the run, the parts of the state, and what took very long."""
     for name, job in chain.items():
@@ -248,6 +222,7 @@ def test_a_driver_logs_each_batch_in_one_line_and_little_else(chain: dict[str, J
         assert not any("[Stage" in line for line in lines)
 
 
+@of_the_chain
 def test_no_secret_is_an_argument_or_in_a_log(chain: dict[str, Job], services: Stack) -> None:
     secrets = secrets_of(services)
     for job in chain.values():
@@ -257,6 +232,7 @@ def test_no_secret_is_an_argument_or_in_a_log(chain: dict[str, Job], services: S
             assert not any(secret in text for text in (*arguments, job.log.read_text()))
 
 
+@of_the_chain
 def test_spark_s_ui_of_a_driver_answers_only_to_the_key_of_its_run(chain: dict[str, Job], ledger: Ledger) -> None:
     job, ui = chain["silver_flights"], find_driver_ui(ledger, "silver_flights")
     assert ui is not None
@@ -271,6 +247,7 @@ def test_spark_s_ui_of_a_driver_answers_only_to_the_key_of_its_run(chain: dict[s
     assert not any(ui.key.rstrip("=") in text for text in kept)
 
 
+@of_the_chain
 def test_drivers_stop_when_it_is_requested_and_when_they_are_signalled(
     chain: dict[str, Job], ledger: Ledger, declarations: Declarations
 ) -> None:
@@ -296,6 +273,7 @@ def test_drivers_stop_when_it_is_requested_and_when_they_are_signalled(
         assert not [line for line in lines if " ERROR " in line or "Traceback" in line]
 
 
+@of_the_chain
 def test_a_driver_that_has_ended_left_its_event_log_without_secrets(
     chain: dict[str, Job], jobs: Jobs, ledger: Ledger, services: Stack
 ) -> None:
@@ -310,6 +288,7 @@ def test_a_driver_that_has_ended_left_its_event_log_without_secrets(
     assert not any(secret in written for secret in (*secrets_of(services), ui.key.rstrip("=")))
 
 
+@of_the_chain
 def test_increments_bring_the_weather_beside_the_delays(
     chain: dict[str, Job], jobs: Jobs, catalog: Catalog, ledger: Ledger, settings: Settings, declarations: Declarations
 ) -> None:
@@ -383,3 +362,23 @@ def test_an_increment_takes_the_place_of_a_run_whose_driver_is_gone_and_without_
         "its driver is gone",
     )
     assert totals(ledger, stream.name).batches == before
+
+
+def test_a_driver_that_is_signalled_stops_after_its_batch_and_shows_no_secret(
+    jobs: Jobs, catalog: Catalog, ledger: Ledger, topic: FlightsTopic, plan: ReplayPlan, services: Stack
+) -> None:
+    stream = load_declarations(jobs.settings.pipelines).stream("bronze_flights")
+    rows_before = row_count(catalog, "bronze.flights")
+    send(plan.on_time[:50], topic)
+    job = jobs.start_stream(stream, ledger)
+    wait_until(lambda: row_count(catalog, "bronze.flights") >= rows_before + 50, within_seconds=PATIENCE_SECONDS)
+    arguments = job.arguments()
+
+    os.kill(job.process.pid, signal.SIGTERM)  # the JVM, which is all that others see of a driver
+
+    assert job.wait() == 0
+    assert job.run is not None
+    ended = find_run(ledger, job.run.run_id)
+    assert (ended.state, ended.exit_code, ended.reason) == (RunState.FINISHED, 0, "stopped by a signal")
+    for secret in secrets_of(services):
+        assert not any(secret in text for text in (*arguments, job.log.read_text()))

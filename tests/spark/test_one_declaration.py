@@ -107,7 +107,8 @@ def run_both(
     return of_increments, of_continuous
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.drill
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, workshop: Workshop) -> None:
     chance = random.Random(seed)  # noqa: S311  # no secret
     parts = random_parts(chance)

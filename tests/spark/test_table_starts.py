@@ -22,7 +22,6 @@ from sluice_spark.run.table_beginning import begin_in_tables
 BEGINNING = "sluice_spark.run.supervised_run.begin_in_tables"
 
 SAMPLE = [
-    ("append", "expired", True),
     ("append", "fresh", False),
     ("merge", "partitions evolved", True),
     ("window", "compacted and expired", True),

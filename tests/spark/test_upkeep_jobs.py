@@ -48,6 +48,7 @@ def run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Comp
     )
 
 
+@pytest.mark.drill  # in every test run the demo maintains its tables
 def test_a_person_maintains_a_table(workshop: Workshop, environment: Mapping[str, str]) -> None:
     table = declare(workshop, maintenance={"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}})
     sluice = [sys.executable, "-m", "sluice.cli.app", "table"]

@@ -42,11 +42,6 @@ Reason = FailureReason
 PATIENCE_SECONDS = 240.0
 """A driver is there in five seconds on a quiet machine; a crowded one takes many times that."""
 
-ALL_PAIRS = "SLUICE_TEST_ALL_PAIRS" in os.environ
-"""Set by `make drill`: every test run has the pairs that share the least."""
-
-costly = pytest.mark.skipif(not ALL_PAIRS, reason="part of `make drill`")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompoundDriver:
@@ -113,7 +108,7 @@ def start(ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.M
     ("situation", "reason"),
     [
         ("waiting", Reason.DRIVER_KILLED),
-        pytest.param("waiting_for_kafka", Reason.DRIVER_KILLED, marks=costly),
+        pytest.param("waiting_for_kafka", Reason.DRIVER_KILLED, marks=pytest.mark.drill),
         ("failed_for_a_full_disk", Reason.DISK_FULL),
     ],
 )
@@ -124,14 +119,14 @@ def test_a_killed_jvm_whose_attendant_was_killed_before(start: Start, situation:
     assert driver.failure() == Failure.of(reason), driver.log.read_text()[-3000:]
 
 
-@costly
+@pytest.mark.drill
 def test_a_killed_jvm_whose_attendant_lives(start: Start) -> None:
     driver = start("waiting")
     driver.kill_jvm()
     assert driver.failure() == Failure.of(Reason.DRIVER_KILLED)
 
 
-@costly
+@pytest.mark.drill
 def test_a_killed_jvm_while_the_ledger_is_silent(start: Start, postgres_server: PostgresServer) -> None:
     driver = start("waiting")
     postgres_server.stop()
@@ -143,13 +138,13 @@ def test_a_killed_jvm_while_the_ledger_is_silent(start: Start, postgres_server: 
     assert driver.failure() == Failure.of(Reason.DRIVER_KILLED)
 
 
-@costly
+@pytest.mark.drill
 def test_a_catalog_and_an_object_store_that_do_not_answer(start: Start) -> None:
     assert start("without_catalog_and_object_store").failure() == Failure.of(Reason.CATALOG_UNREACHABLE)
 
 
 @pytest.mark.parametrize("is_attended", [True, False])
-@costly
+@pytest.mark.drill
 def test_a_jvm_that_the_kernel_kills_because_memory_runs_out(start: Start, *, is_attended: bool) -> None:
     with limited_memory(megabytes=700):
         driver = start("memory_used_up")

@@ -18,6 +18,7 @@ from itertools import chain
 import psutil
 import psycopg
 import pytest
+from tests.fixtures.drill import sampled
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.integration.stack.traces import (
@@ -228,7 +229,7 @@ def test_down_finds_the_processes_of_a_deleted_folder(new_stack: Stack) -> None:
     assert processes_of(new_stack) == []
 
 
-@pytest.mark.parametrize("seconds", [0.2, 0.7, 1.2, 2.0, 3.5])
+@pytest.mark.parametrize("seconds", sampled([0.2, 0.7, 1.2, 2.0, 3.5], [0.7, 2.0]))
 def test_an_interrupted_up_leaves_nothing(new_stack: Stack, seconds: float) -> None:
     """The moments lie from the choice of ports to the start of Kafka; `seconds` counts from the first file."""
     with new_stack.popen("up") as process:
