@@ -13,6 +13,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LakehouseError
 from sluice.pages.quarantine_page import QuarantineReading
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 from sluice.settings import FilesConnection
 
 COLUMNS = [
@@ -124,3 +125,29 @@ def test_a_line_that_is_ahead_of_the_clock_is_put_aside_as_it_was_sent(
 
     assert workshop.rows(stream) == [{"word": "a, b"}]
     assert [row["payload"] for row in workshop.rows(f"quarantine.{stream}")] == lines[1:]
+
+
+def test_what_follows_a_quotation_mark_that_nothing_closes_is_put_aside(workshop: Workshop, tmp_path: Path) -> None:
+    rest = "\n".join(f"{number},word" for number in range(LARGEST_VALUE_BYTES // 8))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "broken.csv").write_text(f'id,number,word\n1,1,one\n2,2,"{rest}')
+    (tmp_path / "in" / "sound.csv").write_text("id,word,number\n3,three,3\n")
+    workshop = with_folder(workshop, tmp_path)
+    stream = f"m{uuid4().hex[:12]}"
+    table = workshop.declare_table(stream, {"id": "long", "word": "string"})
+    source = {"connection": "folder", "path": "in", "format": "csv", "columns": COLUMNS, "on_malformed": "quarantine"}
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, word FROM lines",
+        inputs={"lines": {"stream": {"files": source}}},
+        outputs={"main": {"iceberg": {"table": table}}},
+        quarantine=True,
+    )
+
+    workshop.run(stream)
+
+    assert workshop.rows(stream) == [{"id": 1, "word": "one"}, {"id": 3, "word": "three"}]
+    (refused,) = workshop.rows(f"quarantine.{stream}")
+    size = len("22") + len(rest)
+    assert refused["reason"] == f"the fields of the line have {size} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    assert refused["payload"] == f'2,2,"{rest}"'

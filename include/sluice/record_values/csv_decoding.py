@@ -19,6 +19,7 @@ from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import text_builder
 from sluice.record_values.decoded_block import DecodedBlock
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
@@ -49,7 +50,7 @@ class CsvBlockDecoder:
 
     def decode(self, fields: Sequence[ArrowColumn]) -> DecodedBlock:
         """Decode a block. fields: of each declared column the texts of its fields."""
-        misfits: dict[int, str] = {}
+        misfits = _too_large(fields)
 
         def report(index: int, path: str, need: str) -> None:
             misfits.setdefault(index, f"the line does not fit the declared columns: expected {need}, at `{path}`")
@@ -118,6 +119,20 @@ def _written(texts: Any) -> Any:
     is_special: Any = pc.or_(pc.equal(texts, empty), pc.match_substring_regex(texts, r'[",\r\n]'))
     quoted: Any = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
     return pc.fill_null(pc.if_else(is_special, quoted, texts), "")
+
+
+def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, str]:
+    """Why lines are rejected that are too large; such as all that follows a quotation mark which nothing closes."""
+    if sum(texts.nbytes for texts in fields) <= LARGEST_VALUE_BYTES:
+        return {}
+    sizes: Any = pa.repeat(pa.scalar(0, pa.int64()), len(fields[0]))
+    each: Any
+    for each in fields:
+        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(each), 0))
+    return {
+        index: f"the fields of the line have {sizes[index]} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+        for index in _places(pc.greater(sizes, pa.scalar(LARGEST_VALUE_BYTES)))
+    }
 
 
 def _places(are_found: Any) -> list[int]:

@@ -15,6 +15,7 @@ from tests.unit.record_values.test_json_values import VALUES
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
+from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
 
 EXACT: list[tuple[str, str | None, Any]] = [
     ("string", "", ""),
@@ -113,6 +114,19 @@ def test_what_is_written_is_what_is_decoded(kind: str, data: st.DataObject) -> N
     sent = data.draw(st.lists(values(kind), max_size=5))
     block = decoder(kind).decode([pa.array([field_of(kind, value) for value in sent], pa.string())])
     assert (block.rejections, block.columns[0].to_pylist()) == ({}, sent)
+
+
+def test_a_line_that_is_too_large_is_rejected_and_its_neighbours_are_not() -> None:
+    columns = [ValueColumn(name=name, type="string") for name in ("id", "note")]
+    half = "x" * (LARGEST_VALUE_BYTES // 2)
+    ids, notes = pa.array(["1", half, half, None]), pa.array(["a", half, half + "x", None])
+
+    block = CsvBlockDecoder(columns).decode([ids, notes])
+
+    size = LARGEST_VALUE_BYTES + 1
+    assert block.rejections == {
+        2: f"the fields of the line have {size} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    }
 
 
 def test_columns_are_matched_by_their_names() -> None:
