@@ -69,7 +69,6 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     assert runs_since(airflow.ledger, run) == 1
 
 
-@pytest.mark.drill
 def test_unpausing_at_once_lets_a_stream_go_on_whose_task_was_marked_failed(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "marked_briefly")
     airflow.mark("marked_briefly", TASK, dag_run, "failed")
@@ -130,7 +129,7 @@ def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAir
         airflow.trigger("stream_control", stream="controlled", verb="explode", dry_run=False)
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # every test run has both without Airflow (`test_reset_commands.py`, `test_approvals.py`)
 def test_a_reset_is_refused_while_a_driver_lives_and_a_rejected_one_changes_nothing(airflow: RunningAirflow) -> None:
     started(airflow, "kept")
     refused = airflow.trigger("stream_control", stream="kept", verb="reset", dry_run=False)

@@ -161,7 +161,7 @@ def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausi
     assert await_running(airflow, "given_up").state is RunState.RUNNING
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # every test run has it for the task alone (`test_stream_operator.py`)
 def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing_asks(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "queued_behind")
     queued = airflow.queue_as_scheduled("queued_behind")

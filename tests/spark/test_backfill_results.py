@@ -135,7 +135,7 @@ def test_the_command_shows_its_plan_and_carries_it_out(workshop: Workshop, capfd
     assert refused.value.code == 2
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # every test run replaces several days in one application (`test_joint_backfills.py`)
 @pytest.mark.usefixtures("environment")
 def test_the_command_replaces_several_days(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
     stream = declare_read_stream(workshop)

@@ -110,7 +110,7 @@ def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) ->
     assert {day: one.rows["replaced"] for day, one in ended.items()} == {5: 3, 6: 1, 7: 0}
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # every test run asks for random days
 def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: str) -> None:
     numbers = [ask(workshop, stream, day) for day in (5, 7)]
     steps = Counter[BackfillStep]()
@@ -225,7 +225,7 @@ def test_two_runs_that_want_the_same_day_take_turns(workshop: Workshop, stream: 
     assert sorted(states(workshop, stream)[5]) == [PUBLISHED, BackfillState.UNCHANGED]
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # `test_backfills.py` has it for one interval
 def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
@@ -240,7 +240,7 @@ def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream:
     assert states(workshop, stream) == {day: [BackfillState.FAILED] * 2 for day in (5, 6)}
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # `test_backfills.py` has it for one interval
 def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: str) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(
@@ -255,7 +255,7 @@ def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: st
     assert [one["id"] for one in workshop.rows("target")] == [one for one in IDS if one != 51 and not 70 <= one < 80]
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # `test_backfill_sources.py` has it for one interval
 def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop, stream: str) -> None:
     reader = f"r{workshop.namespace}"
     days = workshop.declare_table("days", {"at": "timestamptz", "rows": "long"})

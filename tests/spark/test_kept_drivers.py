@@ -129,7 +129,6 @@ def test_a_failed_increment_ends_its_driver_and_says_why(asking: Asking) -> None
     assert not asking.driver.address.exists()
 
 
-@pytest.mark.drill
 def test_an_idle_driver_ends_when_asked_and_after_its_time(asking: Asking) -> None:
     asking.workshop.append("source", [{"id": 0, "word": "word"}])
     assert asking.increment() == 0

@@ -13,11 +13,11 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
-BATCHES = 10
+BATCHES = 16
 
 MOST_GROWTH = {"views": 0.0, "kept_frames": 1.0, "python_files_held": 6.0}
 """By how much each may grow from the second quarter of so few batches to the last: what each batch left behind would
-come to five. Memory, and the files of a store of state, tell nothing so soon."""
+come to eight. Memory, and the files of a store of state, tell nothing so soon."""
 
 
 def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:

@@ -107,7 +107,7 @@ def run_both(
     return of_increments, of_continuous
 
 
-@pytest.mark.drill
+@pytest.mark.drill  # every test run has random windows in both modes (`test_event_time.py`, `test_differential.py`)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, workshop: Workshop) -> None:
     chance = random.Random(seed)  # noqa: S311  # no secret
