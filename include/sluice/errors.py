@@ -13,6 +13,7 @@ SluiceError
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
 ├── LaunchError                     a driver cannot be started
+├── WithdrawnError                  work was stopped because nobody asks for it any more
 ├── FilesDifferError                the host of a driver holds other files than the run was started for
 ├── JvmLostError                    the JVM of a driver ended by itself, or does not answer any more
 │   ├── JvmKilledError              a signal ended the JVM of a driver
@@ -198,6 +199,10 @@ class LaunchError(SluiceError):
     """A driver cannot be started."""
 
     failure_reason = FailureReason.LAUNCH_FAILED
+
+
+class WithdrawnError(SluiceError):
+    """Work was stopped between two steps, because nobody asks for it any more or its application ends."""
 
 
 class FilesDifferError(SluiceError):

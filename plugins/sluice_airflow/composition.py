@@ -13,9 +13,8 @@ from functools import partial
 from airflow.configuration import conf
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.launching.cluster.cluster_job import ClusterJobs
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
-from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_jobs, cluster_launcher
+from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
@@ -24,6 +23,7 @@ from sluice.ledger.records.run import RunObservation
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
+from sluice.work.start_application import WorkQueue
 from sluice_airflow.adapters.lasting_workers import require_lasting_worker
 from sluice_airflow.adapters.spark_connection import read_spark_connection
 from sluice_airflow.adapters.spark_submission import submit_by_provider
@@ -53,15 +53,20 @@ class Deployment:
         """
         return read_spark_connection(name)
 
-    def cluster_jobs(self, name: str) -> ClusterJobs:
-        """What runs bounded jobs on the cluster of an Airflow connection.
+    def work_queue(self, ledger: Ledger, *, asked_by: str) -> WorkQueue:
+        """The queue of bounded work, with applications on this host and on clusters.
 
-        Raises
-        ------
-        SettingsError: when the connection is missing, incomplete, or leads to a cluster that is not supported.
+        Parameters
+        ----------
+        asked_by: the run of a DAG that asks.
         """
-        connection = self.spark_connection(name)
-        return cluster_jobs(name, connection, ledger_url=self.ledger_url, submit=submit_by_provider)
+        return WorkQueue(
+            settings=self.settings,
+            ledger=ledger,
+            connections=self.spark_connection,
+            launcher=self._launcher(ledger),
+            asked_by=asked_by,
+        )
 
     def supervisor(self, ledger: Ledger, *, launched_by: str) -> Supervisor:
         """The supervisor of streams, with drivers on this host and on clusters.
@@ -72,13 +77,15 @@ class Deployment:
         """
         return Supervisor(
             ledger=ledger,
-            launcher=LauncherByConnection(
-                local=LocalLauncher(ledger_url=self.ledger_url), cluster=partial(self._cluster, ledger)
-            ),
+            launcher=self._launcher(ledger),
             request_for=self._request_for,
             launched_by=launched_by,
             heads=SourceHeads(self.settings),
         )
+
+    def _launcher(self, ledger: Ledger) -> LauncherByConnection:
+        local = LocalLauncher(ledger_url=self.ledger_url)
+        return LauncherByConnection(local=local, cluster=partial(self._cluster, ledger))
 
     def _request_for(self, wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
         """The request for a driver; refused where a driver of this host would end with its task."""

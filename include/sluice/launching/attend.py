@@ -53,7 +53,8 @@ def main() -> NoReturn:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Attend the driver of one run.", allow_abbrev=False)
-    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--run-id", required=True, help="of the run, or of the application")
+    parser.add_argument("--is-application", action="store_true", help="record an application for work items, not a run")
     parser.add_argument("--log-file", required=True, type=Path, help="the file that has the output of this process")
     parser.add_argument("--report-fd", required=True, type=int, help="where to write the result of the launch")
     parser.add_argument("command", nargs="+", help="the driver's command line, after --")
@@ -82,6 +83,7 @@ def _record_process(arguments: argparse.Namespace, pid: int) -> int:
                 run_id=arguments.run_id,
                 pid=pid,
                 log_file=arguments.log_file,
+                is_application=arguments.is_application,
             )
         except SluiceError as error:
             json.dump({"problem": str(error)}, report)
@@ -119,7 +121,12 @@ def _record_exit(arguments: argparse.Namespace, exit_code: int, *, is_memory_kil
     except OSError as error:  # a full disk must not prevent the record in the ledger
         _log(f"the note of the exit could not be written: {error}")
     try:
-        record_driver_exit(ledger_url=os.environ["SLUICE_LEDGER_URL"], run_id=arguments.run_id, ended=ended)
+        record_driver_exit(
+            ledger_url=os.environ["SLUICE_LEDGER_URL"],
+            run_id=arguments.run_id,
+            ended=ended,
+            is_application=arguments.is_application,
+        )
     except LedgerError as error:
         _log(f"the exit ({ended.reason}) is not in the ledger: {error}")
         sys.exit(1)

@@ -20,6 +20,7 @@ from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import classify, failure_of_exit
 from sluice.failures.error_chains import chain_in
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
+from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
@@ -42,8 +43,10 @@ _SIGNAL_OFFSET = 128
 _KILLED = "killed by SIGKILL"
 
 
-def record_driver_process(*, ledger_url: str, run_id: str, pid: int, log_file: Path) -> ProcessIdentity:
-    """Bind a run to the process that waits to become its driver.
+def record_driver_process(
+    *, ledger_url: str, run_id: str, pid: int, log_file: Path, is_application: bool = False
+) -> ProcessIdentity:
+    """Bind a run, or an application, to the process that waits to become its driver.
 
     Raises
     ------
@@ -53,12 +56,16 @@ def record_driver_process(*, ledger_url: str, run_id: str, pid: int, log_file: P
     with open_ledger(ledger_url) as ledger:
         for attempt in _while_unreachable(PROCESS_RECORDED_WITHIN_SECONDS):
             with attempt:
-                record_process(ledger, run_id, identity, log_file)
+                if is_application:
+                    bind_application(ledger, run_id, identity, log_file=str(log_file))
+                else:
+                    record_process(ledger, run_id, identity, log_file)
     return identity
 
 
-def record_driver_exit(*, ledger_url: str, run_id: str, ended: DriverExit) -> None:
-    """Record in the ledger how a driver ended; an end that the driver itself recorded stays.
+def record_driver_exit(*, ledger_url: str, run_id: str, ended: DriverExit, is_application: bool = False) -> None:
+    """Record in the ledger how a driver ended; an end that the driver itself recorded stays. The items that an
+    application had claimed wait again.
 
     Raises
     ------
@@ -67,6 +74,9 @@ def record_driver_exit(*, ledger_url: str, run_id: str, ended: DriverExit) -> No
     with open_ledger(ledger_url) as ledger:
         for attempt in _while_unreachable(EXIT_RECORDED_WITHIN_SECONDS):
             with attempt:
+                if is_application:
+                    end_application(ledger, run_id, reason=ended.reason)
+                    continue
                 record_end(
                     ledger,
                     run_id,

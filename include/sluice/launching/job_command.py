@@ -32,85 +32,19 @@ class RunStream(JobCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunIncrement(JobCommand):
-    """Run an incremental stream over the new input, then end."""
+class RunWork(JobCommand):
+    """Do the bounded work of a pool.
 
-    application: ClassVar[str] = "jobs/run_increment.py"
-    stream: str
-    launched_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepIncrements(JobCommand):
-    """Run increments of a stream as they are asked for, until none is asked for a while.
-
-    socket: where the job is asked. kept_seconds: how long it waits for the next increment.
+    application_id: of the application, in the ledger. pool: for people who list processes.
+    with_delta, repeats_tasks: `yes` or `no`. cores: of a driver in local mode; empty for those of its launch.
     """
 
-    application: ClassVar[str] = "jobs/keep_increments.py"
-    stream: str
-    socket: str
-    kept_seconds: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunBackfill(JobCommand):
-    """Compute an interval of a stream again and replace it, beside the live stream.
-
-    start, end: times in ISO 8601; without an offset they are UTC. The end is not part of the interval.
-    """
-
-    application: ClassVar[str] = "jobs/run_backfill.py"
-    stream: str
-    start: str
-    end: str
-    launched_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshStream(JobCommand):
-    """Build the content of a stream's table again, and replace it in one commit.
-
-    keep_days: for how many days the earlier content can be taken back. asked_by: the person, for the ledger.
-    """
-
-    application: ClassVar[str] = "jobs/refresh_stream.py"
-    stream: str
-    keep_days: str
-    asked_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindGaps(JobCommand):
-    """Find the intervals of a stream's table that do not hold what its sources give.
-
-    start, end: times in ISO 8601; empty for the oldest row, and for the newest closed interval.
-    fails: `yes` to end as failed when there are some.
-    """
-
-    application: ClassVar[str] = "jobs/find_gaps.py"
-    stream: str
-    start: str
-    end: str
-    fails: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintainTable(JobCommand):
-    """Compact a table, rewrite its manifests and expire its snapshots, as its declaration says."""
-
-    application: ClassVar[str] = "jobs/maintain_table.py"
-    table: str
-    launched_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckQuality(JobCommand):
-    """Check a committed snapshot of a table against its declared expectations."""
-
-    application: ClassVar[str] = "jobs/check_quality.py"
-    table: str
-    launched_by: str
+    application: ClassVar[str] = "jobs/run_work.py"
+    application_id: str
+    pool: str
+    with_delta: str
+    repeats_tasks: str
+    cores: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.cluster.cluster_job import ClusterJobs
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submit
 from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
@@ -98,26 +97,6 @@ def cluster_launcher(
     return ClusterLauncher(
         connection=name,
         ledger=ledger,
-        ledger_url=ledger_url,
-        cluster=_yarn_of(name, connection),
-        conf_for=yarn_conf,
-        submit=submit,
-    )
-
-
-def cluster_jobs(name: str, connection: SparkConnection, *, ledger_url: str, submit: Submit) -> ClusterJobs:
-    """Return what runs bounded jobs on the cluster that a Spark connection leads to.
-
-    Parameters
-    ----------
-    As of `cluster_launcher`.
-
-    Raises
-    ------
-    SettingsError: as `cluster_launcher` raises it.
-    """
-    return ClusterJobs(
-        connection=name,
         ledger_url=ledger_url,
         cluster=_yarn_of(name, connection),
         conf_for=yarn_conf,

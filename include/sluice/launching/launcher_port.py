@@ -14,8 +14,10 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """The request to start the driver of a run that the ledger has admitted.
+    """The request to start a driver that the ledger has admitted: of a stream's run, or an application for work items.
 
+    run_id: of the run, or of the application. stream: the stream, or the application's pool.
+    is_application: whether its process and its end are recorded as an application's.
     command: the argv; every user of the machine can read it, so it contains no secret. For a cluster the
         application's file and its arguments.
     connection: the Spark connection of a cluster; unset for a driver of this host.
@@ -31,6 +33,14 @@ class LaunchRequest:
     log_file: Path
     connection: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_application: bool = False
+
+    @property
+    def described(self) -> str:
+        """What is started, for the beginning of a sentence."""
+        if self.is_application:
+            return f"Application {self.run_id} of the pool {self.stream}"
+        return f"Run {self.run_id} of stream {self.stream}"
 
 
 class Launcher(Protocol):

@@ -47,7 +47,7 @@ class LocalLauncher:
         environment = self._environment(request)
         if shutil.which(request.command[0], path=environment.get("PATH")) is None:
             raise LaunchError(
-                f"Run {request.run_id} of stream {request.stream} cannot be started: "
+                f"{request.described} cannot be started: "
                 f"{request.command[0]} is not found.",
                 next_step="See the Spark connection's binary, SPARK_HOME and PATH.",
             )
@@ -98,6 +98,7 @@ class LocalLauncher:
 def _start_attendant(request: LaunchRequest, environment: dict[str, str], report_writer: int) -> None:
     """Start the attendant, and wait for its first process, which ends as soon as the attendant is detached."""
     command = [sys.executable, "-m", "sluice.launching.attend", f"--run-id={request.run_id}"]
+    command += ["--is-application"] if request.is_application else []
     command += [f"--log-file={request.log_file}", f"--report-fd={report_writer}", "--", *request.command]
     try:
         request.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +116,7 @@ def _start_attendant(request: LaunchRequest, environment: dict[str, str], report
             )
     except (OSError, subprocess.CalledProcessError) as error:
         raise LaunchError(
-            f"Run {request.run_id} of stream {request.stream} cannot be started: {error}.",
+            f"{request.described} cannot be started: {error}.",
             next_step=f"See that {request.log_file.parent} is a folder that can be written and has space.",
         ) from error
 
@@ -136,7 +137,7 @@ def _process_of(report: bytes, request: LaunchRequest) -> ProcessIdentity:
     missing = {"problem": f"its attendant did not report; see {request.log_file}"}
     result: dict[str, Any] = json.loads(report) if report else missing
     if "problem" in result:
-        raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {result['problem']}")
+        raise LaunchError(f"{request.described} was not started: {result['problem']}")
     return ProcessIdentity(**result["process"])
 
 

@@ -5,6 +5,7 @@ They live in a PostgreSQL schema of their own, so that the ledger may share a da
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -35,3 +36,9 @@ class LedgerTable(DeclarativeBase):
         dict[str, Any]: JSONB,
         list[Any]: JSONB,
     }
+
+
+def is_one_of(column: str, words: Iterable[str]) -> str:
+    """SQL that is true when the column holds a value of an enum."""
+    allowed = ", ".join(f"'{word}'" for word in sorted(words))
+    return f"{column} IN ({allowed})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -16,21 +15,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
 from sluice.ledger.refresh_table import Refresh as Refresh  # it has a module of its own
+from sluice.ledger.work_tables import Application as Application
+from sluice.ledger.work_tables import WorkRow as WorkRow
 
 
-def _is_one_of(column: str, words: Iterable[str]) -> str:
-    """SQL that is true when the column holds a value of an enum."""
-    allowed = ", ".join(f"'{word}'" for word in sorted(words))
-    return f"{column} IN ({allowed})"
-
-
-RUN_IS_LIVE = text(_is_one_of("state", LIVE_STATES))
+RUN_IS_LIVE = text(is_one_of("state", LIVE_STATES))
 """The rows of `one_live_run_per_stream`. Words, because by parameters PostgreSQL does not recognise the index."""
 
 
@@ -41,8 +36,8 @@ class Run(LedgerTable):
     __table_args__ = (
         Index("one_live_run_per_stream", "stream", unique=True, postgresql_where=RUN_IS_LIVE),
         Index(None, "stream", "number"),
-        CheckConstraint(_is_one_of("state", RunState), name="state"),
-        CheckConstraint(_is_one_of("desired_state", DesiredState), name="desired_state"),
+        CheckConstraint(is_one_of("state", RunState), name="state"),
+        CheckConstraint(is_one_of("desired_state", DesiredState), name="desired_state"),
     )
 
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -92,8 +87,8 @@ class StreamDesiredState(LedgerTable):
 
     __tablename__ = "wishes"
     __table_args__ = (
-        CheckConstraint(_is_one_of("desired_state", DesiredState), name="desired_state"),
-        CheckConstraint(_is_one_of("hold", SuspensionCause), name="hold"),
+        CheckConstraint(is_one_of("desired_state", DesiredState), name="desired_state"),
+        CheckConstraint(is_one_of("hold", SuspensionCause), name="hold"),
     )
 
     stream: Mapped[str] = mapped_column(primary_key=True)
@@ -338,8 +333,8 @@ class LedgerEvent(LedgerTable):
             unique=True,
             postgresql_where=text("occasion IS NOT NULL"),
         ),
-        CheckConstraint(_is_one_of("subject", EventSubject), name="subject"),
-        CheckConstraint(_is_one_of("actor_kind", ActorKind), name="actor_kind"),
+        CheckConstraint(is_one_of("subject", EventSubject), name="subject"),
+        CheckConstraint(is_one_of("actor_kind", ActorKind), name="actor_kind"),
     )
 
     number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -383,7 +378,7 @@ class BackfillRequest(LedgerTable):
     __tablename__ = "backfill_requests"
     __table_args__ = (
         Index("open_backfill_requests", "stream", "number", postgresql_where=text("ended_at IS NULL")),
-        CheckConstraint(_is_one_of("state", RequestState), name="state"),
+        CheckConstraint(is_one_of("state", RequestState), name="state"),
     )
 
     number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)

@@ -23,7 +23,9 @@ from sluice.ledger.desired_states import desired_state_of, select_desired_states
 from sluice.ledger.models import Run
 from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import WatchedRun
+from sluice.ledger.records.work import WorkObservation
 from sluice.ledger.runs import run_of
+from sluice.ledger.work_items import look_at, observation_of
 
 Answer = TypeVar("Answer")
 
@@ -61,6 +63,21 @@ async def observe_desired_state(ledger_url: str, stream: str) -> DesiredStateObs
         ("desired states", ledger_url), _Batcher(partial(_find_desired_states, ledger_url))
     )
     return await batcher.find(stream)
+
+
+async def observe_item(ledger_url: str, item: str) -> WorkObservation:
+    """Look at a work item, and say by that that somebody still waits for it; shared as `observe_run` is. Safe to cancel
+    at any await.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached, or does not know the item.
+    """
+    batchers = _batchers.setdefault(asyncio.get_running_loop(), {})
+    batcher: _Batcher[WorkObservation] = batchers.setdefault(
+        ("work items", ledger_url), _Batcher(partial(_find_items, ledger_url))
+    )
+    return await batcher.find(item)
 
 
 async def query_row(ledger_url: str, query: Executable) -> Row[Any] | None:
@@ -125,6 +142,19 @@ async def _find_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str, Wa
     rows = await _query(await _engine_of_this_loop(ledger_url), query)
     found = {row.run_id: WatchedRun(run=run_of(row), observed_at=row.observed_at) for row in rows}
     return {run_id: found.get(run_id) or UnknownRunError(run_id) for run_id in run_ids}
+
+
+async def _find_items(ledger_url: str, items: Sequence[str]) -> Mapping[str, WorkObservation | LedgerError]:
+    rows = await _query(await _engine_of_this_loop(ledger_url), look_at(items))
+    found = {row.item: row for row in rows}
+    return {item: _observed(item, found.get(item)) for item in items}
+
+
+def _observed(item: str, row: Row[Any] | None) -> WorkObservation | LedgerError:
+    try:
+        return observation_of(item, row)
+    except LedgerError as unknown:
+        return unknown
 
 
 async def _find_desired_states(

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.load_declarations import load_declarations
-from sluice.launching.job_command import MaintainTable
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import record_event
 from sluice.ledger.maintenance_history import record_maintenance
@@ -26,16 +25,29 @@ from sluice_spark.maintenance.maintenance_steps import TableMaintainer
 _log = logging.getLogger(__name__)
 
 
+def _unnoticed() -> None:
+    """Go on with the step."""
+
+
 def maintain_table(
-    command: MaintainTable, settings: Settings, ledger: Ledger, *, open_session: Callable[[], SparkSession]
+    name: str,
+    settings: Settings,
+    ledger: Ledger,
+    *,
+    declarations: Declarations,
+    launched_by: str,
+    open_session: Callable[[], SparkSession],
+    before_step: Callable[[], object] = _unnoticed,
 ) -> MaintenanceObservation:
     """Observe a table, plan, carry out the due steps, observe it again, and record the run in the ledger.
 
     Parameters
     ----------
-    command: the table, and who launched the run.
+    name: `<namespace>.<table>`.
     settings: the deployment.
+    launched_by: who launched the run, for people who read it.
     open_session: called whenever Spark is needed; the first call opens the session.
+    before_step: is called before each step; what it raises ends the run there.
 
     Raises
     ------
@@ -44,31 +56,31 @@ def maintain_table(
     DeliveryError: when the table was rolled back behind a stream's mark. Nothing is changed until that is resolved.
     LedgerError: when the table is under maintenance already, or the ledger cannot be reached.
     """
-    declarations = load_declarations(settings.pipelines)
-    declaration = find_declaration(declarations, command.table)
-    with maintenance_lock(ledger, command.table):
+    declaration = find_declaration(declarations, name)
+    with maintenance_lock(ledger, name):
         catalog = open_catalog(settings)
-        require_table(catalog, command.table)
-        settle_merges_of_table(catalog, command.table)  # expiry removes the only other trace of a merged batch
-        table = require_table(catalog, command.table)
+        require_table(catalog, name)
+        settle_merges_of_table(catalog, name)  # expiry removes the only other trace of a merged batch
+        table = require_table(catalog, name)
         plan = plan_table_maintenance(
             ledger, declarations, settings, declaration=declaration, table=table, now=database_time(ledger)
         )
 
         def save(step: StepDecision) -> None:
-            record_event(ledger, step_event(step, plan, launched_by=command.launched_by))
+            before_step()
+            record_event(ledger, step_event(step, plan, launched_by=launched_by))
 
         for note in note_sentences(plan):
             _log.warning("%s", note)
         maintainer = TableMaintainer(
             catalog=settings.catalog.name,
-            name=command.table,
+            name=name,
             table=table,
             open_session=open_session,
             before_step=save,
         )
         operations = maintainer.carry_out(plan)
         after = maintainer.observe(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
-        run = maintenance_record(plan, after, operations, launched_by=command.launched_by, ended_at=after.observed_at)
+        run = maintenance_record(plan, after, operations, launched_by=launched_by, ended_at=after.observed_at)
         record_maintenance(ledger, run)
     return run

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
-from sluice.launching.job_command import CheckQuality
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_history import record_quality
 from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
@@ -31,14 +30,21 @@ if TYPE_CHECKING:
 
 
 def check_table(
-    command: CheckQuality, settings: Settings, ledger: Ledger, *, open_session: Callable[[], SparkSession]
+    name: str,
+    settings: Settings,
+    ledger: Ledger,
+    *,
+    declarations: Declarations,
+    launched_by: str,
+    open_session: Callable[[], SparkSession],
 ) -> QualityObservation:
     """Check the newest snapshot of a table, record the result, and write the pages.
 
     Parameters
     ----------
-    command: the table, and who launched the check.
+    name: `<namespace>.<table>`.
     settings: the deployment.
+    launched_by: who launched the check, for people who read it.
     open_session: opens the Spark session; not called for a table without a snapshot.
 
     Raises
@@ -47,19 +53,19 @@ def check_table(
     LakehouseError: when the table does not exist or the catalog does not answer.
     LedgerError: when the ledger cannot be reached.
     """
-    declaration = find_declaration(load_declarations(settings.pipelines), command.table)
+    declaration = find_declaration(declarations, name)
     pages, checked_at = QualityPages(root=settings.reports), database_time(ledger)
     check = QualityCheck(
         declaration=declaration,
-        table=require_table(open_catalog(settings), command.table),
+        table=require_table(open_catalog(settings), name),
         catalog=settings.catalog.name,
-        launched_by=command.launched_by,
+        launched_by=launched_by,
         checked_at=checked_at,
-        pages=pages.data_docs(command.table, checked_at),
-        report=pages.page(command.table),
+        pages=pages.data_docs(name, checked_at),
+        report=pages.page(name),
     ).make(open_session)
     record_quality(ledger, check)
-    write_pages(ledger, pages, command.table)
+    write_pages(ledger, pages, name)
     return check
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from sluice.declarations.load_declarations import Declarations
-from sluice.launching.job_command import FindGaps
+from sluice.work.requests import FindGaps
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.operators.gap_operator import GapOperator
 
@@ -59,8 +59,7 @@ def backfill_gaps_dag(declarations: Declarations) -> DAG:
             if stream.declaration.backfill is not None:
                 GapOperator(
                     task_id=name,
-                    command=FindGaps(stream=name, start=_START, end="", fails="yes"),
-                    engine=stream.declaration.engine,
+                    request=FindGaps(stream=name, start=_START, end="", fails="yes"),
                     owner=stream.declaration.owner,
                     priority_weight=_BEHIND_BACKFILLS,
                     retries=1,

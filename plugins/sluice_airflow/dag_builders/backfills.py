@@ -8,11 +8,10 @@ from airflow.sdk import DAG
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from sluice.declarations.load_declarations import LoadedStream
-from sluice.launching.job_command import RunBackfill
+from sluice.work.requests import ReplaceInterval
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import backfill_document
 from sluice_airflow.operators.backfill_operator import BackfillOperator
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL_SUFFIX = "__backfill"
@@ -55,13 +54,11 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
     ) as dag:
         BackfillOperator(
             task_id=BACKFILL_TASK,
-            command=RunBackfill(
+            request=ReplaceInterval(
                 stream=declaration.stream,
                 start=_BOUNDARY.format("data_interval_start"),
                 end=_BOUNDARY.format("data_interval_end"),
-                launched_by=LAUNCHED_BY,
             ),
-            engine=declaration.engine,
             priority_weight=_BEHIND_INCREMENTS,
             retries=_RETRIES,
             retry_delay=timedelta(seconds=30),

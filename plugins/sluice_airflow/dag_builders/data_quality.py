@@ -5,9 +5,8 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from sluice.declarations.load_declarations import Declarations
-from sluice.launching.job_command import CheckQuality
+from sluice.work.requests import CheckTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 DAG_ID = "data_quality"
 
@@ -35,6 +34,6 @@ def data_quality_dag(declarations: Declarations) -> DAG:
         document=_DOCUMENT,
         cron="47 */6 * * *",
         tables=[table.declaration for table in declarations.tables.values() if table.declaration.quality is not None],
-        command=lambda table: CheckQuality(table=table, launched_by=LAUNCHED_BY),
+        request=lambda table: CheckTable(table=table),
         retries=1,
     )

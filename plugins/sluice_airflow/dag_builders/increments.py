@@ -8,12 +8,10 @@ from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
 
 from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.trigger_declaration import ScheduleDeclaration
-from sluice.launching.job_command import RunIncrement
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
 from sluice_airflow.dag_builders.documents import incremental_stream_document
 from sluice_airflow.operators.increment_operator import IncrementOperator
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 RUN_TASK = "run"
 """The one task of an incremental stream's DAG."""
@@ -46,8 +44,7 @@ def incremental_stream_dag(loaded: LoadedStream) -> DAG:
     ) as dag:
         IncrementOperator(
             task_id=RUN_TASK,
-            command=RunIncrement(stream=declaration.stream, launched_by=LAUNCHED_BY),
-            engine=declaration.engine,
+            stream=declaration.stream,
             priority_weight=_AHEAD_OF_MAINTENANCE,
             retries=_RETRIES,
             retry_delay=timedelta(seconds=30),

@@ -1,25 +1,25 @@
-"""A DAG with one Spark job for each table, and a form that chooses among them."""
+"""A DAG with one task for each table, and a form that chooses among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
 
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.launching.job_command import JobCommand
+from sluice.work.requests import WorkRequest
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.choices import choice_param, chosen
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
+from sluice_airflow.operators.work_operator import WorkOperator
 
 CHOICE = "tables"
 """The parameter that names the tables of a run."""
 
 CHOOSE_TASK = "choose_tables"
-"""The task that leaves the other tables out, so that they cost no slot of the Spark pool."""
+"""The task that leaves the other tables out, so that they cost nothing."""
 
 PLATFORM_OWNER = "sluice"
 """Who owns the platform's own tasks."""
@@ -36,8 +36,9 @@ def table_jobs_dag(
     document: str,
     cron: str,
     tables: Iterable[TableDeclaration],
-    command: Callable[[str], JobCommand],
+    request: Callable[[str], WorkRequest],
     retries: int,
+    due: Callable[[Sequence[str], str], Sequence[str]] | None = None,
 ) -> DAG:
     """Build a DAG that runs a job on every table, or on those that are chosen.
 
@@ -46,8 +47,10 @@ def table_jobs_dag(
     document: the page of the DAG.
     cron: when all tables are due, in UTC.
     tables: the tables, in the order in which they are shown.
-    command: the job of a table, by the table's name.
-    retries: how often Airflow tries a failed job again.
+    request: what is asked for a table, by the table's name.
+    retries: how often Airflow tries a failed task again.
+    due: which of these tables have anything to do, for the run of this name; called when the DAG runs, in one process
+        for all of them. Unset: all have.
     """
     chosen_tables = {table.table: table for table in tables}
     owners = storable_owners((table.owner for table in chosen_tables.values()), otherwise=PLATFORM_OWNER)
@@ -64,13 +67,13 @@ def table_jobs_dag(
         params={CHOICE: choice_param(CHOICE, among=list(chosen_tables))},
         auto_register=False,
     ) as dag:
-        choose = _choose_tables(list(chosen_tables))
+        choose = _choose_tables(list(chosen_tables), due)
         for namespace, members in _by_namespace(chosen_tables).items():
             with TaskGroup(namespace):
                 for table in members:
-                    choose >> SparkJobOperator(
+                    choose >> WorkOperator(
                         task_id=table.table.partition(".")[2],
-                        command=command(table.table),
+                        request=request(table.table),
                         owner=owner_of[table.table],
                         doc_md=storable_page(f"{table.description}\n\nOwner: {table.owner}"),
                         retries=retries,
@@ -80,11 +83,12 @@ def table_jobs_dag(
     return dag
 
 
-def _choose_tables(tables: list[str]) -> Any:
+def _choose_tables(tables: list[str], due: Callable[[Sequence[str], str], Sequence[str]] | None) -> Any:
     @task.branch(task_id=CHOOSE_TASK)
-    def choose_tables(params: Mapping[str, Any] | None = None) -> list[str]:
+    def choose_tables(params: Mapping[str, Any] | None = None, run_id: str = "") -> list[str]:
         """The ids of the tasks to run: a task is called like its table."""
-        return chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)
+        names = chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)
+        return names if due is None else list(due(names, run_id))
 
     return choose_tables()
 

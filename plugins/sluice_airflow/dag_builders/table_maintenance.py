@@ -6,9 +6,8 @@ from airflow.sdk import DAG
 
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
-from sluice.launching.job_command import MaintainTable
+from sluice.work.requests import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
-from sluice_airflow.operators.spark_job_operator import LAUNCHED_BY
 
 DAG_ID = "table_maintenance"
 
@@ -37,6 +36,7 @@ def table_maintenance_dag(declarations: Declarations) -> DAG:
         document=_DOCUMENT,
         cron="17 * * * *",
         tables=[table for table in all_tables(declarations).values() if table.maintenance.is_any],
-        command=lambda table: MaintainTable(table=table, launched_by=LAUNCHED_BY),
+        request=lambda table: MaintainTable(table=table),
         retries=1,
+        due=due_tables,
     )

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import SluiceError
-from sluice.launching.job_command import FindGaps
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
+from sluice.work.requests import FindGaps
+from sluice_airflow.operators.work_operator import WorkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class GapOperator(SparkJobOperator):
+class GapOperator(WorkOperator):
     """Compare a table with the sources of its stream, unless the stream has published nothing yet."""
 
-    def __init__(self, *, command: FindGaps, **kwargs: Any) -> None:
-        super().__init__(command=command, **kwargs)
-        self.stream = command.stream
+    def __init__(self, *, request: FindGaps, **kwargs: Any) -> None:
+        super().__init__(request=request, **kwargs)
+        self.stream = request.stream
 
-    def execute(self, context: Context) -> None:
+    def execute(self, context: Context) -> Any:
         """Search for gaps and wait for the result.
 
         Raises
         ------
         AirflowSkipException: when there is nothing to compare; Spark is not started.
-        AirflowException, AirflowFailException: as `SparkJobOperator.execute` raises them.
+        AirflowException, AirflowFailException: as `WorkOperator.execute` raises them.
         """
         if self._has_published_nothing():
             raise AirflowSkipException(

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from sluice.errors import LaunchError, SluiceError
-from sluice.launching.job_command import RunIncrement, parse_arguments
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
+from sluice.errors import SluiceError
+from sluice.work.requests import Increment
+from sluice_airflow.operators.work_operator import WorkOperator
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from sluice.launching.spark_submit import SparkConnection
     from sluice.ledger.announcements import UnannouncedPublications
-    from sluice_airflow.composition import Deployment
-
-_LAST_LINES = 10
-"""Of a failed increment's log: its reason and its error are the last two."""
+    from sluice.ledger.connection import Ledger
+    from sluice.ledger.records.work import WorkObservation
 
 
 def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) -> bool:
@@ -28,7 +28,7 @@ def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) 
     return isinstance(error, AirflowFailException) or task.try_number > task.max_tries
 
 
-class IncrementOperator(SparkJobOperator):
+class IncrementOperator(WorkOperator):
     """Run an increment, unless the ledger and the heads of its sources show that there is nothing to do.
 
     Its outlets are the assets of the tables that it may write. Only those into which rows were published since the last
@@ -36,85 +36,49 @@ class IncrementOperator(SparkJobOperator):
     before announces again, and what a failed run had published is announced by the next one.
     """
 
-    def __init__(self, *, command: RunIncrement, **kwargs: Any) -> None:
-        super().__init__(command=command, on_success_callback=record_announcements, **kwargs)
-        self.stream = command.stream
-        self.announced: tuple[UnannouncedPublications, ...] = ()
-        self._kept_group: int | None = None
+    ends_in_trigger = False  # asset events need a worker
 
-    def execute(self, context: Context) -> None:
+    def __init__(self, *, stream: str, **kwargs: Any) -> None:
+        super().__init__(request=Increment(stream=stream), on_success_callback=record_announcements, **kwargs)
+        self.stream = stream
+        self.announced: tuple[UnannouncedPublications, ...] = ()
+
+    def execute(self, context: Context) -> Any:
         """Run the increment and wait for it.
 
         Raises
         ------
-        AirflowException, AirflowFailException: as `SparkJobOperator.execute` raises them.
+        AirflowException, AirflowFailException: as `WorkOperator.execute` raises them.
         """
         if self._has_nothing_to_do():
             self.log.info("There is no new input for %s: Spark is not started.", self.stream)
+            self._end_well(context)
         else:
-            try:
+            with self._reporting_failures(context):
                 super().execute(context)
-            except AirflowException as error:
-                if is_last_attempt(context["ti"], error):
-                    self._report(context, sentence=str(error))
-                raise
+
+    def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
+        """Go on after a trigger fired."""
+        with self._reporting_failures(context):
+            super().look_again(context, event, item=item)
+
+    def is_done(self, context: Context, seen: WorkObservation, ledger: Ledger) -> None:
+        """Announce what was published."""
+        self._end_well(context)
+
+    def _end_well(self, context: Context) -> None:
         self._announce(context)
         self._report(context)
 
-    def on_kill(self) -> None:
-        """End the increment when its task is ended, with the driver that was kept for it."""
-        from sluice.processes.driver_processes import kill_group
-
-        if self._kept_group is None:
-            super().on_kill()
-        else:
-            kill_group(self._kept_group)
-
-    def _submit(self, context: Context, deployment: Deployment, connection: SparkConnection) -> None:
-        """Have the driver that is kept for the stream run the increment; a new application when there can be none."""
-        from sluice.launching.kept_driver import NoKeptDriverError
-        from sluice.launching.launch_settings import is_local
-
-        if self.engine.kept_minutes and is_local(connection.master):
-            try:
-                self._ask_kept_driver(deployment, connection)
-            except NoKeptDriverError as error:
-                self.log.warning("The increment gets an application of its own: %s", error)
-            else:
-                return
-        super()._submit(context, deployment, connection)
-
-    def _ask_kept_driver(self, deployment: Deployment, connection: SparkConnection) -> None:
-        from sluice.launching.kept_driver import (
-            IncrementRequest,
-            NoKeptDriverError,
-            deployment_digest,
-            kept_driver_of,
-        )
-
-        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-
-        def take(line: str) -> None:
-            self.log.info("%s", line)
-            last_lines.append(line)
-
-        def is_begun(group: int) -> None:
-            self._kept_group = group
-            self.log.info("The driver that is kept for %s runs the increment: process group %d.", self.stream, group)
-
-        driver = kept_driver_of(self.stream, self.engine, deployment.settings, connection)
-        launched_by = parse_arguments(RunIncrement, self.application_args or ()).launched_by
-        request = IncrementRequest(digest=deployment_digest(deployment.settings), launched_by=launched_by)
+    @contextmanager
+    def _reporting_failures(self, context: Context) -> Iterator[None]:
+        """Leave an event in the ledger when the last try fails."""
         try:
-            exit_code = driver.run(request, on_line=take, on_start=is_begun)
-        except NoKeptDriverError:
+            yield
+        except AirflowException as error:
+            if is_last_attempt(context["ti"], error):
+                self._report(context, sentence=str(error))
             raise
-        except LaunchError as error:
-            raise AirflowException(str(error)) from error
-        finally:
-            self._kept_group = None
-        if exit_code:
-            raise AirflowException("\n".join(last_lines))
 
     def _report(self, context: Context, *, sentence: str = "") -> None:
         """Leave an event in the ledger that the increment is red, or that it is not any more.

@@ -1,0 +1,234 @@
+"""The Spark applications that take work items: started once for each pool, alive by their heartbeats, and fenced.
+
+An application that does not report for two minutes counts as dead, whatever it still does: what it had claimed waits
+again, and it may record nothing any more.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.work import ApplicationObservation, ApplicationState, Pool, WorkState
+from sluice.ledger.work_tables import IS_STARTING, Application, WorkRow
+from sluice.processes.process_identity import ProcessIdentity
+
+DEAD_AFTER = timedelta(seconds=120)
+"""How long an application may be silent: as long as the lease of a stream. The end of a process on its own host is
+recorded at once by its attendant, so this is for hosts that are gone."""
+
+STARTED_WITHIN = timedelta(minutes=5)
+"""How long an application may take from its request to its first heartbeat; a cluster may be busy."""
+
+OVERDUE_AFTER = timedelta(minutes=10)
+"""How long an item may wait beside an application that claims nothing, before another one is started: that one hangs,
+or is at work on items that take long."""
+
+MOST_APPLICATIONS = 2
+"""How many applications of one pool and digest may live at the same time."""
+
+MOST_ATTEMPTS = 2
+"""How many applications may begin an item. One that died was perhaps killed by a neighbour; a second one, in which the
+item was alone, was not."""
+
+_LOST = "it was claimed by {attempts} Spark applications, and each ended while it worked on it"
+
+
+def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | None:
+    """Record that an application is being started for the pool of a waiting item, unless one takes the item already.
+
+    Parameters
+    ----------
+    started_by: the task or command that starts it.
+
+    Returns
+    -------
+    The id of the application, which the caller is to start; none when it is not needed, or another caller starts one.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    needs = select(WorkRow.pool, WorkRow.digest).where(
+        WorkRow.item == item, WorkRow.state == WorkState.WAITING, ~is_taken_care_of(WorkRow)
+    )
+    with ledger.transaction() as connection:
+        return_lost_items(connection)
+        pool = connection.execute(needs).one_or_none()
+        if pool is None:
+            return None
+        begun = (
+            insert(Application)
+            .values(
+                application=str(uuid4()),
+                pool=pool.pool,
+                digest=pool.digest,
+                state=ApplicationState.STARTING,
+                started_by=started_by,
+            )
+            .on_conflict_do_nothing(index_elements=["pool", "digest"], index_where=IS_STARTING)
+        )
+        return connection.execute(begun.returning(Application.application)).scalar_one_or_none()
+
+
+def bind_application(ledger: Ledger, application: str, process: ProcessIdentity, *, log_file: str | None) -> None:
+    """Bind an application to its process, which has not begun yet.
+
+    Raises
+    ------
+    LedgerError: when it has a process already, or has ended: the process must not begin then.
+    """
+    bound = (
+        update(Application)
+        .where(Application.application == application, Application.pid.is_(None), _has_not_ended())
+        .values(host=process.host, pid=process.pid, log_file=log_file)
+    )
+    with ledger.transaction() as connection:
+        if connection.execute(bound).rowcount == 0:
+            raise LedgerError(f"Application {application} has a process already, or has ended; nothing begins.")
+
+
+def beat(ledger: Ledger, application: str) -> bool:
+    """Report that an application works. Returns whether it is still counted as alive; else it must end at once.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    beaten = (
+        update(Application)
+        .where(Application.application == application, _has_not_ended())
+        .values(heartbeat_at=func.now(), state=ApplicationState.RUNNING)
+    )
+    with ledger.transaction() as connection:
+        return connection.execute(beaten).rowcount == 1
+
+
+def end_if_idle(ledger: Ledger, application: str, *, reason: str) -> bool:
+    """End an application, unless an item waits that it could take. Returns whether it has ended.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    waiting = exists().where(
+        WorkRow.pool == Application.pool,
+        WorkRow.digest == Application.digest,
+        WorkRow.state == WorkState.WAITING,
+        WorkRow.waits_until > func.now(),
+    )
+    ended = update(Application).where(Application.application == application, _has_not_ended(), ~waiting)
+    with ledger.transaction() as connection:
+        return connection.execute(ended.values(_ended(reason))).rowcount == 1
+
+
+def end_application(ledger: Ledger, application: str, *, reason: str) -> None:
+    """Record that an application has ended; what it had claimed and not ended waits again. The first reason stays.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    ended = update(Application).where(Application.application == application, _has_not_ended())
+    with ledger.transaction() as connection:
+        connection.execute(ended.values(_ended(reason)))
+        return_lost_items(connection)
+
+
+def find_application(ledger: Ledger, application: str) -> ApplicationObservation:
+    """Find an application.
+
+    Raises
+    ------
+    LedgerError: when the ledger does not know it, or cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        row = connection.execute(
+            select(*Application.__table__.columns).where(Application.application == application)
+        ).one_or_none()
+    if row is None:
+        raise LedgerError(f"The ledger knows no application {application}.")
+    return _observation_of(row)
+
+
+def recent_applications(ledger: Ledger, *, limit: int) -> tuple[ApplicationObservation, ...]:
+    """The newest applications, newest first.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    newest = select(*Application.__table__.columns).order_by(Application.started_at.desc()).limit(limit)
+    with ledger.transaction() as connection:
+        return tuple(_observation_of(row) for row in connection.execute(newest))
+
+
+def return_lost_items(connection: Connection) -> None:
+    """Let items wait again whose application has ended or is dead; each is done alone next time, or has failed when
+    that was so already. Applications that are dead are recorded as ended, so that they record nothing any more."""
+    connection.execute(update(Application).where(_has_not_ended(), ~is_alive()).values(_ended("it did not report")))
+    lost = and_(
+        WorkRow.state == WorkState.CLAIMED,
+        WorkRow.application.in_(
+            select(Application.application).where(Application.state == ApplicationState.ENDED).scalar_subquery()
+        ),
+    )
+    spent = WorkRow.attempt >= MOST_ATTEMPTS
+    connection.execute(
+        update(WorkRow)
+        .where(lost)
+        .values(
+            state=case((spent, literal(str(WorkState.FAILED))), else_=literal(str(WorkState.WAITING))),
+            ended_at=case((spent, func.now()), else_=None),
+            failure=case((spent, literal(_LOST.format(attempts=MOST_ATTEMPTS))), else_=None),
+            runs_alone=True,
+        )
+    )
+
+
+def is_alive() -> ColumnElement[bool]:
+    """Whether an application has not ended, and has reported in time."""
+    reports = or_(
+        Application.heartbeat_at > func.now() - DEAD_AFTER,
+        and_(Application.heartbeat_at.is_(None), Application.started_at > func.now() - STARTED_WITHIN),
+    )
+    return and_(_has_not_ended(), reports)
+
+
+def is_taken_care_of(item: type[WorkRow]) -> ColumnElement[bool]:
+    """Whether an application lives that will take a waiting item: one of its pool that does not hang, or as many as a
+    pool may have."""
+    mine = and_(Application.pool == item.pool, Application.digest == item.digest, is_alive())
+    waits_since = func.greatest(item.not_before, func.coalesce(Application.claimed_at, Application.started_at))
+    live = select(func.count()).select_from(Application).where(mine).correlate(item).scalar_subquery()
+    return or_(exists().where(mine, waits_since > func.now() - OVERDUE_AFTER), live >= MOST_APPLICATIONS)
+
+
+def _has_not_ended() -> ColumnElement[bool]:
+    return Application.state != ApplicationState.ENDED
+
+
+def _ended(reason: str) -> dict[str, Any]:
+    return {"state": ApplicationState.ENDED, "ended_at": func.now(), "reason": reason}
+
+
+def _observation_of(row: Row[Any]) -> ApplicationObservation:
+    return ApplicationObservation(
+        application=row.application,
+        pool=Pool(name=row.pool, digest=row.digest),
+        state=ApplicationState(row.state),
+        started_by=row.started_by,
+        started_at=row.started_at,
+        host=row.host,
+        pid=row.pid,
+        log_file=row.log_file,
+        heartbeat_at=row.heartbeat_at,
+        ended_at=row.ended_at,
+        reason=row.reason,
+    )

@@ -1,0 +1,109 @@
+"""Starts an application for waiting items: a driver of its own, which outlives the task or command that starts it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sluice.errors import LaunchError, SettingsError
+from sluice.launching.job_command import RunWork
+from sluice.launching.launch_settings import ui_environment
+from sluice.launching.launcher_port import Launcher, LaunchRequest
+from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+from sluice.ledger.applications import begin_application, end_application
+from sluice.ledger.connection import Ledger
+from sluice.ledger.records.work import NewItem, Pool
+from sluice.settings import Settings
+from sluice.work.pools import EngineProfile, conf_of, pool_of
+from sluice.work.requests import WorkRequest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkQueue:
+    """The queue as one who asks uses it.
+
+    connections: returns the Spark connection of a name. launcher: starts applications.
+    asked_by: the run of a DAG, or the command and its user.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    connections: Callable[[str], SparkConnection]
+    launcher: Launcher
+    asked_by: str
+
+    def item(self, request: WorkRequest, profile: EngineProfile) -> NewItem:
+        """What to ask for, so that an application with these engine settings does it.
+
+        Raises
+        ------
+        SettingsError: when the Spark connection is missing or wrong.
+        UsageError: when the request is malformed.
+        """
+        return NewItem(
+            kind=request.kind,
+            subject=request.subject,
+            payload=request.payload(),
+            asked_by=self.asked_by,
+            pool=pool_of(profile, self.settings, self.connections(profile.connection)),
+            priority=request.priority,
+            linger_seconds=profile.linger_seconds,
+        )
+
+    def start_application(self, item: str, pool: Pool, profile: EngineProfile) -> str | None:
+        """Start an application for a waiting item, unless one takes it, or is being started.
+
+        Returns
+        -------
+        Its id; none when it is not needed.
+
+        Raises
+        ------
+        LaunchError: when it cannot be started; the next one who waits may try it.
+        SettingsError: when the Spark connection is missing or wrong.
+        LedgerError: when the ledger cannot be reached.
+        """
+        connection = self.connections(profile.connection)
+        application = begin_application(self.ledger, item, started_by=self.asked_by)
+        if application is None:
+            return None
+        try:
+            self.launcher.launch(self._request(application, pool, profile, connection))
+        except (LaunchError, SettingsError) as error:
+            end_application(self.ledger, application, reason=f"it could not be started: {error.message}")
+            raise
+        _log.info("application %s was started for the pool %s", application, pool.name)
+        return application
+
+    def _request(
+        self, application: str, pool: Pool, profile: EngineProfile, connection: SparkConnection
+    ) -> LaunchRequest:
+        settings, conf = self.settings, conf_of(profile, self.settings, connection)
+        job = RunWork(
+            application_id=application,
+            pool=pool.name,
+            with_delta="yes" if profile.with_delta else "no",
+            repeats_tasks="yes" if profile.repeats_tasks else "no",
+            cores=str(profile.engine.cores or ""),
+        )
+        request = LaunchRequest(
+            run_id=application,
+            stream=pool.name,
+            command=(str(settings.home / job.application), *job.arguments()),
+            environment={
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                **(ui_environment(profile.engine, master=connection.master) if profile.ui_of else {}),
+            },
+            log_file=settings.logs / "work" / f"{pool.name}-{application[:8]}.log",
+            is_application=True,
+        )
+        if connection.is_cluster:
+            return replace(request, connection=profile.connection, conf=conf)
+        name = f"sluice work {pool.name}"
+        command = spark_submit_command(connection, job, home=settings.home, conf=conf, name=name)
+        return replace(request, command=command)

@@ -1,0 +1,188 @@
+"""What an application does for a work item of each kind, and what it returns for who has asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.backfill.interval_gaps import require_no_gaps
+from sluice.backfill.intervals import parse_time
+from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.errors import UnhealthyError, WithdrawnError
+from sluice.launching.job_output import json_value
+from sluice.ledger.connection import Ledger
+from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
+from sluice.ledger.records.work import WorkItem
+from sluice.maintenance.maintenance_records import run_sentences
+from sluice.maintenance.run_verdict import RUNS_JUDGED, problems_of_run
+from sluice.quality.quality_pages import quality_sentence
+from sluice.settings import Settings
+from sluice.work.requests import (
+    CheckTable,
+    FindGaps,
+    Increment,
+    MaintainTable,
+    RefreshTable,
+    ReplaceInterval,
+    WorkRequest,
+    request_of,
+)
+from sluice_spark.backfill.gap_search import GapSearch
+from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice_spark.quality.table_check import check_table
+from sluice_spark.refresh.refresh_run import RefreshRun
+from sluice_spark.run.increment_job import run_increment
+from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.work.interval_work import IntervalWork
+
+_log = logging.getLogger(__name__)
+
+_AS_TABLES = StateDeclaration()
+"""The state settings of a session that only works on tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemWork:
+    """One item in one thread of an application.
+
+    stop: what asks the item to stop: nobody wants it any more, or the application ends.
+    """
+
+    settings: Settings
+    declarations: Declarations
+    sessions: ItemSessions
+    ledger: Ledger
+    item: WorkItem
+    stop: StopRequest
+
+    def do(self) -> Any:
+        """Do what the item asks for.
+
+        Returns
+        -------
+        Its result as JSON; none when it has none.
+
+        Raises
+        ------
+        SluiceError: when it cannot be done, with the reason.
+        Exception: whatever else made it fail.
+        """
+        request = request_of(self.item)
+        return json_value(_WORK[type(request)](self, request))
+
+    def intervals(self, open_session: Callable[[], SparkSession]) -> IntervalWork:
+        """The work on intervals in a session."""
+        return IntervalWork(
+            settings=self.settings,
+            ledger=self.ledger,
+            declarations=self.declarations,
+            open_session=open_session,
+            reached=self._continue_unless_stopped,
+        )
+
+    def _increment(self, request: Increment) -> None:
+        run_increment(
+            self.settings,
+            self.ledger,
+            self.declarations.stream(request.stream),
+            launched_by=self.item.asked_by,
+            sessions=self.sessions.of_run,
+            stop=self.stop,
+        )
+
+    def _interval(self, request: ReplaceInterval) -> Any:
+        with self.sessions.opened_when_needed(self._state_of(request.stream)) as open_session:
+            return self.intervals(open_session).replace_alone(self.item)
+
+    def _refresh(self, request: RefreshTable) -> Any:
+        with self.sessions.opened_when_needed(self._state_of(request.stream), deletes_files=False) as open_session:
+            return RefreshRun(
+                settings=self.settings,
+                ledger=self.ledger,
+                declarations=self.declarations,
+                stream=self.declarations.stream(request.stream),
+                asked_by=self.item.asked_by,
+                keeps=timedelta(days=float(request.keep_days)),
+                open_session=open_session,
+                reached=self._continue_unless_stopped,
+            ).work()
+
+    def _gaps(self, request: FindGaps) -> Any:
+        with self.sessions.opened_when_needed(self._state_of(request.stream)) as open_session:
+            report = GapSearch(
+                settings=self.settings,
+                ledger=self.ledger,
+                declarations=self.declarations,
+                stream=self.declarations.stream(request.stream),
+                start=parse_time(request.start) if request.start else None,
+                end=parse_time(request.end) if request.end else None,
+                open_session=open_session,
+            ).work()
+        if request.fails == "yes":
+            require_no_gaps(report)
+        return report
+
+    def _maintenance(self, request: MaintainTable) -> Any:
+        earlier = recent_maintenance(self.ledger, request.table, limit=RUNS_JUDGED)
+        with self.sessions.opened_when_needed(_AS_TABLES) as open_session:
+            run = maintain_table(
+                request.table,
+                self.settings,
+                self.ledger,
+                declarations=self.declarations,
+                launched_by=self.item.asked_by,
+                open_session=open_session,
+                before_step=self._continue_unless_stopped,
+            )
+        for sentence in run_sentences(run):
+            _log.info("%s", sentence)
+        if problems := problems_of_run(run, earlier):
+            raise UnhealthyError("; ".join(problems))
+        return run
+
+    def _check(self, request: CheckTable) -> Any:
+        with self.sessions.opened_when_needed(_AS_TABLES) as open_session:
+            check = check_table(
+                request.table,
+                self.settings,
+                self.ledger,
+                declarations=self.declarations,
+                launched_by=self.item.asked_by,
+                open_session=open_session,
+            )
+        sentence = quality_sentence(check)
+        _log.info("%s The page about it: %s", sentence, check.report)
+        if check.verdict in UNSUCCESSFUL_VERDICTS:
+            raise UnhealthyError(sentence, next_step=f"See {check.report}.")
+        return check
+
+    def _state_of(self, stream: str) -> StateDeclaration:
+        return self.declarations.stream(stream).declaration.state
+
+    def _continue_unless_stopped(self, _: object = None) -> None:
+        """Called between the steps of an item.
+
+        Raises
+        ------
+        WithdrawnError: when it is to stop. What is visible stays, and is found unchanged when it is asked for again.
+        """
+        if self.stop.reason is not None:
+            raise WithdrawnError(f"{self.item.kind} of {self.item.subject} was {self.stop.reason}.")
+
+
+_WORK: dict[type[WorkRequest], Callable[[ItemWork, Any], Any]] = {
+    Increment: ItemWork._increment,
+    ReplaceInterval: ItemWork._interval,
+    RefreshTable: ItemWork._refresh,
+    FindGaps: ItemWork._gaps,
+    MaintainTable: ItemWork._maintenance,
+    CheckTable: ItemWork._check,
+}

@@ -1,0 +1,126 @@
+"""The process of an application: it reports to the ledger, obeys signals, does work items, and ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import LaunchError, LedgerError
+from sluice.launching.job_command import RunWork
+from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.settings import load_settings
+from sluice.work.pools import LINGER_SECONDS, files_digest
+from sluice_spark.run.stop_request import StopRequest, stop_on_signals
+from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.work.application import WorkApplication
+from sluice_spark.work.news import News
+from sluice_spark.work.wear import Wear
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+LOST_EXIT_CODE = 70
+"""The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
+
+
+def run_work(command: RunWork) -> None:
+    """Do the items of a pool until there is none for a while.
+
+    Raises
+    ------
+    LaunchError: when the files of the deployment have changed since the application was asked for.
+    LedgerError: when the ledger does not know the application, or cannot be reached at its start.
+    """
+    settings = load_settings()
+    url = settings.ledger_url.get_secret_value()
+    stop = StopRequest()
+    with open_ledger(url) as ledger:
+        pool = find_application(ledger, command.application_id).pool
+        declarations = load_declarations(settings.pipelines)
+        # What was imported until now was there when the application was asked for, if the files are still the same.
+        if not pool.digest.startswith(f"{files_digest(settings)}-"):
+            end_application(ledger, command.application_id, reason="the files of the deployment have changed")
+            raise LaunchError(
+                f"Application {command.application_id} does nothing: the files of the deployment have changed since it "
+                "was asked for.",
+                next_step="Nothing is to be done: who waits for it starts another one.",
+            )
+        profile = EngineProfile(
+            name=f"sluice {pool.name}",
+            with_delta=command.with_delta == "yes",
+            cores=int(command.cores) if command.cores else None,
+            repeats_tasks=command.repeats_tasks == "yes",
+        )
+
+        def obey_signals(spark: SparkSession) -> None:
+            stop_on_signals(spark, stop)
+
+        sessions = ItemSessions(profile, opened=obey_signals)
+        with _reporting(ledger, command.application_id), News(url, pool=pool.name) as news:
+            application = WorkApplication(
+                application=command.application_id,
+                settings=settings,
+                declarations=declarations,
+                ledger=ledger,
+                sessions=sessions,
+                news=news,
+                is_worn=Wear().reason,
+                stop=stop,
+                linger_seconds=LINGER_SECONDS,
+            )
+            reason = application.serve()
+        end_application(ledger, command.application_id, reason=reason)
+        _log.info("the application ends: %s", reason)
+        sessions.stop()
+
+
+@contextmanager
+def _reporting(ledger: Ledger, application: str) -> Iterator[None]:
+    """Report to the ledger while the block runs; the process ends when it counts as dead there."""
+    ended = threading.Event()
+    _require_alive(beat(ledger, application), application)
+    thread = threading.Thread(target=_report, args=(ledger, application, ended), name="application-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(BEAT_SECONDS)
+
+
+def _report(ledger: Ledger, application: str, ended: threading.Event) -> None:
+    heard_at = time.monotonic()
+    while not ended.wait(BEAT_SECONDS):
+        asked_at = time.monotonic()
+        try:
+            if not beat(ledger, application):
+                _end_process("the ledger counts this application as ended, and others may have its items")
+            heard_at = asked_at
+        except LedgerError as error:
+            _log.warning("no report reaches the ledger: %s", error)
+        if time.monotonic() - heard_at > DEAD_AFTER.total_seconds():
+            _end_process("the ledger was away until this application counts as dead")
+
+
+def _require_alive(is_alive: bool, application: str) -> None:
+    if not is_alive:
+        raise LaunchError(
+            f"Application {application} has ended in the ledger before it began.",
+            next_step="Nothing is to be done: who waits for it starts another one.",
+        )
+
+
+def _end_process(because: str) -> None:
+    _log.critical("the process ends now: %s", because)
+    logging.shutdown()
+    os._exit(LOST_EXIT_CODE)
+
+

@@ -1,0 +1,242 @@
+"""Bounded work of Spark as a task: it asks for a work item, waits without a worker slot, and ends as the item has ended.
+
+When no Spark application takes the item, the task whose item is the first of its pool starts one, which outlives the
+task. `sluice_airflow.triggers` and the ledger are imported when the task runs, because DAG files are parsed all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from sluice.errors import (
+    ERROR_CLASSES,
+    ClusterError,
+    DeclarationError,
+    LaunchError,
+    SchemaError,
+    SettingsError,
+    SluiceError,
+    UnhealthyError,
+    UsageError,
+)
+from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
+from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
+from sluice.messages.redaction import redacted
+from sluice.supervision.alert import Alert
+from sluice.supervision.restart_policy import helps_to_restart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from sluice.ledger.connection import Ledger
+    from sluice.ledger.records.work import WorkObservation
+    from sluice.work.requests import WorkRequest
+    from sluice.work.start_application import WorkQueue
+    from sluice_airflow.composition import Deployment
+
+SPARK_POOL = "spark"
+"""The Airflow pool of the tasks that ask for work: short ones, which wait in the triggerer."""
+
+LAUNCHED_BY = "airflow: {{ dag.dag_id }}, {{ run_id }}"
+"""Who asks, in the ledger; Airflow fills in the DAG and its run."""
+
+POLL_SECONDS = 1.0
+"""Between two looks at an item while its task is deferred."""
+
+_LOG_LINES = 400
+"""Of the log of an item that has failed, in the log of its task."""
+
+_LASTING = (UsageError, SettingsError, DeclarationError, SchemaError, UnhealthyError)
+"""Errors that another try would only repeat: the input must change first."""
+
+
+class WorkOperator(BaseOperator):
+    """Ask for a piece of work, and wait for its end.
+
+    Parameters
+    ----------
+    request: what is asked for; templates in its fields are rendered.
+    """
+
+    template_fields: Sequence[str] = ("fields", "asked_by")
+    ends_in_trigger = True
+    """Whether the task needs no worker when its item is done."""
+
+    def __init__(self, *, request: WorkRequest, **kwargs: Any) -> None:
+        super().__init__(pool=SPARK_POOL, **kwargs)
+        self.kind = str(request.kind)
+        self.subject = request.subject
+        self.fields = {name: str(value) for name, value in asdict(request).items()}
+        self.asked_by = LAUNCHED_BY
+        self._item = ""
+
+    def execute(self, context: Context) -> Any:
+        """Ask for the work, start an application if none takes it, and defer.
+
+        Raises
+        ------
+        AirflowException: with the work's own reason; Airflow tries again as often as the task allows.
+        AirflowFailException: when another try could only repeat the failure.
+        """
+        from sluice.ledger.work_items import ask
+
+        deployment = self._deployment()
+        with deployment.open_ledger() as ledger:
+            queue = deployment.work_queue(ledger, asked_by=self.asked_by)
+            try:
+                (item,) = ask(ledger, queue.item(self.request, self._profile(deployment)))
+            except (SettingsError, UsageError, DeclarationError) as error:
+                raise AirflowFailException(str(error)) from error
+            self._go_on(context, queue, ledger, item)
+
+    def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
+        """Go on after a trigger fired. Airflow's database holds this name for every deferred task."""
+        deployment = self._deployment()
+        with deployment.open_ledger() as ledger:
+            self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by), ledger, item)
+
+    def on_kill(self) -> None:
+        """Ask for the work no more, when the task is ended before it waits."""
+        from sluice.ledger.work_items import withdraw_items
+
+        if self._item:
+            with self._deployment().open_ledger() as ledger:
+                withdraw_items(ledger, [self._item])
+
+    def is_done(self, context: Context, seen: WorkObservation, ledger: Ledger) -> None:
+        """Called on a worker when the item is done; for subclasses."""
+
+    @property
+    def request(self) -> WorkRequest:
+        """What is asked for, with rendered fields."""
+        from sluice.ledger.records.work import WorkKind
+        from sluice.work.requests import REQUESTS
+
+        return REQUESTS[WorkKind(self.kind)](**self.fields)
+
+    def _go_on(self, context: Context, queue: WorkQueue, ledger: Ledger, item: str) -> None:
+        """Start an application for the item, wait for it, or end as it has ended."""
+        from sluice.ledger.records.work import WorkState
+        from sluice.ledger.work_items import observe_item
+
+        self._item = item
+        seen = observe_item(ledger, item)
+        if seen.needs_application:
+            item = self._start_application(queue, ledger, item)
+            seen = observe_item(ledger, item)
+        if seen.state.is_open:
+            self._defer(item)
+        if seen.state is WorkState.FAILED:
+            self._show_log(seen)
+            raise failure_of_work(seen.failure or "", subject=self.subject)
+        if seen.state is WorkState.WITHDRAWN:
+            raise AirflowException(f"Work item {item} was withdrawn; the task asks again.")
+        self.is_done(context, seen, ledger)
+
+    def _start_application(self, queue: WorkQueue, ledger: Ledger, item: str) -> str:
+        """Start an application for the item as the deployment is now. Returns the item: another one when the files of
+        the deployment have changed since it was asked for, because no application could take it any more."""
+        from sluice.ledger.work_items import ask, find_pool
+
+        profile = self._profile(self._deployment())
+        wanted = queue.item(self.request, profile)
+        if wanted.pool != find_pool(ledger, item):
+            (item,) = ask(ledger, wanted)
+        try:
+            application = queue.start_application(item, wanted.pool, profile)
+        except (LaunchError, ClusterError) as error:
+            raise AirflowException(str(error)) from error
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
+        if application is not None:
+            self.log.info("Application %s was started for the pool %s.", application, wanted.pool.name)
+        return item
+
+    def _defer(self, item: str) -> None:
+        from sluice.ledger.records.work import WorkKind
+        from sluice_airflow.triggers.work_trigger import WorkTrigger
+
+        trigger = WorkTrigger(
+            stream=self.subject,
+            item=item,
+            results_of=self.asked_by if self.kind == WorkKind.INTERVAL else "",
+            ends_task=self.ends_in_trigger,
+            poll_seconds=POLL_SECONDS,
+        )
+        self.log.info("Work item %s is in the queue; its log: sluice work logs %s", item, item[:8])
+        self.defer(trigger=trigger, method_name=self.look_again.__name__, kwargs={"item": item})
+
+    def _show_log(self, seen: WorkObservation) -> None:
+        """Repeat what the application has logged about the item, if its log is on this host."""
+        from sluice.work.item_log import last_lines_of_item
+
+        for line in last_lines_of_item(seen, limit=_LOG_LINES):
+            self.log.info("%s", line)
+
+    def _profile(self, deployment: Deployment) -> Any:
+        from sluice.work.profiles import profile_for
+
+        return profile_for(self.request, deployment.settings.pipelines)
+
+    def _deployment(self) -> Deployment:
+        from sluice_airflow.composition import load_deployment  # SQLAlchemy: too slow for parsing a DAG file
+
+        try:
+            return load_deployment()
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
+
+
+class WorkFailedError(AirflowException):
+    """A piece of work failed; Airflow tries again as often as its task allows. It is `context["exception"]` of a
+    callback.
+
+    Parameters
+    ----------
+    sentence: the whole message for a person.
+    subject: the stream or the table.
+    failure_reason: the reason of the failure; empty when none was reported.
+
+    Attributes
+    ----------
+    alerts: the same as the one alert that every channel knows.
+    """
+
+    def __init__(self, sentence: str, *, subject: str, failure_reason: str = "") -> None:
+        super().__init__(sentence)
+        self.failure_reason = failure_reason
+        self.alerts = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
+
+
+class WorkFailedForGoodError(WorkFailedError, AirflowFailException):
+    """A piece of work failed, and another try would only repeat it."""
+
+
+def failure_of_work(said: str, *, subject: str) -> WorkFailedError:
+    """Return the exception for a failed item.
+
+    Parameters
+    ----------
+    said: the last lines of the item: its reason and its error.
+    subject: the stream or the table.
+    """
+    lines = redacted(said).splitlines()
+    name, colon, message = (last_after(FAILURE_MARK, lines) or "").partition(": ")
+    if not colon:
+        return WorkFailedError("\n".join(lines), subject=subject)
+    is_lasting = issubclass(ERROR_CLASSES.get(name, SluiceError), _LASTING)
+    reason = last_after(REASON_MARK, lines)
+    explains_itself = reason == FailureReason.UNEXPLAINED and name in ERROR_CLASSES
+    if reason in set(FailureReason) and not explains_itself:
+        failure = Failure.of(FailureReason(reason))
+        message = f"{message} That is {describe_failure(failure)}. {next_step(failure.reason, stream=subject)}"
+        is_lasting = is_lasting or not helps_to_restart(failure.failure_class)
+    kind = WorkFailedForGoodError if is_lasting else WorkFailedError
+    return kind(message, subject=subject, failure_reason=reason or "")
