@@ -3,7 +3,7 @@
     spark-submit --master 'local[*]' jobs/run_work.py --application-id=8c1d7f0e-… --pool=spark_default-1f0a77c2 …
 
 The settings come from the environment (`SLUICE_*`), what there is to do from the queue in the ledger. It is started by
-`sluice.work.start_application`, for the task or the command whose item waits, and ends when nothing has come for a while.
+`sluice.work.start_application`, for the task or command whose item waits, and ends when nothing has come for a while.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC
 from typing import Any
 
-from sluice.backfill.intervals import Interval, of_publication_key, publication_key
+from sluice.backfill.intervals import of_publication_key
 from sluice.ledger.backfill_attempts import attempts_launched_by
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
@@ -33,19 +32,6 @@ def _result(attempt: BackfillAttemptObservation) -> dict[str, Any]:
         "state": attempt.state.value,
         "snapshot": str(attempt.snapshot_id) if attempt.snapshot_id is not None else None,
         "rows": dict(attempt.rows),
-    }
-
-
-def result_of_attempt(attempt: BackfillAttemptObservation) -> dict[str, Any]:
-    """The result of an attempt that has replaced its interval, as the job writes it; without those that followed it."""
-    key = attempt.key
-    interval = Interval(start=key.interval_start.astimezone(UTC), end=key.interval_end.astimezone(UTC))
-    return {
-        "key": publication_key(key.stream, interval, attempt=key.attempt),
-        "state": attempt.state.value,
-        "snapshot_id": attempt.snapshot_id,
-        "rows": dict(attempt.rows),
-        "followers": [],
     }
 
 

@@ -22,6 +22,7 @@ from sluice.ledger.runs import newest_run
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
+from sluice.work.start_application import WorkQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,16 @@ class CliContext:
             launcher=self.launcher,
             request_for=partial(driver_request, settings=self.settings, connections=connections),
             launched_by=person(),
+        )
+
+    def work_queue(self) -> WorkQueue:
+        """The queue of bounded work; it records the person who runs the command as the one who asks."""
+        return WorkQueue(
+            settings=self.settings,
+            ledger=self.ledger,
+            connections=partial(connection_in, os.environ),
+            launcher=self.launcher,
+            asked_by=person(),
         )
 
 

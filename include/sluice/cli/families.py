@@ -70,6 +70,11 @@ FAMILIES = (
         help="List, show and reject batches of a stream; settle those of former outputs.",
     ),
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
+    Family(
+        name="work",
+        module="work_verbs",
+        help="The queue of what Spark is asked to do, and the applications that do it.",
+    ),
     Family(name="checkpoint", module="checkpoint_verbs", help="The checkpoints of streams."),
     Family(name="quality", module="quality_verbs", help="The results of table checks."),
     Family(

@@ -11,14 +11,12 @@ from rich.table import Table
 from sluice.backfill.interval_gaps import GapReport
 from sluice.backfill.intervals import parse_interval
 from sluice.backfill.observe_backfill import backfill_of
+from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.command_options import AsJson, StreamName
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
-from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.launching.foreground import run_in_foreground
-from sluice.launching.job_command import FindGaps
+from sluice.cli.work_requests import have_done
 from sluice.launching.job_output import json_value
-from sluice.settings import Settings, load_settings
+from sluice.work.requests import FindGaps
 
 
 def gaps(
@@ -28,10 +26,9 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """Find the intervals of a stream's table that do not hold what its sources give. Ends with 1 if there are some."""
-    settings = load_settings()
-    stream = load_declarations(settings.pipelines).stream(name)
-    backfill_of(stream)
-    report = search_gaps(settings, stream, start=start, end=end)
+    with open_cli_context() as ctx:
+        backfill_of(ctx.declarations.stream(name))
+        report = search_gaps(ctx, name, start=start, end=end)
     if as_json:
         print_json(json_value(report))
     else:
@@ -40,21 +37,18 @@ def gaps(
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
-def search_gaps(settings: Settings, stream: LoadedStream, *, start: str, end: str) -> GapReport:
-    """Run the search of a stream as a job, whose log goes to stderr.
+def search_gaps(ctx: CliContext, stream: str, *, start: str, end: str) -> GapReport:
+    """Search the gaps of a stream; the log goes to stderr.
 
     Raises
     ------
     UsageError: when the end is not after the start.
-    Exit: with the job's own status when it fails.
+    Exit: when the search fails.
     """
     if start and end:
         parse_interval(start, end)
-    command = FindGaps(stream=stream.name, start=start, end=end, fails="no")
-    ended = run_in_foreground(command, settings, keeps_output=True, engine=stream.declaration.engine)
-    if ended.exit_code != 0:
-        raise typer.Exit(ended.exit_code)
-    return TypeAdapter(GapReport).validate_json(ended.output.strip().splitlines()[-1])
+    found = have_done(ctx, FindGaps(stream=stream, start=start, end=end, fails="no"))
+    return TypeAdapter(GapReport).validate_python(found)
 
 
 def _print(report: GapReport) -> None:

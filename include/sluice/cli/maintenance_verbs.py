@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from sluice.cli.cli_context import open_cli_context
 from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
-from sluice.launching.foreground import run_in_foreground
-from sluice.launching.job_command import MaintainTable
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.events import record_event
@@ -27,8 +28,7 @@ from sluice.maintenance.maintenance_records import plan_sentences, run_sentences
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
-
-LAUNCHED_BY = "sluice table maintain"
+from sluice.work.requests import MaintainTable
 
 
 def status(name: TableName, as_json: AsJson = False) -> None:
@@ -80,11 +80,15 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) 
     if dry_run:
         _print_plan(_plan(settings, name), name, as_json=as_json)
         return
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        record_event(ledger, table_command(EventAction.MAINTAIN_TABLE, name))
-    ended = run_in_foreground(MaintainTable(table=name, launched_by=LAUNCHED_BY), settings, keeps_output=as_json)
-    _print_output(ended.output)
-    raise typer.Exit(ended.exit_code)
+    with open_cli_context() as ctx:
+        find_declaration(ctx.declarations, name)
+        record_event(ctx.ledger, table_command(EventAction.MAINTAIN_TABLE, name))
+        done = have_done(ctx, MaintainTable(table=name))
+    if as_json:
+        print_json(done)
+    else:
+        for sentence in run_sentences(TypeAdapter(MaintenanceObservation).validate_python(done)):
+            typer.echo(sentence)
 
 
 def _plan(settings: Settings, name: str) -> MaintenancePlan:
@@ -104,14 +108,6 @@ def _print_plan(plan: MaintenancePlan, name: str, *, as_json: bool) -> None:
     for sentence in plan_sentences(plan):
         typer.echo(sentence)
     print_dry_run_note()
-
-
-def _print_output(output: str) -> None:
-    """Print a job's JSON line to stdout and everything else to stderr: spark-submit writes both to one stream."""
-    lines = output.splitlines()
-    documents = [line for line in lines if line.startswith("{")]
-    for line in lines:
-        typer.echo(line, err=line not in documents[-1:])
 
 
 def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:

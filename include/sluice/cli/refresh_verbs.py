@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -11,10 +10,9 @@ import typer
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.command_options import AsJson, DryRun, StreamName
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
+from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
-from sluice.launching.foreground import run_and_report
-from sluice.launching.job_command import RefreshStream
 from sluice.launching.job_output import json_value
 from sluice.ledger.records.refresh import RefreshObservation
 from sluice.refresh.abandon import abandon, plan_abandoning
@@ -22,6 +20,7 @@ from sluice.refresh.observe_refresh import KEEPS, observe_refresh, refreshed_out
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
 from sluice.refresh.take_back import plan_way_back, take_back
 from sluice.tables.catalog import open_catalog
+from sluice.work.requests import RefreshTable
 
 
 def refresh(
@@ -85,21 +84,15 @@ def _plan_json(plan: RefreshPlan) -> dict[str, Any]:
 
 
 def _refresh(ctx: CliContext, stream: LoadedStream, *, keep_days: float, as_json: bool) -> None:
-    """Run the job. The last line of its output is the refresh."""
-
-    def report(line: str) -> None:
-        done = json.loads(line)
-        sentence = (
-            f"{refreshed_output(stream.declaration).target} has its new content, {done['rows']:,} rows, in snapshot "
-            f"{done['snapshot_id']}; {stream.name} goes on in generation {done['opens']}. Until {done['keeps_until']}: "
-            f"`sluice stream refresh {stream.name} --take-back`."
-        )
-        typer.echo(line if as_json else sentence)
-
-    command = RefreshStream(stream=stream.name, keep_days=str(keep_days), asked_by=person())
-    exit_code = run_and_report(command, ctx.settings, engine=stream.declaration.engine, report=report)
-    if exit_code != 0:
-        raise typer.Exit(exit_code)
+    done = have_done(ctx, RefreshTable(stream=stream.name, keep_days=str(keep_days)))
+    if as_json:
+        print_json(done)
+        return
+    typer.echo(
+        f"{refreshed_output(stream.declaration).target} has its new content, {done['rows']:,} rows, in snapshot "
+        f"{done['snapshot_id']}; {stream.name} goes on in generation {done['opens']}. Until {done['keeps_until']}: "
+        f"`sluice stream refresh {stream.name} --take-back`."
+    )
 
 
 def _take_back(ctx: CliContext, stream: LoadedStream, *, dry_run: bool, as_json: bool) -> None:

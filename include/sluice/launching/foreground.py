@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.declarations.engine_declaration import EngineDeclaration
@@ -42,35 +40,6 @@ def run_in_foreground(
     output = subprocess.PIPE if keeps_output else None
     ended = subprocess.run(argv, stdout=output, text=True, env=job_environment(os.environ))  # noqa: S603  # built by us
     return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")
-
-
-def run_and_report(
-    command: JobCommand, settings: Settings, *, engine: EngineDeclaration, report: Callable[[str], object]
-) -> int:
-    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr, although
-    `spark-submit` mixes it into the output of a Python job.
-
-    Parameters
-    ----------
-    engine: the resources of the driver, as a stream declares them.
-    report: is called with each line of the job's output, when it comes: an object in JSON.
-
-    Returns
-    -------
-    The job's exit status.
-
-    Raises
-    ------
-    LaunchError: when `spark-submit` is not found.
-    """
-    argv, environment = _submission(command, settings, engine), job_environment(os.environ)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as job:  # noqa: S603  # built by us
-        for line in job.stdout or ():
-            if line.startswith("{"):
-                report(line.rstrip())
-            else:
-                sys.stderr.write(line)
-    return job.returncode
 
 
 def _submission(command: JobCommand, settings: Settings, engine: EngineDeclaration | None) -> tuple[str, ...]:

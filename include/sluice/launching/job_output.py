@@ -14,10 +14,6 @@ from pydantic import TypeAdapter
 REASON_MARK = "sluice: reason: "
 """A failed job writes this mark in the line before the last, followed by the word of the reason (`FailureReason`)."""
 
-JOB_RUN_VARIABLE = "SLUICE_JOB_RUN"
-"""The variable of a job whose log stays on a cluster: its name and the id under which it leaves its last lines in the
-ledger, separated by a space."""
-
 FAILURE_MARK = "sluice: failed: "
 """A failed job writes this mark in its last line, followed by the error's class and message, and ends with code 1."""
 

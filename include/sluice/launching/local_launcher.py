@@ -47,8 +47,7 @@ class LocalLauncher:
         environment = self._environment(request)
         if shutil.which(request.command[0], path=environment.get("PATH")) is None:
             raise LaunchError(
-                f"{request.described} cannot be started: "
-                f"{request.command[0]} is not found.",
+                f"{request.described} cannot be started: {request.command[0]} is not found.",
                 next_step="See the Spark connection's binary, SPARK_HOME and PATH.",
             )
         report_reader, report_writer = os.pipe()

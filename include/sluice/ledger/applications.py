@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
@@ -56,7 +57,7 @@ def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | No
     LedgerError: when the ledger cannot be reached.
     """
     needs = select(WorkRow.pool, WorkRow.digest).where(
-        WorkRow.item == item, WorkRow.state == WorkState.WAITING, ~is_taken_care_of(WorkRow)
+        WorkRow.item == item, WorkRow.state == WorkState.WAITING, ~is_taken_care_of()
     )
     with ledger.transaction() as connection:
         return_lost_items(connection)
@@ -192,26 +193,28 @@ def return_lost_items(connection: Connection) -> None:
     )
 
 
-def is_alive() -> ColumnElement[bool]:
+def is_alive(application: type[Application] = Application) -> ColumnElement[bool]:
     """Whether an application has not ended, and has reported in time."""
     reports = or_(
-        Application.heartbeat_at > func.now() - DEAD_AFTER,
-        and_(Application.heartbeat_at.is_(None), Application.started_at > func.now() - STARTED_WITHIN),
+        application.heartbeat_at > func.now() - DEAD_AFTER,
+        and_(application.heartbeat_at.is_(None), application.started_at > func.now() - STARTED_WITHIN),
     )
-    return and_(_has_not_ended(), reports)
+    return and_(_has_not_ended(application), reports)
 
 
-def is_taken_care_of(item: type[WorkRow]) -> ColumnElement[bool]:
+def is_taken_care_of(item: type[WorkRow] = WorkRow) -> ColumnElement[bool]:
     """Whether an application lives that will take a waiting item: one of its pool that does not hang, or as many as a
     pool may have."""
-    mine = and_(Application.pool == item.pool, Application.digest == item.digest, is_alive())
-    waits_since = func.greatest(item.not_before, func.coalesce(Application.claimed_at, Application.started_at))
-    live = select(func.count()).select_from(Application).where(mine).correlate(item).scalar_subquery()
-    return or_(exists().where(mine, waits_since > func.now() - OVERDUE_AFTER), live >= MOST_APPLICATIONS)
+    other = aliased(Application)
+    mine = and_(other.pool == item.pool, other.digest == item.digest, is_alive(other))
+    waits_since = func.greatest(item.not_before, func.coalesce(other.claimed_at, other.started_at))
+    live = select(func.count()).select_from(other).where(mine).correlate(item).scalar_subquery()
+    takes = exists().where(mine, waits_since > func.now() - OVERDUE_AFTER).correlate(item)
+    return or_(takes, live >= MOST_APPLICATIONS)
 
 
-def _has_not_ended() -> ColumnElement[bool]:
-    return Application.state != ApplicationState.ENDED
+def _has_not_ended(application: type[Application] = Application) -> ColumnElement[bool]:
+    return application.state != ApplicationState.ENDED
 
 
 def _ended(reason: str) -> dict[str, Any]:

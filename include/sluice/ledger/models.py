@@ -16,14 +16,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
-from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import ActorKind, EventSubject
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, RunState
 from sluice.ledger.refresh_table import Refresh as Refresh  # it has a module of its own
 from sluice.ledger.work_tables import Application as Application
 from sluice.ledger.work_tables import WorkRow as WorkRow
-
 
 RUN_IS_LIVE = text(is_one_of("state", LIVE_STATES))
 """The rows of `one_live_run_per_stream`. Words, because by parameters PostgreSQL does not recognise the index."""
@@ -370,25 +368,3 @@ class BackfillAttempt(LedgerTable):
     snapshot_id: Mapped[int | None]
     rows: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     reason: Mapped[str | None]
-
-
-class BackfillRequest(LedgerTable):
-    """The request of a run for one interval; it is open as long as it has not ended."""
-
-    __tablename__ = "backfill_requests"
-    __table_args__ = (
-        Index("open_backfill_requests", "stream", "number", postgresql_where=text("ended_at IS NULL")),
-        CheckConstraint(is_one_of("state", RequestState), name="state"),
-    )
-
-    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    stream: Mapped[str]
-    interval_start: Mapped[datetime]
-    interval_end: Mapped[datetime]
-    launched_by: Mapped[str]
-    digest: Mapped[str]
-    state: Mapped[str]
-    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    waits_until: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
-    failure: Mapped[str | None]

@@ -54,7 +54,7 @@ KEPT_FOR = timedelta(days=30)
 """How long ended items stay, and the applications that have ended."""
 
 CHANNEL = "sluice_work"
-"""Where PostgreSQL announces a new item, with the name of its pool. A look finds what an announcement does not reach."""
+"""Where PostgreSQL announces a new item, with the name of its pool. A look finds what no announcement has reached."""
 
 _MOST_CANDIDATES = 200
 _IS_OPEN = WorkRow.ended_at.is_(None)
@@ -145,6 +145,18 @@ def find_pool(ledger: Ledger, item: str) -> Pool | None:
     return None if row is None else Pool(name=row.pool, digest=row.digest)
 
 
+def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState], ...]:
+    """The newest items with their states, newest first.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    newest = select(*WorkRow.__table__.columns).order_by(WorkRow.asked_at.desc()).limit(limit)
+    with ledger.transaction() as connection:
+        return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
+
+
 def withdraw(items: Sequence[str]) -> Update:
     """The statement by which nobody asks for these items any more; what is being done for one of them is stopped."""
     these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
@@ -223,7 +235,13 @@ def _claimed(connection: Connection, application: str, items: Sequence[str]) -> 
 
 
 def end_item(
-    ledger: Ledger, item: WorkItem, application: str, state: WorkState, *, failure: str | None = None, result: Any = None
+    ledger: Ledger,
+    item: WorkItem,
+    application: str,
+    state: WorkState,
+    *,
+    failure: str | None = None,
+    result: Any = None,
 ) -> bool:
     """Record how an item ended, unless it was withdrawn, or another application has it now.
 
@@ -301,7 +319,7 @@ def _select_observations() -> Select[Any]:
         WorkRow.result,
         WorkRow.application,
         Application.log_file,
-        and_(waits, ~is_taken_care_of(WorkRow), ~earlier).label("needs_application"),
+        and_(waits, ~is_taken_care_of(), ~earlier).label("needs_application"),
     ).select_from(WorkRow.__table__.outerjoin(Application, Application.application == WorkRow.application))
 
 

@@ -20,7 +20,7 @@ LANE_WIDTHS = {
     WorkKind.MAINTAIN_TABLE: 2,
     WorkKind.CHECK_TABLE: 1,
 }
-"""How many items of a kind an application does at the same time. Intervals have the width that their stream declares."""
+"""How many items of a kind an application does at the same time. Of intervals, as many as their stream declares."""
 
 GATHERED_FOR = timedelta(seconds=2)
 """How long waiting intervals are gathered while other ones of their stream are being replaced: intervals that are

@@ -31,7 +31,9 @@ def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
             streams = [stream, *(one.stream for one in followers)]
             return profile_of(stream, with_delta=any(one.declaration.uses_delta for one in streams))
         case Increment():
-            return profile_of(load_declarations(pipelines, only=request.stream).stream(request.stream), is_increment=True)
+            return profile_of(
+                load_declarations(pipelines, only=request.stream).stream(request.stream), is_increment=True
+            )
         case RefreshTable() | FindGaps():
             return profile_of(load_declarations(pipelines, only=request.stream).stream(request.stream))
         case _:

@@ -95,7 +95,7 @@ class FindGaps(WorkRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainTable(WorkRequest):
-    """Compact a table, rewrite its manifests and expire its snapshots, as its declaration says and as far as it is due."""
+    """Compact a table, rewrite its manifests and expire its snapshots, as declared and as far as it is due."""
 
     kind: ClassVar[WorkKind] = WorkKind.MAINTAIN_TABLE
     table: str

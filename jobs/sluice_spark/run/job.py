@@ -20,17 +20,18 @@ from sluice.errors import LedgerError, SluiceError
 from sluice.failure_reasons import Failure
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of, text_of
-from sluice.launching.job_output import FAILURE_MARK, JOB_RUN_VARIABLE, REASON_MARK
-from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.job_failures import record_job_failure
+from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
+from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
-from sluice.settings import load_settings
 from sluice_spark.delivery.delivery_context import TurnedAwayError
 from sluice_spark.run.jvm_loss import named_jvm_loss
 
 _log = logging.getLogger(__name__)
+
+IN_YARN_VARIABLE = "CONTAINER_ID"
+"""YARN sets it in each of its containers. Source: `ApplicationConstants.Environment` of Hadoop 3.4."""
 
 _LONGEST_REASON = 600
 """Characters of a reason: a sentence or two. Spark's messages fill pages; they stay in the log."""
@@ -49,34 +50,20 @@ def run_job(work: Callable[[], None]) -> int:
     except Exception as error:  # noqa: BLE001  # the end of the process: any error becomes its exit status and its last line
         if not isinstance(error, SluiceError):
             _log.exception("the job failed")
-        said = last_lines(error)
-        _leave_in_ledger(said)
-        sys.stderr.write(f"{said}\n")
+        sys.stderr.write(f"{last_lines(error)}\n")
         sys.stderr.flush()
         return exit_code_of(error)
     return 0
 
 
 def _have_used_spark() -> None:
-    """Open a Spark context and close it, when a job on a cluster had nothing for Spark to do.
+    """Open a Spark context and close it, when an application of a cluster had nothing for Spark to do.
 
     YARN's application master takes an application that ends without one for failed ("User did not initialize spark
     context", status 13). Source: `ApplicationMaster.runDriver` of Spark 4.1.
     """
-    if JOB_RUN_VARIABLE in os.environ and SparkContext._gateway is None:
+    if IN_YARN_VARIABLE in os.environ and SparkContext._gateway is None:
         SparkContext.getOrCreate().stop()
-
-
-def _leave_in_ledger(said: str) -> None:
-    """Leave the last lines to the task that waits, when it cannot read them in the log: that stays on a cluster."""
-    job, _, run_id = os.environ.get(JOB_RUN_VARIABLE, "").rpartition(" ")
-    if not run_id:
-        return
-    try:
-        with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
-            record_job_failure(ledger, job, run_id=run_id, last_lines=said)
-    except SluiceError as error:
-        _log.warning("the reason of the failure could not be recorded: %s", error)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import SluiceError
 
 _CLOSED = "This Spark session has no JVM: it is closed."
+_CALLBACKS = "py4j.CallbackClient"
 
 _REMEMBERED = (
     "java.lang",
@@ -59,10 +60,53 @@ def require_token_of_callbacks(spark: SparkSession) -> None:
     token = gateway.gateway_parameters.auth_token
     gateway.callback_server_parameters.auth_token = token
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark gives it no types
-    client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
-    field = jvm_of(spark).java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    private_field(jvm_of(spark), _CALLBACKS, "authToken").set(_callback_client(spark), token)
+
+
+def close_idle_callbacks(spark: SparkSession) -> None:
+    """Close the connections over which threads of the JVM have called Python, except those that are in use.
+
+    Each thread of the JVM that calls Python opens one, on whose other end a thread of Python waits; py4j closes none of
+    them, also when the thread of the JVM has ended, as that of a query has. A thread that calls again opens another.
+    """
+    jvm, client = jvm_of(spark), _callback_client(spark)
+    lock = private_field(jvm, _CALLBACKS, "lock").get(client)
+    idle = private_field(jvm, _CALLBACKS, "connections").get(client)
+    lock.lock()  # a connection that is in use is not among them, and none gets into use meanwhile
+    try:
+        for connection in idle.toArray():
+            if connection.isInitiatedFromClient():  # not one over which Python calls, and is called back
+                idle.remove(connection)
+                connection.shutdown()
+            elif connection.getSocket() is None:
+                idle.remove(connection)
+    finally:
+        lock.unlock()
+
+
+def private_field(jvm: Any, owner: str, name: str) -> Any:
+    """A private field of a class of the JVM, as `java.lang.reflect.Field`.
+
+    Parameters
+    ----------
+    owner: the full name of the class.
+    """
+    field = jvm.java.lang.Class.forName(owner).getDeclaredField(name)
     field.setAccessible(True)
-    field.set(client, token)
+    return field
+
+
+def _callback_client(spark: SparkSession) -> JavaObject:
+    """The side of the JVM of its calls to Python.
+
+    Raises
+    ------
+    SluiceError: when the session is closed.
+    """
+    gateway = spark.sparkContext._gateway
+    if gateway is None:
+        raise SluiceError(_CLOSED)
+    return JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
 
 
 def jvm_of(spark: SparkSession) -> Any:

@@ -78,8 +78,7 @@ def open_session(
     conf = {**engine_conf(state), **deployment_conf(settings), **_local_conf(cores, repeats_tasks=repeats_tasks)}
     conf["spark.python.sql.dataFrameDebugging.enabled"] = str(names_call_sites).lower()
     conf |= {**event_log_conf(settings.event_logs, conf), **(ui_conf(ui_key) if ui_key is not None else {})}
-    if not deletes_files:
-        conf[f"spark.sql.catalog.{settings.catalog.name}.s3.delete-enabled"] = "false"
+    conf |= deletion_conf(settings.catalog, deletes_files=deletes_files)
     spark = builder.config(map={**(_adding_delta(conf) if with_delta else conf)}).getOrCreate()
     require_token_of_callbacks(spark)
     remember_names(spark)
@@ -192,6 +191,11 @@ def catalog_conf(catalog: CatalogSettings, store: ObjectStoreSettings) -> dict[s
     }
     given = {f"{prefix}.{name}": value for name, value in options.items() if value is not None}
     return {prefix: "org.apache.iceberg.spark.SparkCatalog", **given}
+
+
+def deletion_conf(catalog: CatalogSettings, *, deletes_files: bool) -> dict[str, str]:
+    """The setting by which Iceberg may delete files of its tables. The catalog of a session reads it at its first use."""
+    return {f"spark.sql.catalog.{catalog.name}.s3.delete-enabled": str(deletes_files).lower()}
 
 
 def _s3a_conf(store: ObjectStoreSettings) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""The application that does the bounded work of its pool: it claims items, runs each in a session of its own, and ends."""
+"""The application that does the bounded work of its pool: it claims items and runs each in a session of its own."""

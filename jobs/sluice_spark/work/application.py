@@ -48,7 +48,6 @@ _MOST_THREADS = 64
 """More than all lanes have; a lane bounds what runs."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unit:
     """What one thread does: an item, or intervals that touch. stops: what asks each of its items to stop."""
@@ -184,7 +183,7 @@ class WorkApplication:
         first = unit.items[0]
         work = self._work_on(first, unit.stops[first.item], ledger)
         state = self.declarations.stream(first.subject).declaration.state
-        with item_context(first.item), self.sessions.opened_when_needed(state) as open_session:
+        with item_context(first.item), work.opened_when_needed(state) as open_session:
             results = work.intervals(open_session).replace_together(unit.items)
         for item in unit.items:
             if item.item in results:
@@ -247,7 +246,7 @@ class WorkApplication:
         )
 
     def _while_reachable(self, query: Callable[[], Any], otherwise: Any) -> Any:
-        """What a query answers; while the ledger is away the items go on, and the heartbeat ends the process in time."""
+        """What a query answers; while the ledger is away the items go on, and the reports end the process in time."""
         try:
             return query()
         except LedgerUnreachableError as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -78,6 +80,25 @@ class ItemWork:
         request = request_of(self.item)
         return json_value(_WORK[type(request)](self, request))
 
+    @contextmanager
+    def opened_when_needed(
+        self, state: StateDeclaration, *, deletes_files: bool = True
+    ) -> Iterator[Callable[[], SparkSession]]:
+        """A function that opens the session of this item with its first call; the session is closed after the block.
+
+        Parameters
+        ----------
+        deletes_files: whether Iceberg may delete files of its tables, as for `open_session`.
+        """
+        with ExitStack() as opened:
+
+            @cache
+            def open_item_session() -> SparkSession:
+                session = self.sessions.session(self.settings, state=state, deletes_files=deletes_files)
+                return opened.enter_context(session)
+
+            yield open_item_session
+
     def intervals(self, open_session: Callable[[], SparkSession]) -> IntervalWork:
         """The work on intervals in a session."""
         return IntervalWork(
@@ -94,16 +115,16 @@ class ItemWork:
             self.ledger,
             self.declarations.stream(request.stream),
             launched_by=self.item.asked_by,
-            sessions=self.sessions.of_run,
+            sessions=self.sessions,
             stop=self.stop,
         )
 
     def _interval(self, request: ReplaceInterval) -> Any:
-        with self.sessions.opened_when_needed(self._state_of(request.stream)) as open_session:
+        with self.opened_when_needed(self._state_of(request.stream)) as open_session:
             return self.intervals(open_session).replace_alone(self.item)
 
     def _refresh(self, request: RefreshTable) -> Any:
-        with self.sessions.opened_when_needed(self._state_of(request.stream), deletes_files=False) as open_session:
+        with self.opened_when_needed(self._state_of(request.stream), deletes_files=False) as open_session:
             return RefreshRun(
                 settings=self.settings,
                 ledger=self.ledger,
@@ -116,7 +137,7 @@ class ItemWork:
             ).work()
 
     def _gaps(self, request: FindGaps) -> Any:
-        with self.sessions.opened_when_needed(self._state_of(request.stream)) as open_session:
+        with self.opened_when_needed(self._state_of(request.stream)) as open_session:
             report = GapSearch(
                 settings=self.settings,
                 ledger=self.ledger,
@@ -132,7 +153,7 @@ class ItemWork:
 
     def _maintenance(self, request: MaintainTable) -> Any:
         earlier = recent_maintenance(self.ledger, request.table, limit=RUNS_JUDGED)
-        with self.sessions.opened_when_needed(_AS_TABLES) as open_session:
+        with self.opened_when_needed(_AS_TABLES) as open_session:
             run = maintain_table(
                 request.table,
                 self.settings,
@@ -149,7 +170,7 @@ class ItemWork:
         return run
 
     def _check(self, request: CheckTable) -> Any:
-        with self.sessions.opened_when_needed(_AS_TABLES) as open_session:
+        with self.opened_when_needed(_AS_TABLES) as open_session:
             check = check_table(
                 request.table,
                 self.settings,

@@ -122,5 +122,3 @@ def _end_process(because: str) -> None:
     _log.critical("the process ends now: %s", because)
     logging.shutdown()
     os._exit(LOST_EXIT_CODE)
-
-

@@ -27,7 +27,7 @@ _BEHIND_BACKFILLS = 3
 _DOCUMENT = """\
 # backfill_gaps
 Computes the result of the sources again for the newest closed intervals of every stream that declares `backfill`, and
-compares it with the table. It writes nothing. One task for each stream, all in the pool `spark`.
+compares it with the table. It writes nothing. One task for each stream; they share Spark applications.
 
 ## How to operate it
 - It runs every night. **Trigger** it to look further back: the form asks for the number of days.

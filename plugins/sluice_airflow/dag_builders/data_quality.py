@@ -13,7 +13,7 @@ DAG_ID = "data_quality"
 _DOCUMENT = """\
 # data_quality
 Checks the newest committed snapshot of every table that declares expectations (`quality:`), and writes a report that
-says what was checked, when, and on which snapshot. One task for each table, all in the pool `spark`.
+says what was checked, when, and on which snapshot. One task for each table; they share one Spark application.
 
 ## How to operate it
 - It runs every six hours. **Trigger** it to check now, and choose the tables in the form; none chosen means all.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow.sdk import DAG
 
 from sluice.declarations.load_declarations import Declarations
@@ -13,8 +15,9 @@ DAG_ID = "table_maintenance"
 
 _DOCUMENT = """\
 # table_maintenance
-Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). One
-task for each table, all in the pool `spark`. A task that finds nothing to do says so and succeeds.
+Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). The
+first task looks at all tables and skips those with nothing due; the others have a task each, and share one Spark
+application.
 
 ## How to operate it
 - It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.
@@ -38,5 +41,17 @@ def table_maintenance_dag(declarations: Declarations) -> DAG:
         tables=[table for table in all_tables(declarations).values() if table.maintenance.is_any],
         request=lambda table: MaintainTable(table=table),
         retries=1,
-        due=due_tables,
+        due=_due_tables,
     )
+
+
+def _due_tables(names: Sequence[str], run_id: str) -> Sequence[str]:
+    """Those of the tables whose maintenance has anything to do; called when the DAG runs, not when it is parsed."""
+    from sluice.declarations.load_declarations import load_declarations
+    from sluice.maintenance.due_tables import due_tables
+    from sluice_airflow.composition import load_deployment
+
+    deployment = load_deployment()
+    declarations = load_declarations(deployment.settings.pipelines)
+    with deployment.open_ledger() as ledger:
+        return due_tables(ledger, declarations, deployment.settings, names, launched_by=f"airflow: {DAG_ID}, {run_id}")

@@ -1,7 +1,7 @@
-"""Bounded work of Spark as a task: it asks for a work item, waits without a worker slot, and ends as the item has ended.
+"""Bounded work of Spark as a task: it asks for a work item, waits without a worker slot, and ends as the item ended.
 
 When no Spark application takes the item, the task whose item is the first of its pool starts one, which outlives the
-task. `sluice_airflow.triggers` and the ledger are imported when the task runs, because DAG files are parsed all the time.
+task. `sluice_airflow.triggers` and the ledger are imported when the task runs: DAG files are parsed all the time.
 """
 
 from __future__ import annotations

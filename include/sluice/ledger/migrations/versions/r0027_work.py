@@ -53,9 +53,7 @@ def upgrade() -> None:
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("payload", postgresql.JSONB(), nullable=False),
         sa.Column("asked_by", sa.Text(), nullable=False),
-        sa.Column(
-            "asked_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
-        ),
+        sa.Column("asked_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
         sa.Column("pool", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
@@ -97,3 +95,5 @@ def upgrade() -> None:
         postgresql_where=sa.text("state = 'claimed'"),
     )
     op.create_index(op.f("ix_work_items_ended_at"), "work_items", ["ended_at"], schema="sluice")
+    op.drop_table("backfill_requests", schema="sluice")
+    op.drop_table("job_failures", schema="sluice")

@@ -1,0 +1,6 @@
+from contextlib import contextmanager
+
+
+@contextmanager
+def item_context(item):
+    yield
