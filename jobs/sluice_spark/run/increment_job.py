@@ -43,5 +43,7 @@ def run_increment(
         )
     run = admit_increment(ledger, stream, launched_by=launched_by)
     with recorded_end(ledger, run.run_id) as say_reason:
-        work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, sessions=sessions, stop=stop)
+        work = SupervisedRun(
+            settings=settings, ledger=ledger, stream=stream, run=run, sessions=sessions, stop=stop, obeys_signals=False
+        )
         say_reason(work.work())

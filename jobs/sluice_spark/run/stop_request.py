@@ -64,12 +64,22 @@ class StopRequest:
 
 
 def stop_on_signals(spark: SparkSession, stop: StopRequest) -> None:
-    """Make SIGTERM and SIGINT ask for a stop, whether Python or Spark's JVM gets them.
+    """Make SIGTERM and SIGINT ask for a stop, whether Python or Spark's JVM gets them. Called by the main thread."""
+    stop_on_signals_of_python(stop)
+    stop_on_signals_of_jvm(spark, stop)
+
+
+def stop_on_signals_of_python(stop: StopRequest) -> None:
+    """Make SIGTERM and SIGINT to this process ask for a stop. Called by the main thread: Python allows no other."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.make(StopReason.SIGNALLED))
+
+
+def stop_on_signals_of_jvm(spark: SparkSession, stop: StopRequest) -> None:
+    """Make SIGTERM and SIGINT to Spark's JVM ask for a stop.
 
     Under `spark-submit` other processes signal the JVM, which would otherwise end at once, within a batch.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.make(StopReason.SIGNALLED))
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # has no types
     jvm = jvm_of(spark)
     for name in ("TERM", "INT"):

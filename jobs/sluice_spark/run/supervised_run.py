@@ -46,7 +46,8 @@ class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
 
     sessions: opens the Spark session that the run works in, and closes it.
-    stop: what asks the run to stop; a signal to the driver does.
+    stop: what asks the run to stop.
+    obeys_signals: whether a signal to this process asks for it, too; not where other work runs beside it.
     reached: is called at each crash point that a batch passes.
     """
 
@@ -56,6 +57,7 @@ class SupervisedRun:
     run: RunObservation
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
+    obeys_signals: bool = True
     reached: Reached = unnoticed
 
     def work(self) -> StopReason:
@@ -78,7 +80,8 @@ class SupervisedRun:
             with self.sessions(self.settings, declaration, ui_key=key) as spark:
                 if key is not None:
                     record_ui(spark, self.ledger, self.run, key=key)
-                stop_on_signals(spark, stop)
+                if self.obeys_signals:
+                    stop_on_signals(spark, stop)
                 with heartbeat.naming_a_lost_lease():
                     reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
         if reason in LEASE_ENDS:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
-
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, LedgerError
 from sluice.launching.job_command import RunWork
@@ -18,7 +16,7 @@ from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_a
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
-from sluice_spark.run.stop_request import StopRequest, stop_on_signals
+from sluice_spark.run.stop_request import StopRequest, stop_on_signals_of_jvm, stop_on_signals_of_python
 from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.news import News
@@ -42,6 +40,7 @@ def run_work(command: RunWork) -> None:
     settings = load_settings()
     url = settings.ledger_url.get_secret_value()
     stop = StopRequest()
+    stop_on_signals_of_python(stop)
     with open_ledger(url) as ledger:
         pool = find_application(ledger, command.application_id).pool
         declarations = load_declarations(settings.pipelines)
@@ -60,10 +59,7 @@ def run_work(command: RunWork) -> None:
             repeats_tasks=command.repeats_tasks == "yes",
         )
 
-        def obey_signals(spark: SparkSession) -> None:
-            stop_on_signals(spark, stop)
-
-        sessions = ItemSessions(profile, opened=obey_signals)
+        sessions = ItemSessions(profile, opened=lambda spark: stop_on_signals_of_jvm(spark, stop))
         with _reporting(ledger, command.application_id), News(url, pool=pool.name) as news:
             application = WorkApplication(
                 application=command.application_id,
