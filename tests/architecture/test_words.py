@@ -36,10 +36,6 @@ FOLDERS = ("dags", "docs", "include", "jobs", "plugins")
 SINGLE_FILES = ("README.md", "Makefile", "Dockerfile", "docker-compose.yaml", "pyproject.toml")
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    "include/sluice/ledger/models.py": ("wishes",),  # the name of a table
-    "include/sluice/ledger/migrations/versions/r0001_first_ledger.py": ("wishes",),  # the name of a table
-    "include/sluice/ledger/migrations/versions/r0004_holds.py": ("wishes",),  # the name of a table
-    "include/sluice/cli/control_streams.py": ("wish",),  # a key of `--json` that programs know
     "docs/decisions/0031-group-the-code-into-rooms-by-domain.md": ("upkeep",),  # names the earlier packages
     "include/sluice/stack/unprivileged.py": ("nobody",),  # a user of the machine
 }

@@ -6,13 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 from tests.fixtures.streams_of_tables import reading, writing
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import CheckpointError, DeclarationError
 from sluice.ledger.generations import find_generation
-from sluice.ledger.models import Generation
 from sluice.ledger.runs import newest_run
 from sluice_spark.session.state_settings import WATERMARK_POLICY
 
@@ -103,7 +101,6 @@ def test_a_checkpoint_is_bound_to_what_its_state_means(workshop: Workshop) -> No
     declare_sums(workshop, name, "sum(a)", "sum(b)")
     workshop.append("source", [{"at": noon, "a": 100, "b": 1}])
     workshop.run(name)
-    as_bound_by_earlier_versions(workshop, name)
 
     workshop.append("source", [{"at": noon, "a": 100, "b": 1}])
     workshop.run(name)
@@ -164,13 +161,6 @@ def test_filters_columns_and_delays_below_the_state_may_change(workshop: Worksho
         run("SELECT at, a FROM rows", "90 minutes", {"at": noon + timedelta(hours=hours), "a": 0})
 
     assert [row["total"] for row in workshop.rows("sums")] == [4321]
-
-
-def as_bound_by_earlier_versions(workshop: Workshop, name: str) -> None:
-    """Take the entries out of a fingerprint that earlier versions of Sluice did not write."""
-    with workshop.ledger.transaction() as connection:
-        kept = Generation.fingerprint.op("-")("meaning of the state").op("-")("state version")
-        connection.execute(update(Generation).where(Generation.stream == name).values(fingerprint=kept))
 
 
 def test_a_limit_is_state(workshop: Workshop) -> None:

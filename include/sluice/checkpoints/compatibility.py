@@ -18,11 +18,10 @@ STATE_OPERATORS = "state operators"
 
 STATE_MEANING = "meaning of the state"
 """The entry of what the operators keep: keys and aggregates with order and types, conditions and columns of joins,
-limits. Spark compares types alone. A checkpoint that an earlier version of Sluice bound takes it at its next start."""
+limits. Spark compares types alone."""
 
 PROCESSOR_KEYS = "keys of the state processors"
-"""The entry of the columns by which processors of state keep their values; there is none without a processor. A
-checkpoint that an earlier version of Sluice bound takes it at its next start."""
+"""The entry of the columns by which processors of state keep their values; there is none without a processor."""
 
 SOURCES = "sources of the query"
 """The entry of the inputs in the order in which the query reads them. A query with several outputs reads its inputs for
@@ -85,16 +84,6 @@ def fingerprint_of(
     if processor_keys:
         fingerprint[PROCESSOR_KEYS] = "; ".join(processor_keys)
     return fingerprint
-
-
-def entries_to_add(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """The entries that a checkpoint takes from a compatible declaration, because an earlier version of Sluice bound it
-    without them."""
-    return {
-        key: wanted[key]
-        for key in (STATE_MEANING, STATE_VERSION, PROCESSOR_KEYS)
-        if key in wanted and key not in recorded
-    }
 
 
 def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,19 +13,10 @@ from sluice.cli.plan_consent import print_plan, require_consent
 from sluice.cli.terminal import print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
-from sluice.ledger.records.desired_state import DesiredStateObservation
 from sluice.ledger.records.run import RunObservation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
-
-_FORMER_KEYS = {
-    "requested_at": "wished_at",
-    "requested_by": "wished_by",
-    "suspension": "hold",
-    "suspended_at": "held_at",
-}
-"""The keys of `--json` for fields that have another name in the code."""
 
 
 def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -106,14 +97,9 @@ def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = F
             return
         desired = stream_commands.reset_breaker(ctx.supervisor(), stream, requested_by=person())
     if as_json:
-        print_json({"verb": "reset-breaker", "wish": _request_json(desired)})
+        print_json({"verb": "reset-breaker", "desired_state": json_value(desired)})
     else:
         typer.echo(f"The failure count of {name} is reset. It should be {desired.effective_state}.")
-
-
-def _request_json(desired: DesiredStateObservation) -> dict[str, Any]:
-    """A desired state under the keys that programs know from earlier versions."""
-    return {_FORMER_KEYS.get(name, name): value for name, value in json_value(desired).items()}
 
 
 def _stop(ctx: CliContext, stream: LoadedStream) -> RunObservation | None:

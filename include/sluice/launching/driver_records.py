@@ -120,7 +120,7 @@ def read_exit_note(log_file: Path) -> DriverExit | None:
         note = json.loads(exit_note_path(log_file).read_text())
     except OSError:
         return None  # no note, or a log on another host: then only the ledger has the exit
-    reason = note.get("failure_reason")  # notes of earlier versions do not have it
+    reason = note["failure_reason"]
     return DriverExit(
         state=RunState(note["state"]),
         exit_code=note["exit_code"],

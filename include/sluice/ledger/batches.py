@@ -18,8 +18,7 @@ from sluice.ledger.undeclared_fields import add_undeclared_fields
 
 _SUMS = ("batches", "input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _KEY_FIELDS = ("stream", "generation", "batch")
-BATCH_COLUMNS = tuple(column.label(column.key) for column in Batch.__table__.columns)
-"""Under the names of the attributes, which one column of the table does not have."""
+BATCH_COLUMNS = tuple(Batch.__table__.columns)
 
 _LONG = frozenset({"start_offsets", "end_offsets", "snapshot_ids", "durations_ms", "skipped_input"})
 

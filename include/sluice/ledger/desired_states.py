@@ -36,8 +36,7 @@ from sluice.ledger.records.desired_state import DesiredStateObservation, Suspens
 from sluice.ledger.records.event import Event
 from sluice.ledger.records.run import LIVE_STATES, DesiredState
 
-_COLUMNS = tuple(column.label(column.key) for column in StreamDesiredState.__table__.columns)
-"""Under the names of the attributes, which some columns of the table do not have."""
+_COLUMNS = tuple(StreamDesiredState.__table__.columns)
 
 _STREAM = [StreamDesiredState.stream]
 
@@ -76,7 +75,7 @@ def set_desired_state(
         row = connection.execute(
             insert(StreamDesiredState)
             .values(stream=stream, **request)
-            .on_conflict_do_update(index_elements=_STREAM, set_=_by_column(change))
+            .on_conflict_do_update(index_elements=_STREAM, set_=change)
             .returning(*_COLUMNS)
         ).one()
         _update_live_run(connection, stream)
@@ -114,7 +113,7 @@ def suspend(
         suspended = connection.execute(
             insert(StreamDesiredState)
             .values(stream=stream, **unrequested, **change)
-            .on_conflict_do_update(index_elements=_STREAM, set_=_by_column(change), where=is_change)
+            .on_conflict_do_update(index_elements=_STREAM, set_=change, where=is_change)
             .returning(StreamDesiredState.stream)
         ).one_or_none()
         if suspended is not None and event is not None:
@@ -215,11 +214,6 @@ def desired_state_of(stream: str, row: Row[Any] | SimpleNamespace | None) -> Des
         suspension=None if row.suspension is None else SuspensionCause(row.suspension),
         suspended_at=row.suspended_at,
     )
-
-
-def _by_column(values: dict[str, Any]) -> dict[Any, Any]:
-    """The values of an `ON CONFLICT … SET`, which names columns and not attributes."""
-    return {StreamDesiredState.__table__.columns[name]: value for name, value in values.items()}
 
 
 def _update_live_run(connection: Connection, stream: str) -> None:

@@ -173,21 +173,6 @@ def record_fingerprint(
     return _observation_of(row)
 
 
-def add_to_fingerprint(ledger: Ledger, stream: str, generation: int, entries: Mapping[str, str]) -> None:
-    """Add entries that the fingerprint of a generation does not have; those that it has stay.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
-    with ledger.transaction() as connection:
-        connection.execute(
-            update(Generation)
-            .where(Generation.stream == stream, Generation.generation == generation)
-            .values(fingerprint=cast(dict(entries), JSONB).op("||")(Generation.fingerprint))
-        )
-
-
 def _require_at_rest(connection: Connection, stream: str) -> None:
     if (live := live_run(connection, stream)) is not None:
         raise already_live(live)

@@ -80,21 +80,21 @@ class Lease(LedgerTable):
 
 
 class StreamDesiredState(LedgerTable):
-    """What was last requested of a stream, and what suspends it; a stream without a row is to run. Columns have older
-    names than their attributes: `wished_by`, `wished_at`, `hold` and `held_at`."""
+    """What was last requested of a stream, and what suspends it; a stream without a row is to run. `requested_at` is
+    unset in a row that only a suspension has made."""
 
-    __tablename__ = "wishes"
+    __tablename__ = "desired_states"
     __table_args__ = (
         CheckConstraint(is_one_of("desired_state", DesiredState), name="desired_state"),
-        CheckConstraint(is_one_of("hold", SuspensionCause), name="hold"),
+        CheckConstraint(is_one_of("suspension", SuspensionCause), name="suspension"),
     )
 
     stream: Mapped[str] = mapped_column(primary_key=True)
     desired_state: Mapped[str]
-    requested_by: Mapped[str] = mapped_column("wished_by", key="requested_by")
-    requested_at: Mapped[datetime | None] = mapped_column("wished_at", key="requested_at", server_default=func.now())
-    suspension: Mapped[str | None] = mapped_column("hold", key="suspension")
-    suspended_at: Mapped[datetime | None] = mapped_column("held_at", key="suspended_at")
+    requested_by: Mapped[str]
+    requested_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    suspension: Mapped[str | None]
+    suspended_at: Mapped[datetime | None]
 
 
 class LedgerOwner(LedgerTable):
@@ -146,7 +146,7 @@ class Generation(LedgerTable):
 
 
 class Batch(LedgerTable):
-    """A delivered batch, under its publication key. The column of `skipped_input` has an older name."""
+    """A delivered batch, under its publication key."""
 
     __tablename__ = "batches"
     __table_args__ = (Index(None, "stream", "recorded_at"),)
@@ -167,9 +167,7 @@ class Batch(LedgerTable):
     end_offsets: Mapped[dict[str, Any]]
     snapshot_ids: Mapped[dict[str, Any]]
     durations_ms: Mapped[dict[str, Any]]
-    skipped_input: Mapped[dict[str, Any]] = mapped_column(
-        "passed_over", key="skipped_input", server_default=text("'{}'::jsonb")
-    )
+    skipped_input: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     is_rejected: Mapped[bool] = mapped_column(server_default=text("false"))
     state_rows: Mapped[int | None]
     state_bytes: Mapped[int | None]
@@ -193,8 +191,10 @@ class SourceSample(LedgerTable):
     is_refused: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class _Sums:
-    """The columns of sums over the batches of a generation."""
+class BatchTotals(LedgerTable):
+    """The sums over all batches of a generation, also removed ones; a trigger adds each new batch."""
+
+    __tablename__ = "batch_totals"
 
     stream: Mapped[str] = mapped_column(primary_key=True)
     generation: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -204,18 +204,6 @@ class _Sums:
     refused_rows: Mapped[int]
     late_rows: Mapped[int]
     duplicate_rows: Mapped[int]
-
-
-class ForgottenBatches(_Sums, LedgerTable):
-    """What earlier versions added up of removed batches; `BatchTotals` has taken it over."""
-
-    __tablename__ = "forgotten_batches"
-
-
-class BatchTotals(_Sums, LedgerTable):
-    """The sums over all batches of a generation, also removed ones; a trigger adds each new batch."""
-
-    __tablename__ = "batch_totals"
 
 
 class ArchivedRun(LedgerTable):

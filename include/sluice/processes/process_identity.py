@@ -17,7 +17,7 @@ RUN_ID_VARIABLE = "SLUICE_RUN_ID"
 class ProcessIdentity:
     """One process, as the ledger records it. A process id is reused later, so the start time belongs to the identity.
 
-    The last three fields are unset for an application of a cluster, and for a process that an older version recorded.
+    The last three fields are unset for an application of a cluster, and where Linux hides them.
 
     Parameters
     ----------

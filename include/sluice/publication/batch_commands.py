@@ -70,7 +70,7 @@ class OutputView:
         return self.plan.position.batch >= number
 
     def has_rejected(self, number: int) -> bool:
-        """Whether the mark was moved past exactly this batch by a rejection, which older versions did not record."""
+        """Whether the mark was moved past exactly this batch by a rejection."""
         mark = self.state.mark
         snapshot = self.state.table.snapshot_by_id(mark.snapshot_id) if mark is not None else None
         why = snapshot.summary.additional_properties.get(MARK_MOVE) if snapshot and snapshot.summary else None

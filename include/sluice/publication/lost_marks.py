@@ -122,7 +122,7 @@ def _position_of(snapshot: Snapshot, output: StagedOutput) -> MarkPosition | Non
         return None
     generation, _, batch = entries.get(MARK_POSITION, "").partition(":")
     if not generation:
-        return None  # of an earlier version; the batch that it stands at follows in the history
+        return None  # a run fenced the others off; the batch that it stands at follows in the history
     return MarkPosition(
         generation=int(generation), batch=int(batch), token=int(entries[TOKEN]), end_offsets_digest=None
     )

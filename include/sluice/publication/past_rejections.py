@@ -72,8 +72,7 @@ def rejected_in_history(table: Table, output: StagedOutput, *, generation: int) 
         entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
         if is_own and entries.get(MARK_MOVE) == MarkMove.REJECTED:
-            # A snapshot of an earlier version does not say where it moved the mark.
-            of, _, number = entries.get(MARK_POSITION, "").partition(":")
+            of, _, number = entries[MARK_POSITION].partition(":")
             if of == str(generation):
                 yield int(number)
         parent = snapshot.parent_snapshot_id

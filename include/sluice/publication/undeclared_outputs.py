@@ -35,7 +35,7 @@ was meant for it."""
 class UndeclaredOutput:
     """An output as its staging table knows it.
 
-    target: the table that its batches were staged for; none when that is not known: an earlier version staged them.
+    target: the table that its batches were staged for; none when its staging table does not name it.
     waiting: the batches that are not visible, in order. visible: those that are, and still staged.
     position: how far it is published; none when nothing can be published, because the target is gone or has no mark.
     is_closed: whether the stream went on without it before.

@@ -18,7 +18,7 @@ _OTHERS = 0o077
 """The permissions of other users."""
 
 _FIRST_FILES = frozenset({"lock", "bootstrap.json", "credentials.json"})
-"""A folder that holds one of them was made by Sluice, by an earlier version perhaps, which left it open."""
+"""A folder that holds one of them was made by Sluice, and opened by someone since."""
 
 MINIMUM_FREE_BYTES = 1024**3
 """A stack's own files take about 150 MB, the demo's data and logs a few hundred more. With less than this a service

@@ -1,7 +1,4 @@
-"""The records of a stack: which process was started for each service, and which services were asked for.
-
-Later versions of Sluice read them: a stack that an earlier version started must be recognised.
-"""
+"""The records of a stack: which process was started for each service, and which services were asked for."""
 
 from __future__ import annotations
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.compatibility import entries_to_add, fingerprint_of, refused_changes, ways_out
+from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import (
-    add_to_fingerprint,
     current_generation,
     record_fingerprint,
     record_query_id,
@@ -70,8 +69,6 @@ class RunCheckpoint:
                 f"follow: {'; '.join(refused)}.",
                 next_step=ways_out(self.generation.stream),
             )
-        if added := entries_to_add(bound, wanted):
-            add_to_fingerprint(self.ledger, self.generation.stream, self.generation.generation, added)
 
     def register_query(self, query_id: str) -> None:
         """Record the id of the query that the checkpoint belongs to."""

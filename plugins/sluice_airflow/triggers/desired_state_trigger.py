@@ -7,7 +7,7 @@ from datetime import datetime
 from sluice.ledger.trigger_queries import observe_desired_state
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
-VERSION = 2
+VERSION = 1
 
 
 class DesiredStateTrigger(LedgerTrigger):

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import Connection, func, select, text
+from tests.fixtures.drivers import await_condition
 
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger import migrations
-from sluice.ledger.batches import totals
 from sluice.ledger.connection import database_time, open_ledger
-from sluice.ledger.leases import find_lease
 from sluice.ledger.ledger_table import SCHEMA, LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
-from sluice.ledger.runs import newest_runs, recent_runs
+from sluice.ledger.runs import newest_runs
 
 
 def test_an_empty_database_becomes_a_ledger(empty_database_url: str) -> None:
@@ -44,61 +40,44 @@ def test_the_migrations_make_what_the_models_say(ledger_url: str) -> None:
         assert compare_metadata(context, LedgerTable.metadata) == []
 
 
-def test_runs_of_before_the_leases_get_their_tokens_in_order(empty_database_url: str) -> None:
-    _upgrade_to(empty_database_url, "0001")
-    with open_ledger(empty_database_url) as ledger, ledger.transaction() as connection:
-        for stream, state in (("flights", "failed"), ("weather", "failed"), ("flights", "running")):
-            connection.execute(
-                text(
-                    "INSERT INTO sluice.runs "
-                    "(run_id, stream, generation, mode, state, desired_state, declaration_digest, launched_by) "
-                    "VALUES (gen_random_uuid(), :stream, 1, 'continuous', :state, 'running', 'd', 'a test')"
-                ),
-                {"stream": stream, "state": state},
-            )
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("0026", r"before 0\.2\.0, which was never released.*DROP SCHEMA sluice CASCADE.*`sluice ledger upgrade`"),
+        ("of_next_year", r"version of_next_year, which a newer Sluice than this one has made.*or a later one"),
+    ],
+)
+def test_a_ledger_of_another_program_is_refused_and_left_as_it_is(
+    empty_database_url: str, version: str, sentence: str
+) -> None:
     upgrade(empty_database_url)
-    with open_ledger(empty_database_url) as ledger:
-        assert [run.token for run in recent_runs(ledger, "flights", limit=9)] == [2, 1]
-        live, ended = find_lease(ledger, "flights"), find_lease(ledger, "weather")
-        assert live is not None
-        assert ended is not None
-        assert (live.token, live.is_held(at=database_time(ledger))) == (2, True)
-        assert (ended.token, ended.expires_at) == (1, None)
+    _set_version(empty_database_url, version)
+    for asked in (observe_version, upgrade):
+        with pytest.raises(LedgerError, match=sentence):
+            asked(empty_database_url)
+    with open_ledger(empty_database_url) as ledger, ledger.transaction() as connection:
+        assert connection.execute(text("SELECT version_num FROM sluice.alembic_version")).scalar_one() == version
 
 
-def test_the_totals_of_an_earlier_ledger_are_added_up_once(empty_database_url: str) -> None:
-    _upgrade_to(empty_database_url, "0017")
-    with open_ledger(empty_database_url) as ledger:
-        with ledger.transaction() as connection:
-            for number in range(3):
-                connection.execute(text(_BATCH), {"batch": number, "published": f'{{"rows": 9, "late{number}": 1}}'})
-            connection.execute(
-                text("INSERT INTO sluice.forgotten_batches VALUES ('flights', 1, 5, 50, '{\"rows\": 45}', 1, 2, 3)")
-            )
-        upgrade(empty_database_url)
-        with ledger.transaction() as connection:
-            connection.execute(text(_BATCH), {"batch": 3, "published": '{"rows": 1}'})
-        summed = totals(ledger, "flights")
-    assert (summed.batches, summed.input_rows) == (9, 90)
-    assert summed.published_rows == {"late0": 1, "late1": 1, "late2": 1, "rows": 45 + 27 + 1}
-    assert (summed.refused_rows, summed.late_rows, summed.duplicate_rows) == (1, 2, 3)
+def test_a_ledger_that_a_newer_program_migrates_meanwhile_is_refused(empty_database_url: str) -> None:
+    with ThreadPoolExecutor() as pool, open_ledger(empty_database_url) as ledger:
+        with ledger.transaction() as newer:
+            newer.execute(select(func.pg_advisory_xact_lock(migrations._LOCK)))
+            upgraded = pool.submit(upgrade, empty_database_url)
+            await_condition(lambda: _waits_for_lock(newer))
+            newer.execute(text("CREATE SCHEMA sluice"))
+            newer.execute(text("CREATE TABLE sluice.alembic_version AS SELECT 'of_next_year' AS version_num"))
+        with pytest.raises(LedgerError, match="a newer Sluice"):
+            upgraded.result(timeout=60)
 
 
-_BATCH = """
-INSERT INTO sluice.batches (stream, generation, batch, run_id, started_at, duration_ms, input_rows, published_rows,
-  refused_rows, late_rows, duplicate_rows, start_offsets, end_offsets, snapshot_ids, durations_ms)
-VALUES ('flights', 1, :batch, 'run', now(), 1, 10, CAST(:published AS jsonb), 0, 0, 0, '{}', '{}', '{}', '{}')
-"""
+def _waits_for_lock(connection: Connection) -> bool:
+    return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
-def _upgrade_to(ledger_url: str, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
+def _set_version(ledger_url: str, version: str) -> None:
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        connection.execute(text("UPDATE sluice.alembic_version SET version_num = :version"), {"version": version})
 
 
 def test_eight_upgrades_at_once_are_one(empty_database_url: str) -> None:

@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from tests.fixtures.stack import CommandResult, Stack, stack_in
 from tests.integration.stack.traces import processes_of
 
+from sluice.ledger.connection import open_ledger
 from sluice.stack.port_choice import read_ports
 
 
-def assert_refused(result: CommandResult, stack: Stack, *words: str) -> None:
-    """The command failed with one sentence and a next step, and nothing runs."""
+def assert_refused(result: CommandResult, stack: Stack, *words: str, after: int = 0) -> None:
+    """The command failed with one sentence and a next step, and nothing runs. after: lines of progress before it."""
     assert result.exit_code == 1
     assert "Traceback" not in result.errors
-    assert len(result.errors.strip().splitlines()) <= 4, result.errors
+    assert len(result.errors.strip().splitlines()) <= 4 + after, result.errors
     assert [word for word in words if word not in result.errors] == []
     assert processes_of(stack) == []
 
@@ -154,3 +156,18 @@ def test_an_unknown_service(new_stack: Stack) -> None:
     assert result.exit_code == 2
     assert "There is no service redis; there are postgres, " in result.errors
     assert not new_stack.data.exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("0026", ("before 0.2.0", "DROP SCHEMA sluice CASCADE")), ("of_next_year", ("a newer Sluice than this one",))],
+)
+def test_a_ledger_of_another_version_of_sluice(new_stack: Stack, version: str, words: tuple[str, ...]) -> None:
+    new_stack.up(("postgres",))
+    with open_ledger(new_stack.environment()["SLUICE_LEDGER_URL"]) as ledger, ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.alembic_version SET version_num = :version"), {"version": version})
+    new_stack.run("down")
+
+    result = new_stack.run("up", "--services", "postgres")
+
+    assert_refused(result, new_stack, f"The ledger has version {version}", *words, after=4)

@@ -72,7 +72,7 @@ def end_earlier(ledger: Ledger, by: timedelta) -> None:
     """Let time pass since the newest run ended."""
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.runs SET ended_at = ended_at - :by"), {"by": by})
-        connection.execute(text("UPDATE sluice.wishes SET held_at = held_at - :by"), {"by": by})
+        connection.execute(text("UPDATE sluice.desired_states SET suspended_at = suspended_at - :by"), {"by": by})
 
 
 def test_a_paused_dag_stops_its_stream_and_the_unpaused_one_goes_on(
@@ -286,7 +286,9 @@ def test_a_wedged_driver_out_of_sight_loses_its_lease_when_its_stop_is_overdue(
     set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
     with ledger.transaction() as connection:
-        connection.execute(text("UPDATE sluice.wishes SET wished_at = wished_at - interval '121 seconds'"))
+        connection.execute(
+            text("UPDATE sluice.desired_states SET requested_at = requested_at - interval '121 seconds'")
+        )
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
     assert beat(ledger, run.run_id).holds_lease is False, "it learns that it must end"
     assert str(find_run(ledger, run.run_id).reason).endswith("what it still publishes will be refused.")

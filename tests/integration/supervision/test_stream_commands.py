@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 from tests.fixtures.stream_commands import Sluice, document
 from tests.fixtures.successors import runs_since
@@ -15,7 +16,7 @@ from tests.fixtures.successors import runs_since
 from sluice.declarations.load_declarations import load_declarations
 from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.ledger.batches import record_batch
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
 from sluice.ledger.migrations import observe_version
 from sluice.ledger.records.desired_state import SuspensionCause
@@ -293,6 +294,11 @@ def test_the_ledger_is_upgraded_and_reported(
     assert sluice("ledger", "upgrade")[:2] == (0, f"The ledger had no tables and now has version {needed}.\n")
     assert sluice("ledger", "upgrade")[:2] == (0, f"The ledger has version {needed} already.\n")
     assert "sluice ledger upgrade" not in sluice("stream", "list")[2]
+    with open_ledger(empty_database_url) as ledger, ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.alembic_version SET version_num = '0026'"))
+    for verb in ("status", "upgrade"):
+        exit_code, _, errors = sluice("ledger", verb)
+        assert (exit_code, "run `DROP SCHEMA sluice CASCADE`" in errors) == (1, True), errors
 
 
 def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:

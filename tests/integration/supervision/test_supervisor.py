@@ -193,7 +193,7 @@ def test_a_driver_that_does_not_stop_in_time_is_ended(
     set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
     assert words(supervise(supervisor, WANTED)) == (SupervisionAction.WAIT, SupervisionReason.STOPPING)
     assert launcher.kills == []
-    move_back(ledger, "wished_at", STOPPED_WITHIN, table="wishes")
+    move_back(ledger, "requested_at", STOPPED_WITHIN, table="desired_states")
     finished = supervise(supervisor, WANTED)
     assert words(finished) == (SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED)
     assert "as requested by ann" in finished.decision.explanation

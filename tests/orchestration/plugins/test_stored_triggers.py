@@ -1,4 +1,4 @@
-"""What earlier versions left in Airflow's database for deferred tasks and watched assets can still be read."""
+"""What Airflow's database holds for deferred tasks and watched assets can be read by every later version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from airflow.triggers.base import BaseTrigger
 
 from sluice_airflow.operators.backfill_operator import BackfillOperator
 from sluice_airflow.operators.stream_operator import StreamOperator
-from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 
 STORED: list[tuple[str, dict[str, Any]]] = [
     (
@@ -18,18 +17,18 @@ STORED: list[tuple[str, dict[str, Any]]] = [
         {"stream": "flights", "run_id": "r", "patience_seconds": 30.0, "poll_seconds": 2.0, "version": 1},
     ),
     (
-        "sluice_airflow.triggers.wish_trigger.WishTrigger",
+        "sluice_airflow.triggers.desired_state_trigger.DesiredStateTrigger",
         {
             "stream": "flights",
-            "wished_at": "2026-01-01T00:00:00+00:00",
+            "known_change_at": "2026-01-01T00:00:00+00:00",
             "due_seconds": 5.0,
             "poll_seconds": 2.0,
             "version": 1,
         },
     ),
     (
-        "sluice_airflow.triggers.wish_trigger.WishTrigger",
-        {"stream": "flights", "wished_at": None, "due_seconds": None, "poll_seconds": 2.0, "version": 1},
+        "sluice_airflow.triggers.desired_state_trigger.DesiredStateTrigger",
+        {"stream": "flights", "known_change_at": None, "due_seconds": None, "poll_seconds": 2.0, "version": 1},
     ),
     (
         "sluice_airflow.triggers.request_trigger.RequestTrigger",
@@ -40,7 +39,7 @@ STORED: list[tuple[str, dict[str, Any]]] = [
         {"table": "silver.flights", "poll_seconds": 10.0, "version": 1},
     ),
 ]
-"""Class paths and arguments as the first version wrote them. They change only together with a migration of the rows."""
+"""Class paths and arguments as version 0.2.0 writes them. They change only together with a migration of the rows."""
 
 
 def _made_again(path: str, arguments: dict[str, Any]) -> BaseTrigger:
@@ -53,13 +52,6 @@ def _made_again(path: str, arguments: dict[str, Any]) -> BaseTrigger:
 def test_a_stored_trigger_is_made_again_as_it_was(path: str, arguments: dict[str, Any]) -> None:
     trigger = _made_again(path, arguments)
     assert trigger.serialize() == (path, arguments)
-
-
-def test_a_trigger_under_its_former_name_waits_for_a_change_of_the_desired_state() -> None:
-    path, arguments = STORED[1]
-    trigger = _made_again(path, arguments)
-    assert isinstance(trigger, DesiredStateTrigger)
-    assert (trigger.known_change_at, trigger.due_seconds) == ("2026-01-01T00:00:00+00:00", 5.0)
 
 
 def test_the_method_that_a_deferred_task_resumes_with_keeps_its_name() -> None:

@@ -12,7 +12,6 @@ from sluice.checkpoints.compatibility import (
     STATE_MEANING,
     STATE_OPERATORS,
     STATE_VERSION,
-    entries_to_add,
     fingerprint_of,
     refused_changes,
 )
@@ -118,15 +117,7 @@ def test_the_meaning_and_the_version_of_the_state_are_compared() -> None:
     assert refused_changes(described(operators=(), meaning=()), described(state={"version": 2})) == ()
 
 
-def test_a_checkpoint_of_an_earlier_version_takes_the_entries_that_it_lacks() -> None:
-    wanted = described(operators=("Aggregate k",), meaning=("Aggregate by k string: sum(a) bigint",))
-    earlier = {key: value for key, value in wanted.items() if key not in (STATE_MEANING, STATE_VERSION)}
-    assert refused_changes(earlier, wanted) == ()
-    assert entries_to_add(earlier, wanted) == {key: wanted[key] for key in (STATE_MEANING, STATE_VERSION)}
-    assert entries_to_add(wanted, described(state={"version": 7})) == {}
+def test_a_checkpoint_is_bound_to_the_keys_of_its_processors() -> None:
     declaration = continuous_stream().declaration
     by_user, by_page = (fingerprint_of(declaration, processor_keys=(keys,)) for keys in ("user string", "page string"))
-    unbound = fingerprint_of(declaration)
-    assert refused_changes(unbound, by_user) == ()
-    assert entries_to_add(unbound, by_user) == {PROCESSOR_KEYS: "user string"}
     assert refused_changes(by_user, by_page) == (f"{PROCESSOR_KEYS} was `user string` and is now `page string`",)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.errors import LedgerError
+
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
+    from sqlalchemy import Connection
 
 _LOCK = 7_166_811_305_317_523
 """The advisory lock under which one migration runs at a time: any number that nothing else uses."""
+
+_BEFORE_THE_BASELINE = re.compile(r"\d{4}")
+"""The versions of the schema before 0.2.0, of which nothing was released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,7 @@ def upgrade(ledger_url: str) -> LedgerVersion:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
+    LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
     from alembic import command
@@ -57,6 +65,7 @@ def upgrade(ledger_url: str) -> LedgerVersion:
         # The limit of a statement is made for rows; the index of a large table takes minutes.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        _found_version(connection)  # another program may have migrated the ledger meanwhile
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         config = _config()
         config.attributes["connection"] = connection
@@ -69,22 +78,52 @@ def observe_version(ledger_url: str) -> LedgerVersion:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
+    LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.ledger_table import SCHEMA
 
-    needed = ScriptDirectory.from_config(_config()).get_current_head()
-    with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA})
-        found = context.get_current_revision()
+    needed = _scripts().get_current_head()
     if needed is None:
         raise AssertionError("the package holds no migration")  # a broken installation, not a user's mistake
-    return LedgerVersion(found=found, needed=needed)
+    with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
+        return LedgerVersion(found=_found_version(connection), needed=needed)
+
+
+def _found_version(connection: Connection) -> str | None:
+    """The version of the ledger; none before its first migration.
+
+    Raises
+    ------
+    LedgerError: when this program does not know it.
+    """
+    from alembic.runtime.migration import MigrationContext
+
+    from sluice.ledger.ledger_table import SCHEMA
+
+    found = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA}).get_current_revision()
+    known = {script.revision for script in _scripts().walk_revisions()}
+    if found is None or found in known:
+        return found
+    if _BEFORE_THE_BASELINE.fullmatch(found):
+        raise LedgerError(
+            f"The ledger has version {found} of a development version before 0.2.0, which was never released and from "
+            "which no migration leads on.",
+            next_step=f"Begin with an empty ledger: end its drivers, run `DROP SCHEMA {SCHEMA} CASCADE` in its "
+            "database, then `sluice ledger upgrade`. For the local stack: `sluice stack down`, and remove its data "
+            "folder.",
+        )
+    raise LedgerError(
+        f"The ledger has version {found}, which a newer Sluice than this one has made; this one knows "
+        f"{', '.join(sorted(known))}.",
+        next_step="Use the version of Sluice that upgraded the ledger, or a later one.",
+    )
+
+
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config())
 
 
 def _config() -> Config:

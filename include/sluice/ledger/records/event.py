@@ -24,7 +24,7 @@ class ActorKind(StrEnum):
 
 
 class EventAction(StrEnum):
-    """What is to be done. A program of an earlier version shows an action that it does not know as it is stored.
+    """What is to be done. An action that a program does not know is shown as it is stored.
 
     The first group are the commands of a person, the second the decisions about a stream, the third those about a
     table.

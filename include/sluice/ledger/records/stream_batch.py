@@ -42,7 +42,7 @@ class BatchObservation:
         declaration allows it.
     is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
     state_rows: the rows of all state stores of the query after the batch. state_bytes: the memory that they take in the
-        executors, as Spark reports it. Both unset for a query without state, and for a batch of an earlier version.
+        executors, as Spark reports it. Both unset for a query without state.
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
         to the sums of the stream and does not keep them with the batch.
     """

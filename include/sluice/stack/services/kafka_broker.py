@@ -48,7 +48,7 @@ AUTHENTICATION: Mapping[str, str] = {
     "sasl.mechanism.controller.protocol": "PLAIN",
 }
 """Every connection proves a password. Not SCRAM: Kafka stores its users itself, so the first of them would have to be
-created through a connection that needs none, and in the stacks of earlier versions after their format. PLAIN sends the
+created through a connection that needs none. PLAIN sends the
 password, which only a network could reveal, and this one does not leave the machine."""
 
 _ANSWER_SECONDS = 3.0
