@@ -1,13 +1,19 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down test checks drill drill-supervision bench matrix lint format lock clean \
-        test-side-by-side test-unit test-integration test-spark test-spark-a-b test-spark-c-e test-spark-f-l test-spark-m-z test-orchestration test-end-to-end test-yarn
+.PHONY: help setup demo down test test-full checks drill drill-supervision bench matrix lint format lock clean \
+        test-side-by-side test-unit test-integration test-spark test-spark-read test-spark-write test-orchestration \
+        test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CHECKS := lint test-orchestration test-spark-c-e test-spark-m-z test-integration test-spark-f-l test-spark-a-b test-unit
+SELECTION := # of tests, where it is not the one of pyproject.toml
+CHECKS := lint test-spark-write test-spark-read test-integration test-orchestration test-unit
 CHECKS_AT_ONCE := 3
+
+# The subjects of the two processes that test Spark: what a stream reads and computes, and what becomes of its rows.
+SPARK_READ := $(addprefix tests/spark/,session sources decoding state)
+SPARK_WRITE := $(addprefix tests/spark/,delivery runs backfill refresh maintenance)
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,12 +39,15 @@ demo: setup ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-test: test-end-to-end test-side-by-side ## Run every test ring and the checks
+test: test-end-to-end test-side-by-side ## Run every test ring and the checks; large sets of cases by a sample
 	@echo "All checks and all test rings passed."
+
+test-full: ## Run the same with all cases but those of `make drill`; about twice as long
+	@$(MAKE) --no-print-directory test SELECTION='-m "not drill"'
 
 # The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
 # for several times as long. Of the other rings three at a time use two cores well. The longest start first; the longest
-# of all, Spark's, runs as four processes, each with services of its own.
+# of all, Spark's, runs as two processes, each with services and a session of its own.
 test-side-by-side: setup
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 
@@ -51,7 +60,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.stopped_driver
 	$(BIN)/python -m tests.faults.ledger_failover
 	$(BIN)/python -m tests.faults.long_run --batches 1500
-	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/test_event_time.py --timeout=6000
+	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/state/test_event_time.py --timeout=6000
 	$(BIN)/python -m tests.faults.differential --cases 1000
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1000 --time-zone Europe/Berlin
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1500 --time-zone America/St_Johns
@@ -83,31 +92,25 @@ lint: setup ## Check style, format and types
 	$(BIN)/mypy
 
 test-unit: setup ## Run the tests of single parts and of the architecture: no service, no database, no Airflow; seconds
-	$(PYTEST) tests/unit tests/architecture $(WHOLE_LINES)
+	$(PYTEST) $(SELECTION) tests/unit tests/architecture $(WHOLE_LINES)
 
 test-integration: setup ## Run the tests with real databases, catalogs, programs and processes, and the contract suites
-	$(PYTEST) tests/contracts tests/integration $(WHOLE_LINES)
+	$(PYTEST) $(SELECTION) tests/contracts tests/integration $(WHOLE_LINES)
 
 test-spark: setup ## Run the tests on a real Spark
-	$(PYTEST) tests/spark $(WHOLE_LINES)
+	$(PYTEST) $(SELECTION) tests/spark $(WHOLE_LINES)
 
-test-spark-a-b: setup
-	$(PYTEST) tests/spark/test_[a-b]*.py $(WHOLE_LINES)
+test-spark-read: setup
+	$(PYTEST) $(SELECTION) $(SPARK_READ) $(WHOLE_LINES)
 
-test-spark-c-e: setup
-	$(PYTEST) tests/spark/test_[c-e]*.py $(WHOLE_LINES)
-
-test-spark-f-l: setup
-	$(PYTEST) tests/spark/test_[f-l]*.py $(WHOLE_LINES)
-
-test-spark-m-z: setup
-	$(PYTEST) tests/spark/test_[!a-l]*.py $(WHOLE_LINES)
+test-spark-write: setup
+	$(PYTEST) $(SELECTION) $(SPARK_WRITE) $(WHOLE_LINES)
 
 test-orchestration: setup ## Run the tests on a real Airflow
-	$(PYTEST) tests/orchestration $(WHOLE_LINES)
+	$(PYTEST) $(SELECTION) tests/orchestration $(WHOLE_LINES)
 
 test-end-to-end: setup ## Run the tests of the whole platform as a user runs it
-	$(PYTEST) tests/end_to_end $(WHOLE_LINES)
+	$(PYTEST) $(SELECTION) tests/end_to_end $(WHOLE_LINES)
 
 test-yarn: setup ## Run the tests on a real YARN of one node; fetches 80 MB once, and is not part of `make test`
 	$(PYTEST) tests/yarn

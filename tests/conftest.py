@@ -1,4 +1,4 @@
-"""The fixtures that every ring of tests may ask for."""
+"""What holds for every ring of tests. Each ring's `conftest.py` loads the fixtures that only it asks for."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = [
-    "sluice_spark.testing",
-    "tests.fixtures.database",
-    "tests.fixtures.kinesis",
-    "tests.fixtures.registry",
-    "tests.fixtures.ledger",
-    "tests.fixtures.publication_catalogs",
-    "tests.fixtures.readme",
-    "tests.fixtures.stack",
-    "tests.fixtures.stream_commands",
-]
+pytest.register_assert_rewrite("tests.fixtures")
 
 
 def pytest_collection_finish() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 
 import pytest
-from tests.architecture.source_modules import Moment, SourceModule, is_within, source_modules
+from tests.architecture.source_modules import ROOT, Moment, SourceModule, is_within, source_modules
 
 OWN_PACKAGES = ("sluice", "sluice_airflow", "sluice_spark")
 
@@ -285,6 +286,15 @@ def test_bootstrap_needs_no_installed_package() -> None:
 
     assert len(modules) > 5
     assert wrong == []
+
+
+@pytest.mark.parametrize("conftest", ["tests/conftest.py", "tests/unit/conftest.py"])
+def test_tests_of_single_parts_import_nothing_that_other_rings_need(conftest: str) -> None:
+    """All of it took 3 s of a processor, before the first test of a single file."""
+    found = SourceModule(path=ROOT / conftest, name="conftest", tree=ast.parse((ROOT / conftest).read_text())).imports()
+
+    others = {one.module.partition(".")[0] for one in found if one.module.partition(".")[0] != "tests"}
+    assert others - sys.stdlib_module_names == {"pytest"}
 
 
 def test_own_package_names_are_the_three_packages() -> None:

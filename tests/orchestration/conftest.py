@@ -9,6 +9,7 @@ import pytest
 import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from sqlalchemy.engine import URL
 from tests.fixtures.airflow import RunningAirflow, running_airflow
+from tests.fixtures.loading import load_fixtures
 from tests.fixtures.sample_declarations import (
     write_continuous_stream,
     write_incremental_stream,
@@ -31,6 +32,11 @@ PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 mi
 """A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
 
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load this ring's fixtures."""
+    load_fixtures(collector, "ledger")
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.fixtures.loading import load_fixtures
 from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
@@ -19,6 +20,11 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings
 from sluice_spark.session.session import open_session
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load this ring's fixtures."""
+    load_fixtures(collector, "sluice_spark.testing", "database", "kinesis", "ledger", "readme", "registry")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

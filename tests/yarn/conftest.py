@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from tests.fixtures.loading import load_fixtures
 from tests.yarn.single_node import SingleNodeYarn, single_node_yarn
 
 CONNECTION = "the_cluster"
 """The Airflow connection of this ring, by the name that its stream declares."""
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load this ring's fixtures."""
+    load_fixtures(collector, "ledger")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ A misspelt property does nothing and says nothing; so a name that is not known h
 `unchecked_properties`. What would break the platform belongs nowhere.
 
 Source: https://iceberg.apache.org/docs/latest/configuration/ and `org.apache.iceberg.TableProperties` of the pinned
-version, with which `tests/spark/test_known_properties.py` compares this list.
+version, with which `tests/spark/session/test_known_properties.py` compares this list.
 """
 
 from __future__ import annotations

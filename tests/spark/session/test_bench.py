@@ -14,7 +14,7 @@ from sluice.errors import UsageError
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.testing import StreamBench
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "test-your-stream.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "test-your-stream.md"
 
 
 def examples() -> Iterator[Any]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.workshop import Workshop
-from tests.spark.test_decoding import CONTINUOUS, sent
+from tests.spark.decoding.test_decoding import CONTINUOUS, sent
 from tests.unit.record_values import test_binary_property as binary
 from tests.unit.record_values import test_csv_values as csv_table
 from tests.unit.record_values import test_json_values as table

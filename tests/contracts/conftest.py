@@ -1,0 +1,11 @@
+"""Real adapters on a real database and real catalogs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.loading import load_fixtures
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load this ring's fixtures."""
+    load_fixtures(collector, "ledger", "publication_catalogs")
