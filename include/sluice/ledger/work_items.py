@@ -268,6 +268,19 @@ def end_item(
         return connection.execute(ended).rowcount == 1
 
 
+def hand_back(ledger: Ledger, application: str) -> None:
+    """Let the items that an application has not ended wait again, as if it had not claimed them: it was asked to end.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    mine = and_(WorkRow.application == application, WorkRow.state == WorkState.CLAIMED)
+    given_back = {"state": WorkState.WAITING, "application": None, "attempt": WorkRow.attempt - 1}
+    with ledger.transaction() as connection:
+        connection.execute(update(WorkRow).where(mine).values(**given_back))
+
+
 def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:
     """Which of these items nobody asks for any more.
 
