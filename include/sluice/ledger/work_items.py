@@ -106,7 +106,8 @@ def look_at(items: Sequence[str]) -> Select[Any]:
     Its rows are for `observation_of`.
     """
     these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
-    waits = update(WorkRow).where(these, _IS_OPEN).values(waits_until=func.now() + WAITED_FOR)
+    is_due = WorkRow.waits_until < func.now() + WAITED_FOR / 2  # a look each second need not write each second
+    waits = update(WorkRow).where(these, _IS_OPEN, is_due).values(waits_until=func.now() + WAITED_FOR)
     return _select_observations().where(these).add_cte(waits.cte("waits"))
 
 
