@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
+from uuid import UUID
 
-from sluice.launching.item_log import item_lines
+from sluice.launching.item_log import lines_of_item
 from sluice.ledger.records.work import WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
@@ -81,6 +82,6 @@ class _FollowedLog:
             return
         while line := self._file.readline():
             self._lines.append(line.rstrip("\n"))
-        for line in list(item_lines(self._lines, self.item))[self._shown :]:
+        for line in list(lines_of_item(self._lines, UUID(self.item)))[self._shown :]:
             self._shown += 1
             self.on_line(line)
