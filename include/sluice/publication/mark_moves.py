@@ -34,22 +34,13 @@ from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedBatch, StagedOutput
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
 from sluice.tables.declared_tables import load_table, require_table
 
 _log = logging.getLogger(__name__)
-
-MARK_MOVE = "sluice.mark-move"
-"""The entry of a snapshot's summary with the reason why a mark moved without rows."""
-
-STREAM = "sluice.stream"
-"""The entry of such a snapshot with the stream's name. It has no publication key, because it publishes no batch."""
-
-
-MARK_POSITION = "sluice.mark-position"
-"""The entry of such a snapshot with the generation and the batch of the mark, `<generation>:<batch>`."""
 
 
 class MarkMove(StrEnum):

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import record_event
+from sluice.ledger.locks import maintenance_lock
 from sluice.ledger.maintenance_history import record_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation
-from sluice.ledger.table_locks import maintenance_lock
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import StepDecision
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event

@@ -12,7 +12,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staged_batch import FIRST_BATCH
+from sluice.stored_keys import FIRST_BATCH
 from sluice_spark.run.stop_request import StopRequest
 
 

@@ -13,7 +13,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeliveryError
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staging_layout import OPERATION_COLUMN
+from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 COLUMNS = {"order": "long", "at": "long", "word": "string"}  # a column named like a word of SQL, knowingly
