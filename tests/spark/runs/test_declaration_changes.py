@@ -173,6 +173,7 @@ def as_bound_by_earlier_versions(workshop: Workshop, name: str) -> None:
         connection.execute(update(Generation).where(Generation.stream == name).values(fingerprint=kept))
 
 
+@pytest.mark.full  # every run has the rule (`test_compatibility.py`), and two other kinds of state here
 def test_a_limit_is_state(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     columns = {"id": "long"}
@@ -202,6 +203,7 @@ JOINED = """
 """
 
 
+@pytest.mark.full  # every run has the rule (`test_compatibility.py`)
 def test_a_join_is_bound_to_its_condition_and_to_the_columns_that_it_keeps(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     columns = {"id": "long", "at": "timestamptz", "word": "string", "other": "string"}
