@@ -94,7 +94,7 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
     assert [one["id"] for one in workshop.rows("target")].count(500) == 1
 
 
-@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     step: BackfillStep, workshop: Workshop, stream: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
 
 
-@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
     step: BackfillStep, workshop: Workshop, stream: str
 ) -> None:
