@@ -38,7 +38,7 @@ from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
-from sluice.tables.declared_tables import load_table, require_table
+from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def settle_merge(
 
 
 def settle_merges_of_table(
-    catalog: Catalog, target: str, *, policy: RacePolicy = DEFAULT_POLICY
+    catalog: Catalog, table: Table, *, policy: RacePolicy = DEFAULT_POLICY
 ) -> tuple[StagedOutput, ...]:
     """Move every mark on a table to the newest batch that a MERGE made visible, before expiry shortens the history.
 
@@ -176,7 +176,7 @@ def settle_merges_of_table(
 
     Parameters
     ----------
-    target: `<namespace>.<table>`.
+    table: freshly loaded; when a mark was moved, it is not the newest state any more.
 
     Returns
     -------
@@ -185,10 +185,10 @@ def settle_merges_of_table(
     Raises
     ------
     DeliveryError: when a mark is invalid; then the table's history is needed to repair it and must stay.
-    LakehouseError: when the table does not exist or the catalog does not answer.
+    LakehouseError: when the catalog does not answer.
     """
-    outputs = marked_outputs(require_table(catalog, target))
-    behind = tuple(output for output in outputs if load_target_state(catalog, output).merged is not None)
+    outputs = marked_outputs(table)
+    behind = tuple(output for output in outputs if read_target_state(table, output).merged is not None)
     for output in behind:
         move_mark(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
     return behind
