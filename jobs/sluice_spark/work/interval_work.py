@@ -31,8 +31,11 @@ def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
     Half of those that are processed at the same time are computed as one batch, so that one batch is computed while
     another is published; one when a file of the target may hold rows of several intervals.
     """
-    stream = declarations.stream(name)
-    backfill, target = backfill_of(stream), backfilled_output(stream).target
+    try:
+        stream = declarations.stream(name)
+        backfill, target = backfill_of(stream), backfilled_output(stream).target
+    except SluiceError:  # the item itself reports it
+        return IntervalLane(at_once=1, together=1)
     declared = declarations.tables.get(target)
     is_apart = declared is not None and are_apart(declared.declaration, backfill.column, backfill.interval)
     return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2 if is_apart else 1)

@@ -14,6 +14,7 @@ from sluice.errors import LaunchError, LedgerError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
 from sluice_spark.run.stop_request import StopRequest, stop_on_signals_of_jvm, stop_on_signals_of_python
@@ -68,11 +69,12 @@ def run_work(command: RunWork) -> None:
                 ledger=ledger,
                 sessions=sessions,
                 news=news,
-                is_worn=Wear().reason,
+                is_worn=Wear(sessions=sessions).reason,
                 stop=stop,
                 linger_seconds=LINGER_SECONDS,
             )
             reason = application.serve()
+            hand_back(ledger, command.application_id)
         end_application(ledger, command.application_id, reason=reason)
         _log.info("the application ends: %s", reason)
         sessions.stop()
@@ -102,6 +104,8 @@ def _report(ledger: Ledger, application: str, ended: threading.Event) -> None:
             heard_at = asked_at
         except LedgerError as error:
             _log.warning("no report reaches the ledger: %s", error)
+        except Exception:  # noqa: BLE001  # without this thread the process would work on while it counts as dead
+            _log.exception("a report failed; the next one follows")
         if time.monotonic() - heard_at > DEAD_AFTER.total_seconds():
             _end_process("the ledger was away until this application counts as dead")
 
