@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.3
 
 @contextmanager
 def asked_for(queue: WorkQueue, items: Sequence[str]) -> Iterator[None]:
-    """Withdraw the items when the block ends by an interruption or an error: nobody waits for them then."""
+    """Withdraw the items when the block ends by an interruption or an error."""
     try:
         yield
     except BaseException:
@@ -38,7 +38,7 @@ def await_item(
     ----------
     profile: the engine settings of the item, if an application has to be started.
     on_line: is called with each line that an application of this host logs about the item.
-    beside: further items that are waited for afterwards: nobody else says that they are still wanted.
+    beside: further items that are waited for afterwards, and looked at meanwhile so that they stay asked for.
 
     Raises
     ------

@@ -132,7 +132,7 @@ class WorkApplication:
         self._ends_because = reason
 
     def _pass_on_stops(self) -> None:
-        """Ask items to stop that nobody wants any more, or all of them when the application is asked to end."""
+        """Ask items to stop that were withdrawn, or all of them when the application is asked to end."""
         stops = {item: stop for unit in self._running.values() for item, stop in unit.stops.items()}
         if self.stop.reason is not None:
             for stop in stops.values():

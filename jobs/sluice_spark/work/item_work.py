@@ -54,7 +54,7 @@ _AS_TABLES = StateDeclaration()
 class ItemWork:
     """One item in one thread of an application.
 
-    stop: what asks the item to stop: nobody wants it any more, or the application ends.
+    stop: what asks the item to stop: it was withdrawn, or the application ends.
     """
 
     settings: Settings

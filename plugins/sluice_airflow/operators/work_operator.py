@@ -175,7 +175,7 @@ class WorkOperator(BaseOperator):
 
     def _show_log(self, seen: WorkObservation) -> None:
         """Repeat what the application has logged about the item, if its log is on this host."""
-        from sluice.work.item_log import last_lines_of_item
+        from sluice.work.read_item_log import last_lines_of_item
 
         for line in last_lines_of_item(seen, limit=_LOG_LINES):
             self.log.info("%s", line)
