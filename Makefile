@@ -42,7 +42,7 @@ down: ## Stop the local stack and every process that it started
 test: test-end-to-end test-side-by-side ## Run every test ring and the checks; large sets of cases by a sample
 	@echo "All checks and all test rings passed."
 
-test-full: ## Run the same with all cases but those of `make drill`; about twice as long
+test-full: ## Run the same with all cases but those of `make drill`
 	@$(MAKE) --no-print-directory test SELECTION='-m "not drill"'
 
 # The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
