@@ -24,7 +24,9 @@ It is less than the ten minutes after which the schedule of the weather moves so
 _OBSERVE_EVERY_SECONDS = 10.0
 """An observation asks the ledger and Airflow, and is of interest only when nothing happens."""
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 1.0
+"""Several waits at a time look at the streams and ask Airflow's API server, each for some hundredths of a second of a
+processor: twice a second they would cost as much as a driver's start."""
 
 
 class Standstill:
