@@ -33,7 +33,9 @@ help: ## List the commands
 setup: ## Install what everything else needs: packages, Java, jars (fast when repeated)
 	@$(PYTHON) include/sluice/stack/bootstrap.py
 
-demo: setup ## Run the whole platform on real flight data and verify it
+# Without the archive of Spark's classes: it takes more processor time than it saves in one demo (decision 0006).
+demo: ## Run the whole platform on real flight data and verify it
+	@$(PYTHON) include/sluice/stack/bootstrap.py --without-class-archive
 	@$(BIN)/sluice demo
 
 down: ## Stop the local stack and every process that it started
