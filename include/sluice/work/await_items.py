@@ -10,8 +10,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from uuid import UUID
 
+from sluice.errors import LaunchError
 from sluice.launching.item_log import lines_of_item
-from sluice.ledger.records.work import WorkObservation
+from sluice.ledger.records.work import Pool, WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
 from sluice.work.start_application import WorkQueue
@@ -42,7 +43,9 @@ def await_item(
 
     Raises
     ------
-    LaunchError, SettingsError: when no application can be started.
+    LaunchError: when no application can be started, or none could do the item any more, because the files of the
+        deployment have changed since it was asked for.
+    SettingsError: when the Spark connection is missing or wrong.
     LedgerError: when the ledger cannot be reached.
     """
     log = _FollowedLog(item=item, on_line=on_line)
@@ -51,6 +54,7 @@ def await_item(
             observe_item(queue.ledger, other)
         seen = observe_item(queue.ledger, item)
         if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
+            _require_same_deployment(queue.pool(profile), pool)
             queue.start_application(item, pool, profile)
         log.read(seen)
         if not seen.state.is_open:
@@ -58,6 +62,15 @@ def await_item(
             log.read(seen)
             return seen
         time.sleep(_LOOK_SECONDS)
+
+
+def _require_same_deployment(now: Pool, asked_for: Pool) -> None:
+    if now != asked_for:
+        raise LaunchError(
+            "The files or settings of the deployment have changed since the work was asked for, so no application that "
+            "starts now would do it.",
+            next_step="Run the command again.",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
