@@ -40,13 +40,17 @@ def due_tables(
     Returns
     -------
     The tables whose maintenance has a step to do, or a problem that a person must see. A table that cannot be observed
-    is one of them: its maintenance reports why.
+    is one of them, and all of them are when the catalog does not answer: their maintenance reports why.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    catalog = open_catalog(settings)
+    try:
+        catalog = open_catalog(settings)
+    except LakehouseError as error:
+        _log.warning("no table can be observed: %s", error)
+        return tuple(tables)
     return tuple(_due(catalog, ledger, declarations, settings, tables, launched_by=launched_by))
 
 
