@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 from sqlalchemy import select
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.declarations.load_declarations import load_declarations
