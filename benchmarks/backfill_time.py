@@ -40,6 +40,8 @@ from benchmarks.paired_turns import Limit, Spread, Turn, over_rounds, speed, tak
 from pyiceberg.expressions import AlwaysTrue
 from rich.console import Console
 from rich.table import Table
+from sluice.ledger.backfill_requests import add_request, leave_to_start, observe_request
+from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
 from tests.fixtures.spark_jobs import Jobs, jobs_in
 from tests.fixtures.stack import stack_in
 
@@ -48,9 +50,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_command import JobCommand, RunBackfill, RunIncrement
 from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.backfill_requests import add_request, leave_to_start, observe_request
 from sluice.ledger.connection import database_time, open_ledger
-from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -37,6 +37,7 @@ from benchmarks.backfill_time import COLUMNS, QUERY, content_of, rows_of
 from benchmarks.paired_turns import Limit, Spread, Turn, over_rounds, speed, take_turns
 from rich.console import Console
 from rich.table import Table
+from sluice.launching.kept_driver import IncrementRequest, deployment_digest, kept_driver_of
 from tests.fixtures.spark_jobs import Jobs, jobs_in
 from tests.fixtures.stack import Stack, stack_in
 
@@ -45,7 +46,6 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.launching.job_command import RunIncrement
-from sluice.launching.kept_driver import IncrementRequest, deployment_digest, kept_driver_of
 from sluice.launching.launch_settings import class_path
 from sluice.launching.spark_submit import SparkConnection
 from sluice.processes.driver_processes import kill_group

@@ -13,7 +13,7 @@ SluiceError
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
 ├── LaunchError                     a driver cannot be started
-├── WithdrawnError                  work was stopped because nobody asks for it any more
+├── WithdrawnError                  work was stopped because it is not asked for any more
 ├── FilesDifferError                the host of a driver holds other files than the run was started for
 ├── JvmLostError                    the JVM of a driver ended by itself, or does not answer any more
 │   ├── JvmKilledError              a signal ended the JVM of a driver
@@ -51,10 +51,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from sluice.failure_reasons import FailureReason
+from sluice.messages.location import Location
 from sluice.messages.plain_text import one_line
 from sluice.messages.redaction import redacted
 
@@ -99,17 +99,6 @@ class SettingsError(SluiceError):
 
     exit_code = 2
     failure_reason = FailureReason.SETTINGS_REFUSED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """Where something was written: a file and, where it is known, the 1-based line."""
-
-    file: Path
-    line: int | None = None
-
-    def __str__(self) -> str:
-        return one_line(str(self.file)) + (f":{self.line}" if self.line is not None else "")
 
 
 class DeclarationError(SluiceError):
@@ -202,7 +191,7 @@ class LaunchError(SluiceError):
 
 
 class WithdrawnError(SluiceError):
-    """Work was stopped between two steps, because nobody asks for it any more or its application ends."""
+    """Work was stopped between two steps, because it is not asked for any more or its application ends."""
 
 
 class FilesDifferError(SluiceError):

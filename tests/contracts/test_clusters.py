@@ -15,7 +15,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster_apis import KubernetesApi, YarnApi, served
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
 from sluice.launching.cluster.kubernetes import KubernetesCluster
 from sluice.launching.cluster.yarn import YarnCluster, yarn_tags
 from sluice.launching.launcher_port import Cluster

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sluice.errors import ClusterError, LaunchError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.submission import Submission
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import find_run

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from sluice.launching.cluster.application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
 from sluice.launching.cluster.yarn import yarn_tags
 
 Answer = tuple[int, dict[str, Any]]

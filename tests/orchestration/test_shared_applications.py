@@ -16,7 +16,7 @@ from sluice.ledger.batches import newest_batch
 from sluice.ledger.records.work import WorkState
 from sluice.ledger.work_items import observe_item
 from sluice.processes.driver_processes import kill_group
-from sluice.work.item_log import last_lines_of_item
+from sluice.work.read_item_log import last_lines_of_item
 
 RUN = "run"
 """The task of an incremental stream."""

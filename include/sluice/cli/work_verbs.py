@@ -16,7 +16,7 @@ from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.work import WorkItem, WorkState
 from sluice.ledger.work_items import find_items, observe_item
 from sluice.settings import load_settings
-from sluice.work.item_log import last_lines_of_item
+from sluice.work.read_item_log import last_lines_of_item
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 

@@ -30,7 +30,8 @@ from sluice.declarations.schemas.schema_columns import with_columns_of_files
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document, read_document
-from sluice.errors import DeclarationError, Location
+from sluice.errors import DeclarationError
+from sluice.messages.location import Location
 
 __all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load_declarations"]
 

@@ -12,7 +12,8 @@ from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document, KeyPath
-from sluice.errors import DeclarationError, Location, SluiceError, UsageError
+from sluice.errors import DeclarationError, SluiceError, UsageError
+from sluice.messages.location import Location
 
 STREAM_SUFFIX = ".stream.yaml"
 TABLE_SUFFIX = ".table.yaml"

@@ -23,7 +23,8 @@ from yaml.events import (
     StreamEndEvent,
 )
 
-from sluice.errors import DeclarationError, Location
+from sluice.errors import DeclarationError
+from sluice.messages.location import Location
 from sluice.messages.plain_text import one_line, unshowable_character
 
 KeyPath: TypeAlias = tuple[str | int, ...]

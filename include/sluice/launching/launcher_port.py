@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationTag
+from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationTag
 from sluice.ledger.records.run import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 

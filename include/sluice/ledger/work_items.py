@@ -1,7 +1,7 @@
 """The queue of bounded work: who needs something of Spark adds an item, an application claims it, and records its end.
 
 An item is claimed by one application at a time, and only that one may record its end (`sluice.ledger.applications`).
-Who asked looks at the item again and again; an item that nobody has looked at for a minute is not begun any more.
+Who asked looks at the item again and again; an item without a look for a minute is not begun any more.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState
 
 
 def withdraw(items: Sequence[str]) -> Update:
-    """The statement by which nobody asks for these items any more; what is being done for one of them is stopped."""
+    """The statement that withdraws these items; what is being done for one of them is stopped."""
     these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
     return update(WorkRow).where(these, _IS_OPEN).values(_ended(WorkState.WITHDRAWN)).returning(WorkRow.item)
 
@@ -283,7 +283,7 @@ def hand_back(ledger: Ledger, application: str) -> None:
 
 
 def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:
-    """Which of these items nobody asks for any more.
+    """Which of these items are not asked for any more.
 
     Raises
     ------

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
+from uuid import UUID
 
-from sluice.launching.item_log import item_lines
+from sluice.launching.item_log import lines_of_item
 from sluice.ledger.records.work import WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
@@ -20,7 +21,7 @@ _LOOK_SECONDS = 0.3
 
 @contextmanager
 def asked_for(queue: WorkQueue, items: Sequence[str]) -> Iterator[None]:
-    """Withdraw the items when the block ends by an interruption or an error: nobody waits for them then."""
+    """Withdraw the items when the block ends by an interruption or an error."""
     try:
         yield
     except BaseException:
@@ -37,7 +38,7 @@ def await_item(
     ----------
     profile: the engine settings of the item, if an application has to be started.
     on_line: is called with each line that an application of this host logs about the item.
-    beside: further items that are waited for afterwards: nobody else says that they are still wanted.
+    beside: further items that are waited for afterwards, and looked at meanwhile so that they stay asked for.
 
     Raises
     ------
@@ -81,6 +82,6 @@ class _FollowedLog:
             return
         while line := self._file.readline():
             self._lines.append(line.rstrip("\n"))
-        for line in list(item_lines(self._lines, self.item))[self._shown :]:
+        for line in list(lines_of_item(self._lines, UUID(self.item)))[self._shown :]:
             self._shown += 1
             self.on_line(line)

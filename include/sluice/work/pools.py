@@ -101,8 +101,8 @@ def deployment_digest(settings: Settings, environ: Mapping[str, str]) -> str:
     surroundings = {
         name: value for name, value in job_environment(environ).items() if not _OF_ONE_TERMINAL.fullmatch(name)
     }
-    told = json.dumps([settings.model_dump_json(), *settings.secret_values(), sorted(surroundings.items())])
-    return f"{files_digest(settings)}-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+    values = json.dumps([settings.model_dump_json(), *settings.secret_values(), sorted(surroundings.items())])
+    return f"{files_digest(settings)}-{hashlib.sha256(values.encode()).hexdigest()[:24]}"
 
 
 def files_digest(settings: Settings) -> str:

@@ -43,7 +43,5 @@ def run_increment(
         )
     run = admit_increment(ledger, stream, launched_by=launched_by)
     with recorded_end(ledger, run.run_id) as say_reason:
-        work = SupervisedRun(
-            settings=settings, ledger=ledger, stream=stream, run=run, sessions=sessions, stop=stop, obeys_signals=False
-        )
+        work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, sessions=sessions, stop=stop)
         say_reason(work.work())

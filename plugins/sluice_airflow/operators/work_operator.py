@@ -88,7 +88,7 @@ class WorkOperator(BaseOperator):
         AirflowFailException: when another try could only repeat the failure.
         """
         with _errors_of_airflow():
-            deployment = _load_deployment()
+            deployment = self._deployment()
             with deployment.open_ledger() as ledger:
                 queue = deployment.work_queue(ledger, asked_by=self.asked_by)
                 self._ask(queue, self._profile(queue))
@@ -98,7 +98,7 @@ class WorkOperator(BaseOperator):
         """Go on after a trigger fired. Airflow's database holds this name for every deferred task."""
         self._item = item
         with _errors_of_airflow():
-            deployment = _load_deployment()
+            deployment = self._deployment()
             with deployment.open_ledger() as ledger:
                 self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by))
 
@@ -107,7 +107,7 @@ class WorkOperator(BaseOperator):
         from sluice.ledger.work_items import withdraw_items
 
         if self._item:
-            with _load_deployment().open_ledger() as ledger:
+            with self._deployment().open_ledger() as ledger:
                 withdraw_items(ledger, [self._item])
 
     def finish(self, context: Context, ledger: Ledger) -> None:
@@ -171,7 +171,7 @@ class WorkOperator(BaseOperator):
 
     def _show_log(self, seen: WorkObservation, settings: Settings) -> None:
         """Repeat what the application has logged about the item, if its log is on this host."""
-        from sluice.work.item_log import last_lines_of_item
+        from sluice.work.read_item_log import last_lines_of_item
 
         for secret in settings.secret_values():
             mask_secret(secret)  # whatever a library of the application has written into its log
@@ -183,17 +183,10 @@ class WorkOperator(BaseOperator):
 
         return profile_for(self.request, queue.settings.pipelines)
 
+    def _deployment(self) -> Deployment:
+        from sluice_airflow.composition import load_deployment  # SQLAlchemy: too slow for the parsing of a DAG file
 
-def _load_deployment() -> Deployment:
-    """The deployment of a task that runs. Its import takes too long for the parsing of a DAG file.
-
-    Raises
-    ------
-    SettingsError: when the environment does not describe a deployment.
-    """
-    from sluice_airflow.composition import load_deployment
-
-    return load_deployment()
+        return load_deployment()
 
 
 @contextmanager

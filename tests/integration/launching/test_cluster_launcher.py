@@ -14,7 +14,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import FailureReason
 from sluice.launching.cluster import cluster_launcher as launcher_room
-from sluice.launching.cluster.application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission
 from sluice.launching.launcher_port import LaunchRequest

@@ -14,7 +14,7 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import DeclarationError, Location
+from sluice.errors import DeclarationError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state, suspend
@@ -24,6 +24,7 @@ from sluice.ledger.records.desired_state import SuspensionCause
 from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.run import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
+from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.alert import Alert
 from sluice.supervision.reconcile_all import reconcile_all

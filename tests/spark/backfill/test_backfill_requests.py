@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from sluice.ledger.backfill_requests import application_lock, observe_request
+from sluice.ledger.records.backfill_request import RequestState
 from tests.fixtures.backfills import (
     application,
     ask,
@@ -29,10 +31,8 @@ from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.run_results import results_of_run
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.backfill_requests import application_lock, observe_request
 from sluice.ledger.events import recent_events
 from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.backfill_request import RequestState
 from sluice.ledger.records.event import EventSubject
 from sluice.processes.deadline import wait_until
 

@@ -13,13 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.fixtures.spark_jobs import wait_until
-from tests.fixtures.stack import Stack
-from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
-from tests.fixtures.workshop import Workshop
-
-from sluice.declarations.engine_declaration import EngineDeclaration
-from sluice.errors import LaunchError
 from sluice.launching.kept_driver import (
     IncrementRequest,
     KeptDriver,
@@ -28,9 +21,16 @@ from sluice.launching.kept_driver import (
     kept_driver_of,
     send_line,
 )
+from sluice_spark.run.kept_increments import KeptIncrements
+from tests.fixtures.spark_jobs import wait_until
+from tests.fixtures.stack import Stack
+from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.errors import LaunchError
 from sluice.launching.spark_submit import SparkConnection
 from sluice.processes.driver_processes import kill_group
-from sluice_spark.run.kept_increments import KeptIncrements
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.run_sessions import KeptApplication
 

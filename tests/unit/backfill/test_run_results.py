@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from sluice.backfill.intervals import Interval, of_publication_key, publication_key
-from sluice.backfill.run_results import result_of_attempt, sentences_of
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
+from sluice.backfill.run_results import sentences_of
 
 FIFTH = Interval(start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
 ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4}
@@ -35,27 +34,6 @@ def test_an_unchanged_interval_says_so_and_followers_come_after_it() -> None:
         "flights, 2013-01-05 00:00 to 2013-01-06 00:00 UTC: unchanged, the table holds the 1,203 rows already."
     )
     assert [one.partition(",")[0] for one in sentences] == ["flights", "delays"]
-
-
-def test_an_attempt_of_the_ledger_is_the_same_result() -> None:
-    """The database answers in its own time zone."""
-    there = timezone(timedelta(hours=-5))
-    key = BackfillAttemptKey(
-        stream="flights",
-        interval_start=FIFTH.start.astimezone(there),
-        interval_end=FIFTH.end.astimezone(there),
-        attempt=2,
-    )
-    attempt = BackfillAttemptObservation(
-        key=key,
-        state=BackfillState.PUBLISHED,
-        launched_by="somebody",
-        started_at=FIFTH.end,
-        snapshot_id=77,
-        rows=ROWS,
-    )
-
-    assert result_of_attempt(attempt) == result()
 
 
 def test_a_publication_key_names_its_stream_and_interval() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.cluster.application import DriverTag
+from sluice.launching.cluster.cluster_application import DriverTag
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission, driver_environment, private_properties, submit_by_program
 from sluice.launching.cluster.yarn import yarn_conf

@@ -13,7 +13,7 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
-from sluice.launching.job_command import MaintainTable, RunStream
+from sluice.launching.job_command import RunStream, ValidateStreams
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
@@ -74,10 +74,10 @@ def test_the_argv_on_a_cluster(make_binary: Callable[[str], Path], spark_submit:
     binary = make_binary("opt/spark3-submit")
     command = spark_submit_command(
         SparkConnection(master="yarn", deploy_mode="cluster", spark_binary=str(binary)),
-        MaintainTable(table="bronze.flights", launched_by="ann; rm -rf /"),
+        ValidateStreams(folder="pipelines", streams="flights; rm -rf /"),
         home=Path("/sluice"),
         conf={},
-        name="sluice bronze.flights",
+        name="sluice validate",
     )
     assert command == (
         str(binary),
@@ -86,10 +86,10 @@ def test_the_argv_on_a_cluster(make_binary: Callable[[str], Path], spark_submit:
         "--deploy-mode",
         "cluster",
         "--name",
-        "sluice bronze.flights",
-        "/sluice/jobs/maintain_table.py",
-        "--table=bronze.flights",
-        "--launched-by=ann; rm -rf /",
+        "sluice validate",
+        "/sluice/jobs/validate_streams.py",
+        "--folder=pipelines",
+        "--streams=flights; rm -rf /",
     )
 
 

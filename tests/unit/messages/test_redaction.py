@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.errors import DeclarationError, LakehouseError, Location, SluiceError
+from sluice.errors import DeclarationError, LakehouseError, SluiceError
 from sluice.failures.error_chains import chain_of
+from sluice.messages.location import Location
 from sluice.messages.plain_text import one_line, plain_text, unshowable_character
 from sluice.messages.redaction import RedactingFormatter, holds_secret, redacted
 

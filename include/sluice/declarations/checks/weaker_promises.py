@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.yaml_document import KeyPath
-from sluice.errors import Location
+from sluice.messages.location import Location
 
 DIRECT_PROMISE = (
     "Iceberg's own sink shows each batch once as long as main's history keeps the snapshot of its newest batch, and "

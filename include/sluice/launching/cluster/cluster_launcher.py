@@ -20,7 +20,7 @@ from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError
 from sluice.failures.classification import failure_of_exit
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, DriverTag
 from sluice.launching.cluster.submission import (
     SUBMITTED_WITHIN_SECONDS,
     Submission,

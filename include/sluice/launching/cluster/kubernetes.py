@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.cluster_http import request_json
 
 _DRIVER_CONTAINER = "spark-kubernetes-driver"

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.cluster_http import request_json
 
 _QUEUED = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})

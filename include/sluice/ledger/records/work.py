@@ -24,7 +24,7 @@ class WorkState(StrEnum):
     """How a work item stands, or how it ended.
 
     WAITING: no application works on it. CLAIMED: one does, or died while it did. FAILED: with a reason of its own.
-    WITHDRAWN: nobody asks for it any more.
+    WITHDRAWN: it is not asked for any more.
     """
 
     WAITING = "waiting"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from uuid import UUID
 
-from sluice.launching.item_log import item_lines
+from sluice.launching.item_log import lines_of_item
 from sluice.ledger.records.work import WorkObservation
 
 
@@ -17,4 +18,5 @@ def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
     if not log.exists():
         return [f"the log of this item is on another host: {log}"]
     with log.open(encoding="utf-8", errors="replace") as lines:
-        return list(deque((line for line in item_lines((one.rstrip("\n") for one in lines), seen.item)), maxlen=limit))
+        own = lines_of_item((line.rstrip("\n") for line in lines), UUID(seen.item))
+        return list(deque(own, maxlen=limit))
