@@ -11,7 +11,7 @@ import pytest
 from sluice.ledger.backfill_requests import application_lock, end_request, take_request
 from sluice.ledger.records.backfill_request import RequestState, TakenRequest
 from sqlalchemy import select
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.declarations.load_declarations import load_declarations
