@@ -24,8 +24,12 @@ DEAD_AFTER = timedelta(seconds=120)
 """How long an application may be silent: as long as the lease of a stream. The end of a process on its own host is
 recorded at once by its attendant, so this is for hosts that are gone."""
 
+BOUND_WITHIN = timedelta(seconds=60)
+"""How long an application may take until it has a process: the one who starts it may die before. An attendant tries for
+half a minute to reach the ledger."""
+
 STARTED_WITHIN = timedelta(minutes=5)
-"""How long an application may take from its request to its first heartbeat; a cluster may be busy."""
+"""How long an application with a process may take to its first heartbeat; a cluster may be busy."""
 
 OVERDUE_AFTER = timedelta(minutes=10)
 """How long an item may wait beside an application that claims nothing, before another one is started: that one hangs,
@@ -195,9 +199,10 @@ def return_lost_items(connection: Connection) -> None:
 
 def is_alive(application: type[Application] = Application) -> ColumnElement[bool]:
     """Whether an application has not ended, and has reported in time."""
-    reports = or_(
-        application.heartbeat_at > func.now() - DEAD_AFTER,
-        and_(application.heartbeat_at.is_(None), application.started_at > func.now() - STARTED_WITHIN),
+    may_take = case((application.pid.is_(None), BOUND_WITHIN), else_=STARTED_WITHIN)
+    reports = case(  # never null, since whoever is not alive is looked for, too
+        (application.heartbeat_at.is_(None), application.started_at > func.now() - may_take),
+        else_=application.heartbeat_at > func.now() - DEAD_AFTER,
     )
     return and_(_has_not_ended(application), reports)
 

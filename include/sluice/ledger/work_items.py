@@ -106,7 +106,8 @@ def look_at(items: Sequence[str]) -> Select[Any]:
     Its rows are for `observation_of`.
     """
     these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
-    waits = update(WorkRow).where(these, _IS_OPEN).values(waits_until=func.now() + WAITED_FOR)
+    is_due = WorkRow.waits_until < func.now() + WAITED_FOR / 2  # a look each second need not write each second
+    waits = update(WorkRow).where(these, _IS_OPEN, is_due).values(waits_until=func.now() + WAITED_FOR)
     return _select_observations().where(these).add_cte(waits.cte("waits"))
 
 
@@ -266,6 +267,19 @@ def end_item(
     ended = update(WorkRow).where(mine).values(**_ended(state), failure=failure, result=result)
     with ledger.transaction() as connection:
         return connection.execute(ended).rowcount == 1
+
+
+def hand_back(ledger: Ledger, application: str) -> None:
+    """Let the items that an application has not ended wait again, as if it had not claimed them: it was asked to end.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    mine = and_(WorkRow.application == application, WorkRow.state == WorkState.CLAIMED)
+    given_back = {"state": WorkState.WAITING, "application": None, "attempt": WorkRow.attempt - 1}
+    with ledger.transaction() as connection:
+        connection.execute(update(WorkRow).where(mine).values(**given_back))
 
 
 def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pydantic import ByteSize
+
 import sluice
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -26,6 +28,9 @@ from sluice.settings import Settings
 LINGER_SECONDS = 15
 """How long an application waits for the next item by default: Airflow starts a task that waits for another one within
 some seconds, and a JVM that starts costs as much as many items."""
+
+_SHARED_HEAP_BYTES = 1024**3
+"""The least heap of an application: its items share it. What a driver of one stream needs is enough for none but it."""
 
 _CODE = frozenset({".py", ".sql", ".yaml", ".yml", ".json", ".avsc", ".proto", ".desc"})
 
@@ -118,6 +123,6 @@ def files_digest(settings: Settings) -> str:
 
 def conf_of(profile: EngineProfile, settings: Settings, connection: SparkConnection) -> dict[str, str]:
     """The `--conf` settings of an application with these engine settings."""
-    return launch_conf(
-        home=settings.home, jars=settings.jars, engine=profile.engine, is_bounded=True, master=connection.master
-    )
+    memory = ByteSize(max(profile.engine.driver_memory, _SHARED_HEAP_BYTES))
+    engine = profile.engine.model_copy(update={"driver_memory": memory})
+    return launch_conf(home=settings.home, jars=settings.jars, engine=engine, is_bounded=True, master=connection.master)

@@ -9,40 +9,61 @@ from dataclasses import dataclass, field
 
 import psutil
 
-_SHARE_OF_DESCRIPTORS = 0.5
+from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.session.jvm import jvm_of
+
+MOST_SHARE_OF_DESCRIPTORS = 0.5
 """Of the limit of open files, which a process may reach at any moment above what it has when it is idle."""
 
 MOST_THREADS = 1000
 """Of the JVM and of Python; an idle application has about 150, whatever it has done."""
 
+MOST_SHARE_OF_HEAP = 0.7
+"""Of the JVM's heap, after a collection while no item runs: the rest is too small for the next items."""
+
 MOST_HOURS = 24
 """Modules that a transformation has imported from elsewhere are not part of the digest, and stay no longer."""
 
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Wear:
-    """Looks at the processes of this application from time to time."""
+    """Looks at the processes of this application from time to time, while no item runs."""
 
-    began_at: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
+    sessions: ItemSessions
+    began_at_seconds: float = field(default_factory=time.monotonic)
+    looked_at_seconds: float = field(default_factory=time.monotonic)
 
     def reason(self) -> str:
         """Why this process is to do no further item; empty while it may."""
         now = time.monotonic()
-        if now - self.looked_at < _LOOK_SECONDS:
+        if now - self.looked_at_seconds < _LOOK_SECONDS:
             return ""
-        self.looked_at = now
-        if now - self.began_at > MOST_HOURS * 3600:
+        self.looked_at_seconds = now
+        if now - self.began_at_seconds > MOST_HOURS * 3600:
             return f"it is {MOST_HOURS} hours old"
-        for process in _processes():
-            if (threads := process.num_threads()) > MOST_THREADS:
-                return f"process {process.pid} has {threads} threads, more than {MOST_THREADS}"
-            allowed = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS
-            if (files := process.num_fds()) > allowed:
-                return f"process {process.pid} has {files} open files, more than {allowed:.0f}"
-        return ""
+        return next((reason for process in _processes() if (reason := _worn(process))), "") or self._full_heap()
+
+    def _full_heap(self) -> str:
+        if self.sessions.spark is None:
+            return ""
+        jvm = jvm_of(self.sessions.spark)
+        jvm.java.lang.System.gc()
+        heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage()
+        used, most = heap.getUsed(), heap.getMax()
+        if used <= most * MOST_SHARE_OF_HEAP:
+            return ""
+        return f"{used // 1024**2} of {most // 1024**2} MiB of its heap are in use after a collection"
+
+
+def _worn(process: psutil.Process) -> str:
+    if (threads := process.num_threads()) > MOST_THREADS:
+        return f"process {process.pid} has {threads} threads, more than {MOST_THREADS}"
+    most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] * MOST_SHARE_OF_DESCRIPTORS
+    if (files := process.num_fds()) > most:
+        return f"process {process.pid} has {files} open files, more than {most:.0f}"
+    return ""
 
 
 def _processes() -> list[psutil.Process]:

@@ -14,6 +14,7 @@ from sluice.errors import LaunchError, LedgerError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
 from sluice_spark.run.stop_request import StopRequest, stop_on_signals_of_jvm, stop_on_signals_of_python
@@ -73,12 +74,13 @@ def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None
                 ledger=ledger,
                 sessions=sessions,
                 news=news,
-                is_worn=Wear().reason,
+                is_worn=Wear(sessions=sessions).reason,
                 stop=stop,
                 linger_seconds=LINGER_SECONDS,
                 reached=reached,
             )
             reason = application.serve()
+            hand_back(ledger, command.application_id)
         end_application(ledger, command.application_id, reason=reason)
         _log.info("the application ends: %s", reason)
         sessions.stop()

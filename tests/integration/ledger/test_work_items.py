@@ -245,6 +245,14 @@ def test_an_application_that_ended_before_its_process_began_has_none(ledger: Led
         bind_application(ledger, application, identity_of(1), log_file=None)
 
 
+def test_an_application_that_never_got_a_process_keeps_no_item_waiting(ledger: Ledger) -> None:
+    (item,) = ask(ledger, wanted())
+    assert begin_application(ledger, item, started_by="a task that was killed") is not None
+    let_pass(ledger, "UPDATE sluice.applications SET started_at = now() - interval '61 s'")
+    assert observe_item(ledger, item).needs_application
+    assert begin_application(ledger, item, started_by="the next one") is not None
+
+
 def test_beside_an_application_that_claims_nothing_another_is_started_and_no_third(ledger: Ledger) -> None:
     (item,) = ask(ledger, wanted())
     for number in range(MOST_APPLICATIONS):
