@@ -19,10 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from sluice.launching.kept_driver import DriverAnswer, receive_line, send_line
+
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
-from sluice.launching.kept_driver import DriverAnswer, receive_line, send_line
 from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint

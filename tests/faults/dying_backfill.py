@@ -19,6 +19,7 @@ from functools import cache
 
 import psutil
 from pyspark.sql import SparkSession
+from sluice_spark.backfill.requested_intervals import RequestedIntervals
 from tests.fixtures.spark_submit import submit_arguments
 
 from sluice.backfill.backfill_steps import BackfillStep
@@ -27,7 +28,6 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings, load_settings
 from sluice_spark.backfill.backfill_run import BackfillRun
-from sluice_spark.backfill.requested_intervals import RequestedIntervals
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.yarn.single_node import SingleNodeYarn
@@ -26,7 +27,6 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice_airflow.composition import Deployment, load_deployment
 from sluice_airflow.operators.backfill_operator import BackfillOperator
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 DEADLINE_SECONDS = 600.0
 """Far beyond what anything here takes on a quiet machine."""

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection
-
-from sluice.errors import LedgerError
 from sluice.ledger.backfill_requests import (
     add_request,
     application_lock,
@@ -26,8 +23,11 @@ from sluice.ledger.backfill_requests import (
     take_request,
     withdraw_request,
 )
-from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.records.backfill_request import IntervalRequest, RequestObservation, RequestState
+from sqlalchemy import Connection
+
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.trigger_queries import query_row
 
 DIGEST = "as declared"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sluice.ledger.job_failures import record_job_failure, take_job_failure
 from tests.fixtures.deployment import deployment_environment
 
 from sluice.errors import UnhealthyError
 from sluice.launching.job_output import JOB_RUN_VARIABLE
 from sluice.ledger.connection import Ledger
-from sluice.ledger.job_failures import record_job_failure, take_job_failure
 from sluice_spark.run.job import run_job
 
 

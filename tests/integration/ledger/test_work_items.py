@@ -97,7 +97,9 @@ def test_of_many_that_wait_the_first_starts_one_application(ledger: Ledger) -> N
 def test_of_callers_at_the_same_moment_one_starts_an_application(ledger: Ledger, other_process: Ledger) -> None:
     (item,) = ask(ledger, wanted())
     with ThreadPoolExecutor(8) as pool:
-        begun = list(pool.map(lambda n: begin_application((ledger, other_process)[n % 2], item, started_by="x"), range(16)))
+        begun = list(
+            pool.map(lambda n: begin_application((ledger, other_process)[n % 2], item, started_by="x"), range(16))
+        )
     assert sum(one is not None for one in begun) == 1
 
 

@@ -11,6 +11,7 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
@@ -18,7 +19,6 @@ from sluice_airflow.dag_builders.backfill_gaps import backfill_gaps_dag
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL = "backfill: {column: at, interval: day, at_once: 3}\n"

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from sluice.ledger.backfill_requests import application_lock, observe_request, take_request
+from sluice.ledger.records.backfill_request import RequestState
+from sluice_airflow.triggers.request_trigger import RequestTrigger
 from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.backfill_requests import application_lock, observe_request, take_request
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_request import RequestState
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator
-from sluice_airflow.triggers.request_trigger import RequestTrigger
 
 SPARK_SUBMIT = """\
 import os, sys, pathlib, psycopg

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_incremental_stream
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.increments import incremental_stream_dag
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 BRONZE = table_asset("bronze.flights")
 HOURLY = CronTriggerTimetable("@hourly", timezone="UTC")

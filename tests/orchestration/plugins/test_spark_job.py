@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator, job_failure
 from tests.fixtures.deployment import PLANTED_SECRET, deployment_environment
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_command import RunIncrement
 from sluice.supervision.alert import Alert
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator, job_failure
 
 SPARK_SUBMIT = """\
 #!/bin/sh

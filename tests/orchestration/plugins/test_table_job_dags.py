@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
+from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice_airflow.dag_builders.choices import chosen
 from sluice_airflow.dag_builders.data_quality import data_quality_dag
 from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 NO_MAINTENANCE = "maintenance: {compaction: null, manifest_rewrite: null, expiry: null}\n"

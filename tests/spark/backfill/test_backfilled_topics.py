@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from sluice.ledger.records.backfill_request import RequestState
 from tests.fixtures.backfills import (
     COLUMNS,
     TRANSFORM,
@@ -31,7 +32,6 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
 from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.backfill_request import RequestState
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 

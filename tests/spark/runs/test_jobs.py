@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from tests.fixtures.demo_tables import expected_gold, row_count, rows
 from tests.fixtures.driver_uis import read_compressed, require_closed, require_readable
-from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
+from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, secrets_of, wait_until
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.load_declarations import Declarations, load_declarations
@@ -100,14 +100,6 @@ def send(records: tuple[PlannedRecord, ...], topic: FlightsTopic) -> None:
     """Send records as fast as Kafka takes them."""
     arguments = {"plan_name": "test", "hours_per_second": None, "report": lambda _: None, "is_stopped": lambda: False}
     assert replay(records, topic=topic, **arguments) == len(records)  # type: ignore[arg-type]  # a dict of named ones
-
-
-def secrets_of(services: Stack) -> list[str]:
-    """Everything secret in the environment of the stack."""
-    words = ("SECRET", "PASSWORD", "CREDENTIAL", "ACCESS_KEY", "LEDGER_URL")
-    found = [value for name, value in services.environment().items() if any(word in name for word in words)]
-    assert len(found) >= 4
-    return found
 
 
 @pytest.fixture(scope="module")

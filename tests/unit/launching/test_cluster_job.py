@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sluice.launching.cluster.cluster_job import ClusterJobs, JobRequest
 from tests.fakes.cluster import FakeCluster, fake_conf
 
 from sluice.errors import ClusterError, LaunchError
 from sluice.launching.cluster import cluster_job
 from sluice.launching.cluster.application import ApplicationObservation, ApplicationState, ApplicationTag, JobTag
-from sluice.launching.cluster.cluster_job import ClusterJobs, JobRequest
 
 TAG = JobTag(job="maintain_table", subject="silver.flights", run_id="8c1d7f0e-3b66-4d0a-9a54-0c3a1d0e5f42")
 URL = "postgresql+psycopg://sluice:planted-secret@ledger/sluice"

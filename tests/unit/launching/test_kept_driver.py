@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.fixtures.deployment import deployment_environment
-
 from sluice.launching.kept_driver import (
     DriverAnswer,
     deployment_digest,
     receive_line,
     send_line,
 )
+from tests.fixtures.deployment import deployment_environment
+
 from sluice.settings import Settings, load_settings
 
 

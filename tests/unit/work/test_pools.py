@@ -61,7 +61,9 @@ def test_another_environment_is_another_deployment(name: str, settings: Settings
 
 
 def test_another_secret_is_another_deployment_and_is_not_shown(settings: Settings) -> None:
-    store = settings.object_store.model_copy(update={"secret_access_key": SecretStr("another secret of many characters")})
+    store = settings.object_store.model_copy(
+        update={"secret_access_key": SecretStr("another secret of many characters")}
+    )
     other = settings.model_copy(update={"object_store": store})
     digest = deployment_digest(other, ENVIRON)
     assert digest != deployment_digest(settings, ENVIRON)
