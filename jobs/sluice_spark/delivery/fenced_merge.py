@@ -33,6 +33,7 @@ from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
 from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.session_end import end_session
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -100,6 +101,12 @@ class FencedMerge:
             merged = self._merge_until_admitted(target, batches, kept)
         settle_merge(self.catalog, target.names, token=self.token)
         return merged
+
+    def close(self) -> None:
+        """Close the session of the MERGEs; another MERGE opens another one."""
+        if self._session is not None:
+            end_session(self._session)
+            self._session = None
 
     def _merge_until_admitted(
         self, target: IcebergTarget, batches: Sequence[StagedBatch], kept: KeptRows

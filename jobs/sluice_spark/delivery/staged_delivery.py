@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -72,9 +72,10 @@ class StagedDelivery:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Deliver while the block runs; before it, take the stream over and publish what an earlier run has staged."""
-        self._take_over()
-        with self.publication.at_work():
-            yield
+        with closing(self.publisher.merging):
+            self._take_over()
+            with self.publication.at_work():
+                yield
 
     def deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
         """Stage a batch and publish it, unless it is staged or visible already.

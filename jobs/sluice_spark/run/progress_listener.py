@@ -136,6 +136,14 @@ class ProgressListener(StreamingQueryListener):
         """The listener that Spark is given, for PySpark's `addListener` and `removeListener`."""
         return jvm_of(self._spark).PythonStreamingQueryListenerWrapper(_ReportsAsJson(self))
 
+    def release(self) -> None:
+        """Let go of the listener that Spark was given, once it is removed.
+
+        Java's object keeps this one, and this one keeps Java's: neither collector sees the whole circle, and with it
+        everything that a run has planned and opened would stay.
+        """
+        self.__dict__.pop("_jlistener", None)
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
         """There is nothing to observe yet."""
 

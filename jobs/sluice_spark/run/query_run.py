@@ -17,6 +17,7 @@ from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.garbage import quick_collections
+from sluice_spark.session.session_end import end_copy_of_query
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class QueryRun:
                 listener.terminated.wait(_LAST_EVENTS_SECONDS)
         finally:
             streams.removeListener(listener)
+            listener.release()
         return self.stop.reason or StopReason.EXHAUSTED
 
     def exhaust(self) -> StopReason:
@@ -127,6 +129,8 @@ class QueryRun:
         finally:
             if query.isActive:
                 is_interrupted = self._stop_between_batches(query)
+            if not query.isActive:
+                end_copy_of_query(self.plan.rows.sparkSession, query)
         self._raise_failure(query, is_interrupted=is_interrupted)
 
     def _stop_between_batches(self, query: StreamingQuery) -> bool:

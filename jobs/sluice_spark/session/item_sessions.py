@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.jvm import close_idle_callbacks, jvm_of
 from sluice_spark.session.session import deletion_conf, open_session
 from sluice_spark.session.session_end import end_session
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
@@ -99,6 +99,7 @@ class ItemSessions:
                 yield spark
             finally:
                 end_session(spark)
+                _leave_thread(first)
         finally:
             self._end(first)
 
@@ -150,6 +151,12 @@ def _session_beside(first: SparkSession) -> SparkSession:
     spark = first.newSession()
     jvm_of(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     return spark
+
+
+def _leave_thread(first: SparkSession) -> None:
+    """Let this thread hold no session, and close what threads of its queries have opened."""
+    jvm_of(first).org.apache.spark.sql.classic.SparkSession.clearActiveSession()
+    close_idle_callbacks(first)
 
 
 def _configure(spark: SparkSession, settings: Settings, state: StateDeclaration, *, deletes_files: bool) -> None:

@@ -194,7 +194,7 @@ def catalog_conf(catalog: CatalogSettings, store: ObjectStoreSettings) -> dict[s
 
 
 def deletion_conf(catalog: CatalogSettings, *, deletes_files: bool) -> dict[str, str]:
-    """The setting by which Iceberg may delete files of its tables. The catalog of a session reads it at its first use."""
+    """The setting by which Iceberg may delete files of its tables, which a session's catalog reads at its first use."""
     return {f"spark.sql.catalog.{catalog.name}.s3.delete-enabled": str(deletes_files).lower()}
 
 

@@ -28,6 +28,7 @@ from sluice.ledger.work_items import claim, end_item, withdrawn_among
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
 from sluice.work.choose_items import Bench, interval_of
+from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.run.job import failure_of_error, last_lines
 from sluice_spark.run.jvm_loss import named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
@@ -194,8 +195,12 @@ class WorkApplication:
         first = unit.items[0]
         work = self._work_on(first, unit.stops[first.item], ledger)
         state = self.declarations.stream(first.subject).declaration.state
+        results: dict[str, BackfillResult] = {}
         with item_context(first.item), work.opened_when_needed(state) as open_session:
-            results = work.intervals(open_session).replace_together(unit.items)
+            try:
+                results = work.intervals(open_session).replace_together(unit.items)
+            except Exception:  # noqa: BLE001  # alone, each interval fails by an error of its own, if it fails again
+                _log.exception("the intervals could not be replaced together")
         for item in unit.items:
             if item.item in results:
                 self._record(item, ledger, WorkState.DONE, result=json_value(results[item.item]))

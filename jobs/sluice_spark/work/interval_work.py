@@ -29,13 +29,12 @@ def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
     """How the intervals of a stream are replaced.
 
     Half of those that are processed at the same time are computed as one batch, so that one batch is computed while
-    another is published; one when a file of the target may hold rows of several intervals. A stream without a backfill
-    has the narrowest lane: its items fail there, each with the reason.
+    another is published; one when a file of the target may hold rows of several intervals.
     """
     try:
         stream = declarations.stream(name)
         backfill, target = backfill_of(stream), backfilled_output(stream).target
-    except SluiceError:
+    except SluiceError:  # the item itself reports it
         return IntervalLane(at_once=1, together=1)
     declared = declarations.tables.get(target)
     is_apart = declared is not None and are_apart(declared.declaration, backfill.column, backfill.interval)
@@ -80,7 +79,7 @@ class IntervalWork:
             for item, run in runs.items():
                 if run.interval in replaced:
                     results[item] = follow(run, replaced[run.interval])
-        except Exception as error:  # noqa: BLE001  # what made them fail together is the failure of the one that caused it
+        except SluiceError as error:
             _log.info("the intervals that are left are replaced one by one: %s", error)
         return results
 

@@ -110,6 +110,8 @@ def _report(ledger: Ledger, application: str, ended: threading.Event) -> None:
             heard_at = asked_at
         except LedgerError as error:
             _log.warning("no report reaches the ledger: %s", error)
+        except Exception:  # noqa: BLE001  # without this thread the process would work on while it counts as dead
+            _log.exception("a report failed; the next one follows")
         if time.monotonic() - heard_at > DEAD_AFTER.total_seconds():
             _end_process("the ledger was away until this application counts as dead")
 
