@@ -220,9 +220,6 @@ def test_days_that_fail_together_are_computed_alone(error: Exception, workshop: 
 
     items = ask_for_days(workshop, stream, 5, 6, 7)
 
-    def fail() -> None:
-        raise VerificationError("The rows do not add up.")
-
     serve(workshop, items, reached=at_step(BackfillStep.STAGED, fail))
 
     assert states_of(workshop, items) == [DONE, DONE, DONE]
