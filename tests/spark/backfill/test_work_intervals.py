@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 
@@ -29,8 +31,10 @@ from sluice.ledger.events import recent_events
 from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.work import WorkItem, WorkState
-from sluice.ledger.work_items import observe_item
+from sluice.ledger.work_items import observe_item, withdraw_items
+from sluice.processes.deadline import wait_until
 from sluice.work.requests import ReplaceInterval
+from sluice_spark.run.stop_request import StopReason
 from sluice_spark.work.work_steps import ReachedStep
 
 KILLED_AT = (BackfillStep.STAGED,)
@@ -49,15 +53,23 @@ def stream(workshop: Workshop) -> str:
     return name
 
 
+def at_day(day: int, step: BackfillStep, act: Callable[[], object]) -> ReachedStep:
+    """Do something when a day of January has reached a step."""
+
+    def reached(here: StrEnum, item: WorkItem) -> None:
+        if here is step and datetime.fromisoformat(item.payload["start"]).day == day:
+            act()
+
+    return reached
+
+
 def failing_on(day: int, error: Exception) -> ReachedStep:
     """Makes a day of January fail when its rows are computed."""
 
-    def reached(step: StrEnum, item: WorkItem) -> None:
-        is_of_day = "start" in item.payload and datetime.fromisoformat(item.payload["start"]).day == day
-        if step is BackfillStep.COMPUTED and is_of_day:
-            raise error
+    def fail() -> None:
+        raise error
 
-    return reached
+    return at_day(day, BackfillStep.COMPUTED, fail)
 
 
 @pytest.mark.parametrize("at_once", sampled([1, 2, 6], [6]))
@@ -118,6 +130,24 @@ def test_after_an_error_by_which_the_process_may_be_damaged_it_takes_no_further_
     failure = observe_item(workshop.ledger, items[1]).failure or ""
     assert failure.splitlines()[-1] == "sluice: failed: OSError: the application fails here"
     assert observe_item(workshop.ledger, items[2]).needs_application
+
+
+def test_a_day_that_nobody_wants_any_more_is_stopped_between_two_steps(
+    workshop: Workshop, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6)]
+
+    def withdraw() -> None:
+        withdraw_items(workshop.ledger, items[:1])
+        stopping = f"{StopReason.STOPPED}"
+        assert stopping in wait_until(lambda: caplog.text, lambda text: stopping in text, seconds=60)
+
+    serve(workshop, items, reached=at_day(5, BackfillStep.STAGED, withdraw))
+
+    assert states_of(workshop, items) == [WorkState.WITHDRAWN, DONE]
+    assert ids_by_duckdb(workshop) == [one for one in IDS if not 50 <= one < 60 and not 70 <= one < 80]
+    assert staging_tables(workshop, stream) == []
 
 
 @pytest.mark.parametrize("step", sampled(BackfillStep, KILLED_AT), ids=str)

@@ -26,13 +26,16 @@ from tests.fixtures.work import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.applications import find_application
+from sluice.errors import LaunchError
+from sluice.launching.job_command import RunWork
+from sluice.ledger.applications import begin_application, find_application
 from sluice.ledger.records.work import ApplicationState, WorkItem, WorkState
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
 from sluice.processes.deadline import wait_until
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
 from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.work.work_job import run_work
 from sluice_spark.work.work_steps import ReachedStep, WorkStep
 
 DONE, FAILED, WAITING, WITHDRAWN = WorkState.DONE, WorkState.FAILED, WorkState.WAITING, WorkState.WITHDRAWN
@@ -116,6 +119,29 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(workshop: Workshop, 
     serve(workshop, [item])
 
     assert (states_of(workshop, [item]), ids(workshop)) == ([DONE], [0])
+
+
+def test_a_process_that_finds_other_files_than_were_there_does_nothing(
+    workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = declare(workshop)
+    item = ask_for(workshop, Increment(stream=stream))
+    application = begin_application(workshop.ledger, item, started_by="a test")
+    assert application is not None
+    declare(workshop, sql="SELECT id, upper(word) AS word FROM records")
+    own = {"SLUICE_PIPELINES": str(workshop.folder), "SLUICE_CHECKPOINTS": workshop.settings.checkpoints}
+    for name, value in {**services.environment(), **own}.items():
+        monkeypatch.setenv(name, value)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    command = RunWork(application_id=application, pool="a test", with_delta="no", repeats_tasks="yes", cores="")
+    with pytest.raises(LaunchError, match="the files of the deployment have changed"):
+        run_work(command)
+
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    assert find_application(workshop.ledger, application).reason == "the files of the deployment have changed"
+    assert states_of(workshop, [item]) == [WAITING]
 
 
 def test_an_item_that_fails_says_why_and_the_others_are_done(workshop: Workshop) -> None:
