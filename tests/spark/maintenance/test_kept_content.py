@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
-from sluice.launching.job_command import MaintainTable
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
-from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice.ledger.records.maintenance import MaintenanceStep, StepOutcome
 from sluice_spark.maintenance.table_content import changed_content
-
-
-def maintain(workshop: Workshop, table: str) -> MaintenanceObservation:
-    """Maintain a table as the job does."""
-    command = MaintainTable(table=table, launched_by="a test")
-    return maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
 
 
 def test_expiry_keeps_the_snapshots_that_static_inputs_name(workshop: Workshop) -> None:
