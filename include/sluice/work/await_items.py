@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from io import TextIOWrapper
-from pathlib import Path
 
-from sluice.launching.item_log import item_lines
 from sluice.ledger.records.work import WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
+from sluice.work.read_item_log import FollowedLog
 from sluice.work.start_application import WorkQueue
 
 _LOOK_SECONDS = 0.3
@@ -44,7 +41,7 @@ def await_item(
     LaunchError, SettingsError: when no application can be started.
     LedgerError: when the ledger cannot be reached.
     """
-    log = _FollowedLog(item=item, on_line=on_line)
+    log = FollowedLog(item=item, on_line=on_line)
     while True:
         for other in beside:
             observe_item(queue.ledger, other)
@@ -57,30 +54,3 @@ def await_item(
             log.read(seen)
             return seen
         time.sleep(_LOOK_SECONDS)
-
-
-@dataclass(slots=True, kw_only=True)
-class _FollowedLog:
-    """The lines of an item in the log of its application, as they come."""
-
-    item: str
-    on_line: Callable[[str], object]
-    _file: TextIOWrapper | None = None
-    _path: str = ""
-    _lines: list[str] = field(default_factory=list)
-    _shown: int = 0
-
-    def read(self, seen: WorkObservation) -> None:
-        """Hand on what has come."""
-        if seen.log_file is None or not Path(seen.log_file).exists():
-            return
-        if seen.log_file != self._path:
-            self._path, self._lines, self._shown = seen.log_file, [], 0
-            self._file = Path(seen.log_file).open(encoding="utf-8", errors="replace")  # noqa: SIM115  # read again later
-        if self._file is None:
-            return
-        while line := self._file.readline():
-            self._lines.append(line.rstrip("\n"))
-        for line in list(item_lines(self._lines, self.item))[self._shown :]:
-            self._shown += 1
-            self.on_line(line)

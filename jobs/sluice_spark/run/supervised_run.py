@@ -27,7 +27,7 @@ from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Record
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
-from sluice_spark.run.driver_ui import new_ui_key, record_ui
+from sluice_spark.run.driver_ui import record_ui
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.job import failure_of_error
@@ -47,6 +47,7 @@ class SupervisedRun:
 
     sessions: opens the Spark session that the run works in, and closes it.
     stop: what asks the run to stop.
+    ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
     obeys_signals: whether a signal to this process asks for it, too; not where other work runs beside it.
     reached: is called at each crash point that a batch passes.
     """
@@ -57,6 +58,7 @@ class SupervisedRun:
     run: RunObservation
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
+    ui_key: str | None = field(default=None, repr=False)
     obeys_signals: bool = True
     reached: Reached = unnoticed
 
@@ -75,11 +77,9 @@ class SupervisedRun:
         lease = HeldLease(stream=self.run.stream, token=self.run.token)
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
         with heartbeat, Watchdog(stop), LedgerWriter(self.ledger) as writer:
-            declaration = self.stream.declaration
-            key = new_ui_key(declaration)
-            with self.sessions(self.settings, declaration, ui_key=key) as spark:
-                if key is not None:
-                    record_ui(spark, self.ledger, self.run, key=key)
+            with self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark:
+                if self.ui_key is not None:
+                    record_ui(spark, self.ledger, self.run, key=self.ui_key)
                 if self.obeys_signals:
                     stop_on_signals(spark, stop)
                 with heartbeat.naming_a_lost_lease():
