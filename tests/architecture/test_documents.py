@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.architecture.committed_files import committed_files
 from tests.architecture.source_modules import ROOT, source_modules
 
+from sluice import stored_keys
+
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]*)(?:#[^)]*)?\)")
@@ -20,8 +22,11 @@ FILE = re.compile(r"`(?P<path>(?:dags|include|jobs|plugins|tests|benchmarks|docs
 MODULE = re.compile(r"`(?P<name>(?:sluice|sluice_spark|sluice_airflow|tests|benchmarks)(?:\.\w+)+)`")
 """A dotted name between backticks: a module, or something that is defined in one."""
 
-TABLES_OF_THE_LEDGER = ("sluice.batches",)
+TABLES_OF_THE_LEDGER = {"sluice.batches", "sluice.leases", "sluice.runs"}
 """Dotted names in documents that are tables: the ledger's schema has the name of the package."""
+
+KEYS = {key.rstrip(".") for name, key in vars(stored_keys).items() if name.isupper()}
+"""Dotted names in documents that stand on users' tables."""
 
 
 def words_of(path: Path) -> str:
@@ -83,7 +88,7 @@ def test_modules_that_documents_name_exist() -> None:
         f"{document.relative_to(ROOT)} names {found['name']}"
         for document in DOCUMENTS
         for found in MODULE.finditer(document.read_text())
-        if found["name"] not in TABLES_OF_THE_LEDGER and not is_module_or_member(found["name"])
+        if found["name"] not in TABLES_OF_THE_LEDGER | KEYS and not is_module_or_member(found["name"])
     ]
 
     assert wrong == []

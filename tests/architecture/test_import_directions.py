@@ -26,6 +26,7 @@ _VALUES = (
     "sluice.errors",
     "sluice.failure_reasons",
     "sluice.processes",
+    "sluice.stored_keys",
     "sluice.declarations",
     "sluice.ledger",
 )
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.failure_reasons": (),
     "sluice.errors": ("sluice.messages", "sluice.failure_reasons"),
     "sluice.processes": (),
+    "sluice.stored_keys": (),
     "sluice.settings": ("sluice.errors", "sluice.processes"),
     "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),
@@ -44,6 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.errors",
         "sluice.failure_reasons",
         "sluice.processes",
+        "sluice.stored_keys",
         "sluice.settings",
     ),
     "sluice.failures": ("sluice.messages", "sluice.errors", "sluice.failure_reasons", "sluice.ledger"),

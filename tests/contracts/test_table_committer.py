@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from tests.fixtures.publication import Workbench, offsets
+from tests.fixtures.publication_catalogs import CATALOGS
 
 from sluice.errors import LakehouseError
 from sluice.publication.chain import MarkPosition
@@ -26,6 +27,8 @@ from sluice.publication.table_committer import (
     TableCommitter,
     decide_fate,
 )
+
+pytestmark = pytest.mark.parametrize("catalog_place", CATALOGS, indirect=True)
 
 
 @pytest.fixture

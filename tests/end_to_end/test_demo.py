@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, Literal
@@ -18,7 +17,18 @@ import pytest
 from playwright.sync_api import expect
 from tests.fixtures.browser import log_in, running_browser, screenshot
 from tests.fixtures.drivers import await_condition
-from tests.fixtures.stack import CommandResult, Stack, stack_in
+from tests.fixtures.secret_search import (
+    PRIVATE_FILES,
+    command_lines_of,
+    databases_of,
+    files_of,
+    generated_secrets,
+    metadata_of_tables,
+    places_with,
+    readable_by_others,
+    rows_of,
+)
+from tests.fixtures.stack import CommandResult, Stack
 from tests.fixtures.supervised_streams import kill_driver
 from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
@@ -109,22 +119,21 @@ class Demos:
 
 
 @pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demos]:
+def demos(full_stack: Stack) -> Demos:
     """An interrupted demo; after a stop, one that continues it; in the drill, one of the next days. On one stack."""
-    with stack_in(tmp_path_factory.mktemp("demo") / "data") as stack:
-        interrupted = _interrupt_while_sending(stack)
-        processes = len(processes_of(stack))
-        assert stack.run("down").exit_code == 0
-        assert_nothing_is_left(stack)
-        completed = [_report(stack, "--days", "2", "--pace", "0")]
-        if IS_REPEATED:
-            completed.append(_report(stack, "--days", "2"))
-        yield Demos(
-            stack=stack,
-            interrupted=interrupted,
-            processes_after_interruption=processes,
-            completed=tuple(completed),
-        )
+    interrupted = _interrupt_while_sending(full_stack)
+    processes = len(processes_of(full_stack))
+    assert full_stack.run("down").exit_code == 0
+    assert_nothing_is_left(full_stack)
+    completed = [_report(full_stack, "--days", "2", "--pace", "0")]
+    if IS_REPEATED:
+        completed.append(_report(full_stack, "--days", "2"))
+    return Demos(
+        stack=full_stack,
+        interrupted=interrupted,
+        processes_after_interruption=processes,
+        completed=tuple(completed),
+    )
 
 
 def test_ctrl_c_leaves_the_stack_running_and_says_how_to_stop_it(demos: Demos) -> None:
@@ -244,6 +253,21 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
         assert answer.status == 401
 
 
+def test_the_secrets_of_the_stack_lie_in_a_few_private_files_alone(demos: Demos) -> None:
+    """After drivers were killed, started by Airflow, and watched by a person."""
+    stack = demos.stack
+    rows = [row for database in databases_of(stack) for row in rows_of(database)]
+    elsewhere = [*rows, *command_lines_of(stack), *metadata_of_tables(stack)]
+    secrets = generated_secrets(stack)
+
+    found = places_with(secrets, files_of(stack))
+
+    assert places_with(secrets, elsewhere) == set()
+    assert {name for _, name in found} == set(secrets), "the search finds every secret"
+    assert {place for place, _ in found} == PRIVATE_FILES
+    assert readable_by_others(stack, PRIVATE_FILES) == []
+
+
 def test_a_damaged_table_fails_the_verification(demos: Demos) -> None:
     settings = demos.stack.settings()
     kafka = settings.connections["flights_kafka"]
@@ -274,6 +298,12 @@ def test_failed_dag_run_is_reported_with_the_end_of_its_log(demos: Demos) -> Non
     assert "bronze_weather" in str(caught.value)
 
 
-def test_stopping_leaves_nothing(demos: Demos) -> None:
-    assert demos.stack.run("down").exit_code == 0
+def test_down_after_every_service_was_killed_leaves_nothing(demos: Demos) -> None:
+    """Drivers run as well, and the scheduler has workers. What was stopped in order left nothing either (`demos`)."""
+    for service in demos.stack.status().values():
+        os.kill(service["pid"], signal.SIGKILL)
+
+    result = demos.stack.run("down")
+
+    assert result.exit_code == 0, result.errors
     assert_nothing_is_left(demos.stack)

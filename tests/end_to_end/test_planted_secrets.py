@@ -17,10 +17,12 @@ import yaml
 from tests.fixtures.deployment import PLANTED_SECRET
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.secret_search import (
+    PRIVATE_FILES,
     Written,
     command_lines_of,
     databases_of,
     files_of,
+    generated_secrets,
     metadata_of_tables,
     places_with,
     readable_by_others,
@@ -34,7 +36,10 @@ from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import recent_runs
 from sluice.stack.credentials import AIRFLOW_USER, Credentials, read_credentials
 
-pytestmark = pytest.mark.timeout(900)  # a start of the whole platform and four of Spark, on a machine that may be busy
+pytestmark = [
+    pytest.mark.timeout(900),  # a start of the whole platform and four of Spark, on a machine that may be busy
+    pytest.mark.full,  # every test run looks for the secrets of the demo's stack (`test_demo.py`) and of Airflow alone
+]
 
 _RUN_SECONDS = 600
 _CLOSED = "127.0.0.1:1"
@@ -166,11 +171,9 @@ def credentials_of(stack: Stack) -> Credentials:
 
 def secrets_of(stack: Stack) -> dict[str, str]:
     """Every secret of the deployment: those that were generated, and those that were planted."""
-    generated = credentials_of(stack)
-    names = [name for name in generated.__dataclass_fields__ if name != "access_key_id"]  # an id is a name, no secret
     planted = {name: value for name, value in _PLANTED.items() if not name.startswith("AIRFLOW_CONN")}
     return {
-        **{name: getattr(generated, name) for name in names},
+        **generated_secrets(stack),
         **planted,
         "AIRFLOW_CONN_OTHER": f"{PLANTED_SECRET}-connection",
     }
@@ -268,4 +271,4 @@ def test_the_secrets_lie_in_a_few_private_files_alone(failed: Failed) -> None:
     files = {place for place, _ in found}
     assert {name for _, name in found} == set(secrets_of(failed.stack)), "the search finds every secret"
     assert readable_by_others(failed.stack, files) == []
-    assert files == {"credentials.json", "environment", "airflow/passwords.json", "kafka/server.properties"}
+    assert files == PRIVATE_FILES

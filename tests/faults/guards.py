@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tests.fixtures.tampering import Change, Requirements, Updates, tampered, without_requirement
 
 from sluice.publication.marks import TargetState
-from sluice.publication.staged_batch import MARK_PROPERTY_PREFIX
 from sluice.settings import Settings
+from sluice.stored_keys import MARK_PROPERTY_PREFIX
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery import fenced_merge, staged_delivery
 from sluice_spark.delivery.fenced_merge import CheckedTarget, FencedMerge

@@ -39,7 +39,8 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staged_batch import FIRST_BATCH, read_summary
+from sluice.publication.staged_batch import read_summary
+from sluice.stored_keys import FIRST_BATCH
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 RIGHT_ENDS = ("StaleTokenError", "LeaseLostError")

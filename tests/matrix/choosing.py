@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from itertools import combinations
 
 from tests.matrix.declaring import unbuilt_part
@@ -25,20 +25,36 @@ def runnable_combinations() -> list[Combination]:
 def pairwise(among: Iterable[Combination]) -> list[Combination]:
     """Combinations that hold every pair of two parts that is among the given ones, but those of input and output.
 
-    Input and output meet in Spark's rows alone, whatever their kinds; `make matrix` runs those pairs too. Greedy: the
-    combination with the most pairs that no chosen one holds comes next, the first in order among equals.
+    Input and output meet in Spark's rows alone, whatever their kinds; `make matrix` runs those pairs too.
     """
+    return _covering(among, _pairs)
+
+
+def each_once(among: Iterable[Combination]) -> list[Combination]:
+    """Combinations that hold every input, every output, every trigger and every mode that is among the given ones."""
+    return _covering(among, _values)
+
+
+def _covering(
+    among: Iterable[Combination], features: Callable[[Combination], frozenset[Hashable]]
+) -> list[Combination]:
+    """Few combinations with all features. Greedy: the one with the most features that no chosen one has comes next,
+    the first in order among equals."""
     left = list(among)
-    missing = {pair for combination in left for pair in _pairs(combination)}
+    missing = {feature for combination in left for feature in features(combination)}
     chosen: list[Combination] = []
     while missing:
-        best = max(left, key=lambda combination: len(missing & _pairs(combination)))
+        best = max(left, key=lambda combination: len(missing & features(combination)))
         chosen.append(best)
-        missing -= _pairs(best)
+        missing -= features(best)
     return chosen
 
 
-def _pairs(combination: Combination) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
+def _values(combination: Combination) -> frozenset[Hashable]:
+    return frozenset((part, getattr(combination, part)) for part in _PARTS)
+
+
+def _pairs(combination: Combination) -> frozenset[Hashable]:
     values = [(part, getattr(combination, part)) for part in _PARTS]
     pairs = combinations(values, 2)
     return frozenset(pair for pair in pairs if (pair[0][0], pair[1][0]) != ("input", "output"))

@@ -22,6 +22,7 @@ COMPONENTS = ("triggerer", "scheduler", "dag-processor", "api-server")
 AWAY_SECONDS = 60.0
 
 
+@pytest.mark.full  # every test run has outages of the ledger (`test_ledger_outage.py`) and kills parts of Airflow
 def test_streams_outlive_a_minute_without_database_and_the_death_of_every_component(
     airflow: RunningAirflow, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli.cli_context import open_cli_context
+from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import print_dry_run_note, print_json
@@ -25,6 +25,7 @@ from sluice.ledger.records.maintenance import MaintenanceObservation
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import plan_sentences, run_sentences, table_sentences
+from sluice.maintenance.run_maintenance import open_maintenance, require_no_problems
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -83,11 +84,17 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) 
     with open_cli_context() as ctx:
         find_declaration(ctx.declarations, name)
         record_event(ctx.ledger, table_command(EventAction.MAINTAIN_TABLE, name))
-        done = have_done(ctx, MaintainTable(table=name))
+        maintenance = open_maintenance(ctx.settings, ctx.ledger, ctx.declarations, launched_by=person())
+        run = maintenance.maintain_without_spark(name)
+        if run is None:
+            done = have_done(ctx, MaintainTable(table=name))
+            run = TypeAdapter(MaintenanceObservation).validate_python(done)
+        else:
+            require_no_problems(ctx.ledger, run)
     if as_json:
-        print_json(done)
+        print_json(json_value(run))
     else:
-        for sentence in run_sentences(TypeAdapter(MaintenanceObservation).validate_python(done)):
+        for sentence in run_sentences(run):
             typer.echo(sentence)
 
 

@@ -21,6 +21,10 @@ _IN_UTC = "-Duser.timezone=UTC"
 """JVMs of drivers and executors do not take their host's time zone: values that pass through local time would depend on
 the host, and on its daylight-saving changes. The zone of Python is set in `sluice_spark.session.session`."""
 
+_NAMING_ITEMS = "-Dlog4j2.isThreadContextMapInheritable=true"
+"""Threads that begin for a work item, as that of a query does, name it in what they log.
+Source: https://logging.apache.org/log4j/2.x/manual/thread-context.html"""
+
 _ALONE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -84,7 +88,8 @@ def launch_conf(
     is_bounded: whether the application ends by itself within minutes; then a quick start matters more than peak speed.
     master: Spark's master. On a cluster the jars have the same path on every node.
     """
-    java_options = [f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", _IN_UTC, "-XX:+UseSerialGC"]
+    log = (f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", _NAMING_ITEMS)
+    java_options = [*log, _IN_UTC, "-XX:+UseSerialGC"]
     java_options += _QUICK_COMPILER if is_bounded else _PATIENT_COMPILER
     java_options += _class_archive_options()
     return {

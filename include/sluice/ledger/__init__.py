@@ -13,7 +13,7 @@ maintenance_history, quality_history, checkpoint_history
                 the results of maintenance runs and checks
 announcements, trigger_queries
                 asynchronous queries for Airflow's triggerer
-table_locks     locks of maintenance runs and publications
+locks           the advisory locks: of intervals, maintenance runs, publications and migrations
 retention       what is removed, and when
 migrations      the schema's versions
 

@@ -40,9 +40,10 @@ MOST_APPLICATIONS = 2
 
 MOST_ATTEMPTS = 2
 """How many applications may begin an item. One that died was perhaps killed by a neighbour; a second one, in which the
-item was alone, was not."""
+item was alone, was not. As many may end before they have reported, as one does whose JVM cannot be started."""
 
 _LOST = "it was claimed by {attempts} Spark applications, and each ended while it worked on it"
+_NEVER_BEGAN = "{attempts} Spark applications ended before they took any work: {reason}. The log of the last one: {log}"
 
 
 def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | None:
@@ -55,6 +56,7 @@ def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | No
     Returns
     -------
     The id of the application, which the caller is to start; none when it is not needed, or another caller starts one.
+    None, too, when the item has failed by that, because no application of its pool gets as far as to report.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | No
     with ledger.transaction() as connection:
         return_lost_items(connection)
         pool = connection.execute(needs).one_or_none()
-        if pool is None:
+        if pool is None or _has_failed_by_its_applications(connection, item):
             return None
         begun = (
             insert(Application)
@@ -195,6 +197,29 @@ def return_lost_items(connection: Connection) -> None:
             runs_alone=True,
         )
     )
+
+
+def _has_failed_by_its_applications(connection: Connection, item: str) -> bool:
+    """Let an item fail when as many applications as may begin it have ended before they reported, since it was asked
+    for: another one would end so too. Returns whether it has."""
+    ended = connection.execute(
+        select(Application.reason, Application.log_file)
+        .join(WorkRow, and_(WorkRow.pool == Application.pool, WorkRow.digest == Application.digest))
+        .where(
+            WorkRow.item == item,
+            Application.state == ApplicationState.ENDED,
+            Application.heartbeat_at.is_(None),
+            Application.started_at > WorkRow.asked_at,
+        )
+        .order_by(Application.started_at.desc())
+        .limit(MOST_ATTEMPTS)
+    ).all()
+    if len(ended) < MOST_ATTEMPTS:
+        return False
+    failure = _NEVER_BEGAN.format(attempts=MOST_ATTEMPTS, reason=ended[0].reason, log=ended[0].log_file or "none")
+    failed = update(WorkRow).where(WorkRow.item == item, WorkRow.state == WorkState.WAITING)
+    connection.execute(failed.values(state=WorkState.FAILED, ended_at=func.now(), failure=failure))
+    return True
 
 
 def is_alive(application: type[Application] = Application) -> ColumnElement[bool]:

@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
 
-from sluice.errors import LedgerError
-from sluice.ledger.connection import Ledger, ledger_errors
+from sluice.ledger.connection import Ledger
 from sluice.ledger.events import add_event
 from sluice.ledger.models import BackfillAttempt
 from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
 from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
 
 _KEY_FIELDS = ("stream", "interval_start", "interval_end", "attempt")
-_LOCK_SPACE = 0x736C7562
-"""The first half of the locks' keys, the bytes of `slub`."""
-
-
-@contextmanager
-def interval_lock(ledger: Ledger, stream: str, *intervals: tuple[datetime, datetime]) -> Iterator[None]:
-    """Keep other runs from intervals of a stream while the block runs. The locks end with their process.
-
-    Parameters
-    ----------
-    intervals: start and end of each.
-
-    Raises
-    ------
-    LedgerError: when another run works on one of them, or the ledger cannot be reached.
-    """
-    engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
-    with ledger_errors(engine.url), engine.connect() as connection, ExitStack() as locks:
-        for start, end in intervals:
-            key = (_LOCK_SPACE, func.hashtext(f"{stream} {start.isoformat()} {end.isoformat()}"))
-            if not connection.execute(select(func.pg_try_advisory_lock(*key))).scalar_one():
-                raise LedgerError(
-                    f"The interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} of {stream} is being backfilled by "
-                    "another run.",
-                    next_step="Wait for it to end.",
-                )
-            locks.callback(connection.execute, select(func.pg_advisory_unlock(*key)))
-        yield
 
 
 def begin_attempt(
     ledger: Ledger, stream: str, *, start: datetime, end: datetime, launched_by: str
 ) -> BackfillAttemptKey:
     """Record the next attempt at an interval, with its event. Attempts that did not report an end are lost: the caller
-    has the lock.
+    has its `interval_lock`.
 
     Parameters
     ----------

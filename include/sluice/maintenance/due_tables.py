@@ -1,37 +1,33 @@
-"""Decides for all tables in one process which have maintenance due, so that a table with nothing due costs no Spark.
+"""Maintains all tables in one process as far as no Spark is needed, and names those that need more.
 
-What was observed of a table with nothing due is recorded as a run without steps: its page shows the newest figures.
+An hourly run finds most tables in order. Their plans, their pins and the records of what was seen cost some requests to
+the catalog and the ledger, and neither a task nor an application of their own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from datetime import datetime
-
-from pyiceberg.catalog import Catalog
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.errors import LakehouseError
-from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.maintenance_history import recent_maintenance, record_maintenance
-from sluice.ledger.records.maintenance import MaintenanceObservation, StepObservation, StepOutcome
-from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction
-from sluice.maintenance.maintenance_records import maintenance_record
-from sluice.maintenance.run_verdict import RUNS_JUDGED, problems_of_run
-from sluice.publication.mark_moves import settle_merges_of_table
+from sluice.errors import LedgerUnreachableError, SluiceError
+from sluice.ledger.connection import open_ledger
+from sluice.maintenance.maintenance_records import run_sentences
+from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, problems_after
 from sluice.settings import Settings
-from sluice.tables.catalog import open_catalog
-from sluice.tables.declared_tables import require_table
 
 _log = logging.getLogger(__name__)
 
+AT_ONCE = 4
+"""How many tables are looked at in parallel, each with two connections to the ledger: enough to hide the latency of
+catalog and object store; the processor time is the same."""
+
 
 def due_tables(
-    ledger: Ledger, declarations: Declarations, settings: Settings, tables: Sequence[str], *, launched_by: str
+    settings: Settings, declarations: Declarations, tables: Sequence[str], *, launched_by: str
 ) -> tuple[str, ...]:
-    """Plan the maintenance of tables, and record what was seen of those that have nothing due.
+    """Maintain tables as far as that needs no Spark.
 
     Parameters
     ----------
@@ -39,65 +35,42 @@ def due_tables(
 
     Returns
     -------
-    The tables whose maintenance has a step to do, or a problem that a person must see. A table that cannot be observed
-    is one of them: its maintenance reports why.
+    The tables that are left, in the order given: a step needs Spark, or a person must see how the run ended, or the
+    table could not be observed. Nothing is recorded of a table that needs Spark.
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
+    LedgerUnreachableError: when the ledger cannot be reached.
+    LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
-    catalog = open_catalog(settings)
-    return tuple(_due(catalog, ledger, declarations, settings, tables, launched_by=launched_by))
+    lists = [tables[first::AT_ONCE] for first in range(AT_ONCE)]
+
+    def left_among(names: Sequence[str]) -> list[str]:
+        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+            maintenance = open_maintenance(settings, ledger, declarations, launched_by=launched_by)
+            return [name for name in names if _is_left(maintenance, name)]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        left = {name for names in pool.map(left_among, filter(None, lists)) for name in names}
+    return tuple(name for name in tables if name in left)
 
 
-def _due(
-    catalog: Catalog,
-    ledger: Ledger,
-    declarations: Declarations,
-    settings: Settings,
-    tables: Sequence[str],
-    *,
-    launched_by: str,
-) -> Iterator[str]:
-    for name in tables:
-        try:
-            plan = _plan(catalog, ledger, declarations, settings, name, now=database_time(ledger))
-        except LakehouseError as error:
-            _log.warning("%s cannot be observed: %s", name, error)
-            yield name
-            continue
-        run = _run_without_steps(plan, launched_by=launched_by)
-        problems = problems_of_run(run, recent_maintenance(ledger, name, limit=RUNS_JUDGED))
-        if any(step.action is StepAction.RUN for step in plan.steps) or problems:
-            yield name
-        else:
-            _log.info("%s has nothing due: %s", name, "; ".join(step.explanation for step in plan.steps))
-            record_maintenance(ledger, run)
-
-
-def _plan(
-    catalog: Catalog, ledger: Ledger, declarations: Declarations, settings: Settings, name: str, *, now: datetime
-) -> MaintenancePlan:
-    declaration = find_declaration(declarations, name)
-    require_table(catalog, name)
-    settle_merges_of_table(catalog, name)
-    table = require_table(catalog, name)
-    return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
-
-
-def _run_without_steps(plan: MaintenancePlan, *, launched_by: str) -> MaintenanceObservation:
-    """The record of a run that does none of the steps, as far as it is right: no step is due."""
-    outcomes = {StepAction.SKIP: StepOutcome.SKIPPED, StepAction.REFUSE: StepOutcome.REFUSED}
-    steps = tuple(
-        StepObservation(
-            step=step.step,
-            outcome=outcomes[step.action],
-            reason=step.reason,
-            explanation=step.explanation,
-            attempts=0,
-            result={},
-        )
-        for step in plan.steps
-        if step.action in outcomes
-    )
-    return maintenance_record(plan, plan.seen, steps, launched_by=launched_by, ended_at=plan.seen.observed_at)
+def _is_left(maintenance: TableMaintenance, name: str) -> bool:
+    """Whether a table needs a task of its own, after what can be done here. No table keeps the others from it."""
+    try:
+        run = maintenance.maintain_without_spark(name)
+        problems = problems_after(maintenance.ledger, run) if run is not None else ()
+    except LedgerUnreachableError:
+        raise
+    except SluiceError as error:
+        _log.warning("%s cannot be maintained here: %s", name, error)
+        return True
+    except Exception:  # noqa: BLE001  # its own task meets the same error, and fails with it
+        _log.exception("%s cannot be maintained here", name)
+        return True
+    if run is None:
+        _log.info("%s: its maintenance needs Spark", name)
+        return True
+    for sentence in (*run_sentences(run), *problems):
+        _log.info("%s", sentence)
+    return bool(problems)

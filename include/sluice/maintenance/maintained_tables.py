@@ -57,12 +57,12 @@ def plan_table_maintenance(
     """Observe the readers of a table and the table itself, and decide every step of its maintenance.
 
     The readers are observed first: the table still lists the snapshots that they need, and a reader that advances
-    meanwhile needs fewer.
+    meanwhile needs fewer. When there are some, the table is refreshed after that.
 
     Parameters
     ----------
     declaration: the table's policy.
-    table: from the catalog; it is refreshed here.
+    table: freshly loaded.
     now: the current time of the database's clock.
 
     Raises
@@ -78,7 +78,8 @@ def plan_table_maintenance(
         listed=tuple(snapshot.snapshot_id for snapshot in table.snapshots()),
         object_store=settings.object_store,
     )
-    seen = observe_table(table.refresh(), name=name, small_file_bytes=small_file_bytes(policy), now=now)
+    newest = table.refresh() if readers else table
+    seen = observe_table(newest, name=name, small_file_bytes=small_file_bytes(policy), now=now)
     live = live_streams(ledger)
     writers = observe_direct_writers(
         ledger, declarations, table, name, live_streams=live, object_store=settings.object_store

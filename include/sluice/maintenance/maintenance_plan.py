@@ -95,8 +95,13 @@ class MaintenancePlan:
     notes: tuple[str, ...] = ()
 
     @property
+    def has_work(self) -> bool:
+        """Whether a step is to be done."""
+        return any(decision.action is StepAction.RUN for decision in self.steps)
+
+    @property
     def needs_spark(self) -> bool:
-        """Whether a step needs Spark, so that a session, which takes seconds, is started only then."""
+        """Whether a step needs Spark, so that an application is asked only then."""
         return any(
             decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
             for decision in self.steps

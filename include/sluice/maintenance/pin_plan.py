@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sluice.sources.iceberg_positions import BEGINNING
+from sluice.stored_keys import PIN_PREFIX
 from sluice.tables.table_observation import ReferenceKind, TableObservation
 
 
@@ -55,10 +56,6 @@ class WriterObservation:
     stream: str
     output: str
     position: int
-
-
-PIN_PREFIX = "sluice_pin__"
-"""Tags with this prefix belong to Sluice, which moves and removes them."""
 
 
 class PinKind(StrEnum):

@@ -25,12 +25,10 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from sluice.declarations.maintenance_declaration import ExpiryDeclaration
+from sluice.stored_keys import KEPT_FOR_READERS
 
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 MAX_AGE_MS = "history.expire.max-snapshot-age-ms"
-KEPT_FOR_READERS = "sluice.kept-for-readers"
-"""The property that holds what was set here, as JSON: the value of each of the two properties."""
-
 _ICEBERG_DEFAULTS = {MIN_SNAPSHOTS: 1, MAX_AGE_MS: 5 * 24 * 3600 * 1000}
 _HOUR_MS = 3600 * 1000
 

@@ -22,6 +22,11 @@ RUNS_JUDGED = 200
 _BLOCKING = frozenset({StepReason.READER_NOT_STARTED, StepReason.READERS_NEED_SNAPSHOTS, StepReason.WRITER_LATE})
 
 
+def needs_earlier_runs(run: MaintenanceObservation) -> bool:
+    """Whether the runs before it decide how a run ends: a step gave way to writers, or was blocked."""
+    return any(done.outcome is StepOutcome.YIELDED or _is_blocked(done) for done in run.operations)
+
+
 def problems_of_run(run: MaintenanceObservation, earlier: Sequence[MaintenanceObservation]) -> tuple[str, ...]:
     """What makes a run end red, a sentence for each step; none when it ends green.
 

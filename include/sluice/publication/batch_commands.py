@@ -14,11 +14,12 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.chain import PublicationPlan, plan_publication
-from sluice.publication.mark_moves import MARK_MOVE, MarkMove
+from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import staged_batches
 from sluice.publication.undeclared_outputs import find_undeclared_outputs
+from sluice.stored_keys import MARK_MOVE
 from sluice.tables.declared_tables import load_table
 
 

@@ -17,15 +17,10 @@ from sluice.publication.chain import AbandonedBatch, is_behind, refuse_stale_tok
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.marks import load_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.staged_batch import TOKEN, StagedBatch, StagedOutput
-from sluice.publication.staging_table import (
-    CLEARED,
-    cleared_snapshots,
-    listed_files,
-    load_staging_table,
-    staged_batches,
-)
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.staging_table import cleared_snapshots, listed_files, load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
+from sluice.stored_keys import STAGING_CLEARED, TOKEN
 from sluice.tables.catalog import catalog_refusals
 
 _log = logging.getLogger(__name__)
@@ -125,7 +120,7 @@ def _clearing(staging: Table, gone: Sequence[StagedBatch], kept: Sequence[Staged
         operation=Operation.DELETE,
         removed=tuple(file for found in listed_files(staging, gone).values() for file in found),
         summary={TOKEN: str(token)},
-        properties={CLEARED: listed} if listed != staging.properties.get(CLEARED, "[]") else {},
+        properties={STAGING_CLEARED: listed} if listed != staging.properties.get(STAGING_CLEARED, "[]") else {},
         expired=tuple(present - needed),
     )
 

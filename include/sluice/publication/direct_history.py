@@ -15,10 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, StaleTokenError
-from sluice.publication.staged_batch import OUTPUT, RUN_ID, TOKEN
+from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
 
-STREAM = "sluice.stream"
-GENERATION = "sluice.generation"
 QUERY_ID = "spark.sql.streaming.queryId"
 EPOCH = "spark.sql.streaming.epochId"
 """The number of the batch, in Iceberg's words. Source: `org.apache.iceberg.spark.source.SparkWrite`."""

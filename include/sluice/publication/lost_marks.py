@@ -17,10 +17,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import MarkError
 from sluice.publication.chain import MarkPosition
-from sluice.publication.mark_moves import MARK_MOVE, MARK_POSITION, STREAM, MarkMove, move_mark
+from sluice.publication.mark_moves import MarkMove, move_mark
 from sluice.publication.marks import TargetState, load_target_state, parse_mark, state_since
-from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedOutput, offsets_digest, read_summary
+from sluice.publication.staged_batch import StagedOutput, offsets_digest, read_summary
 from sluice.publication.staging_table import staged_batches
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
 

@@ -34,22 +34,13 @@ from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.staged_batch import OUTPUT, TOKEN, StagedBatch, StagedOutput
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
-from sluice.tables.declared_tables import load_table, require_table
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
+from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)
-
-MARK_MOVE = "sluice.mark-move"
-"""The entry of a snapshot's summary with the reason why a mark moved without rows."""
-
-STREAM = "sluice.stream"
-"""The entry of such a snapshot with the stream's name. It has no publication key, because it publishes no batch."""
-
-
-MARK_POSITION = "sluice.mark-position"
-"""The entry of such a snapshot with the generation and the batch of the mark, `<generation>:<batch>`."""
 
 
 class MarkMove(StrEnum):
@@ -177,7 +168,7 @@ def settle_merge(
 
 
 def settle_merges_of_table(
-    catalog: Catalog, target: str, *, policy: RacePolicy = DEFAULT_POLICY
+    catalog: Catalog, table: Table, *, policy: RacePolicy = DEFAULT_POLICY
 ) -> tuple[StagedOutput, ...]:
     """Move every mark on a table to the newest batch that a MERGE made visible, before expiry shortens the history.
 
@@ -185,7 +176,7 @@ def settle_merges_of_table(
 
     Parameters
     ----------
-    target: `<namespace>.<table>`.
+    table: freshly loaded; when a mark was moved, it is not the newest state any more.
 
     Returns
     -------
@@ -194,10 +185,10 @@ def settle_merges_of_table(
     Raises
     ------
     DeliveryError: when a mark is invalid; then the table's history is needed to repair it and must stay.
-    LakehouseError: when the table does not exist or the catalog does not answer.
+    LakehouseError: when the catalog does not answer.
     """
-    outputs = marked_outputs(require_table(catalog, target))
-    behind = tuple(output for output in outputs if load_target_state(catalog, output).merged is not None)
+    outputs = marked_outputs(table)
+    behind = tuple(output for output in outputs if read_target_state(table, output).merged is not None)
     for output in behind:
         move_mark(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
     return behind

@@ -19,13 +19,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import DivergedError, MarkError, RolledBackError, UnpublishableError
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition
-from sluice.publication.staged_batch import (
-    MARK_PROPERTY_PREFIX,
-    BatchSummary,
-    StagedOutput,
-    offsets_digest,
-    read_summary,
-)
+from sluice.publication.staged_batch import BatchSummary, StagedOutput, offsets_digest, read_summary
+from sluice.stored_keys import MARK_PROPERTY_PREFIX
 from sluice.tables.declared_tables import require_table
 
 

@@ -19,10 +19,11 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import record_batch, rejected_batches
 from sluice.ledger.connection import Ledger
 from sluice.publication.batch_rejection import rejected_observation
-from sluice.publication.mark_moves import MARK_MOVE, MARK_POSITION, STREAM, MarkMove
+from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import load_target_state
-from sluice.publication.staged_batch import OUTPUT, StagedBatch, StagedOutput
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from sluice.errors import IntervalChangedError
-from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.publication.checked_commit import DEFAULT_POLICY, Landed, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
@@ -25,6 +24,7 @@ from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.table_committer import TableChange
+from sluice.stored_keys import PUBLICATION_KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from sluice.ledger.token_raising import raise_token
 from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.direct_history import direct_batches
 from sluice.publication.marks import read_mark
-from sluice.publication.staged_batch import TOKEN
+from sluice.stored_keys import TOKEN
 from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,21 @@ from typing import Any
 
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.errors import DeliveryError
-from sluice.ledger.records.stream_batch import PUBLICATION_KEY, PublicationKey
-from sluice.publication.staged_mode import STAGED_MODE, StagedMode, read_mode
+from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.publication.staged_mode import StagedMode, read_mode
+from sluice.stored_keys import (
+    END_OFFSETS,
+    FIRST_BATCH,
+    MARK_PROPERTY_PREFIX,
+    OUTPUT,
+    PUBLICATION_KEY,
+    ROWS,
+    RUN_ID,
+    STAGED_MODE,
+    START_OFFSETS,
+    TOKEN,
+    WATERMARK,
+)
 
 
 def canonical_offsets(offsets: Mapping[str, Any]) -> str:
@@ -43,9 +56,6 @@ def _read(value: Any) -> Any:
 
 STAGING_NAMESPACE = "staging"
 """The namespace of the staging tables of a catalog."""
-
-MARK_PROPERTY_PREFIX = "sluice.mark."
-"""Table properties with this prefix are marks; only publication writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +96,6 @@ class StagedOutput:
         """The property of the target that holds the mark."""
         return f"{MARK_PROPERTY_PREFIX}{self.stream}.{self.output}"
 
-
-OUTPUT = "sluice.output"
-
-RUN_ID = "sluice.run-id"
-
-TOKEN = "sluice.token"  # noqa: S105  # the fencing token is not a secret
-
-START_OFFSETS = "sluice.start-offsets"
-
-END_OFFSETS = "sluice.end-offsets"
-
-WATERMARK = "sluice.watermark"
-
-ROWS = "sluice.rows"
-
-FIRST_BATCH = "sluice.first-batch"
-"""In a publication of several batches: the number of the first one. The key names the last one."""
 
 _ICEBERG_ADDED_ROWS = "added-records"
 

@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.errors import DeliveryError
-
-STAGED_MODE = "sluice.output-mode"
-"""The entry of a staged snapshot's summary with its mode; batches of earlier versions of Sluice have none."""
+from sluice.stored_keys import STAGED_MODE
 
 
 class StagedMode(BaseModel):

@@ -29,24 +29,15 @@ from sluice.errors import UnpublishableError
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import UNCERTAIN
 from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import OPERATION_COLUMN, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
-
-TARGET_UUID = "sluice.staging.target-uuid"
-"""The property of a staging table with the UUID of its target: a dropped table's name may be used again."""
 
 BACKFILL_NAMESPACE = "backfill_staging"
 """The namespace of the staging tables of backfills. Those in the namespace of streams are taken for outputs."""
 
 REFRESH_NAMESPACE = "refresh_staging"
 """The namespace of the shadows into which refreshes build the new content of a table."""
-
-TARGET = "sluice.staging.target"
-"""The property of a staging table with the name of its target."""
-
-OPERATION_COLUMN = "_sluice_operation"
-"""The additional column of the staging table of a merge: `insert`, `update` or `delete`, null for a row without an
-operation. It is staged so that a replay and a recovery know the operation of each row; no target has it."""
 
 _OPERATION_FIELD_ID = 1_000_000_000
 """Far above the ids that a target assigns to its own columns."""
@@ -127,8 +118,8 @@ def drop_staging_copy(catalog: Catalog, name: str) -> None:
 def _make_equal(catalog: Catalog, staging: Table, wanted: Table, *, schema: Schema) -> None:
     target = ".".join(wanted.name())
     updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
-    if staging.properties.get(TARGET) != target:
-        updates = (*updates, SetPropertiesUpdate(updates={TARGET: target}))
+    if staging.properties.get(STAGING_TARGET) != target:
+        updates = (*updates, SetPropertiesUpdate(updates={STAGING_TARGET: target}))
     if updates:
         name = ".".join(staging.name())
         with catalog_refusals(f"make {name} equal to {target}"):
@@ -180,7 +171,7 @@ def _create(catalog: Catalog, name: str, target: Table) -> Table:
 
 
 def _refuse_anothers_batches(staging: Table, target: Table) -> None:
-    known = staging.properties.get(TARGET_UUID)
+    known = staging.properties.get(STAGING_TARGET_UUID)
     newest = staging.current_snapshot()
     if known in (None, str(target.metadata.table_uuid)) or newest is None:
         return
@@ -274,7 +265,7 @@ def _properties(target: TableMetadata) -> dict[str, str]:
         **({_DISTRIBUTION: "hash"} if _is_sorted_over_all_files(target) else {}),
         "write.data.path": data_folder(target),
         "gc.enabled": "false",
-        TARGET_UUID: str(target.table_uuid),
+        STAGING_TARGET_UUID: str(target.table_uuid),
     }
 
 

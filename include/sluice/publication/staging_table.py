@@ -14,13 +14,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import LakehouseError, StagingError
-from sluice.publication.staged_batch import TOKEN, BatchSummary, StagedBatch, StagedOutput, read_summary
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput, read_summary
+from sluice.stored_keys import STAGING_CLEARED, TOKEN
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
 from sluice.tables.inspection import READERS
-
-CLEARED = "sluice.staging.cleared"
-"""The property of a staging table that lists the snapshots of cleared batches that are not expired yet."""
 
 
 def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
@@ -61,7 +59,7 @@ def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedB
 
 def cleared_snapshots(staging: Table) -> frozenset[int]:
     """The snapshots of cleared batches that remain because the rows of the next batch are read from them on."""
-    return frozenset(int(snapshot_id) for snapshot_id in json.loads(staging.properties.get(CLEARED, "[]")))
+    return frozenset(int(snapshot_id) for snapshot_id in json.loads(staging.properties.get(STAGING_CLEARED, "[]")))
 
 
 def staged_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int, tuple[DataFile, ...]]:

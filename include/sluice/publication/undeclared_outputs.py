@@ -21,14 +21,10 @@ from sluice.publication.lost_marks import find_lost_mark, restore_lost_mark
 from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import read_target_state
 from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
-from sluice.publication.staging_layout import TARGET, TARGET_UUID
 from sluice.publication.staging_table import staged_batches
+from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
-
-CLOSED = "sluice.staging.closed-at"
-"""The property of a staging table whose output is not declared any more: `<generation>:<batch>`, the newest batch that
-was meant for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +148,7 @@ def close_output(catalog: Catalog, former: UndeclaredOutput, *, generation: int,
 def is_closed(catalog: Catalog, output: StagedOutput) -> bool:
     """Whether a stream went on without an output that it declares now."""
     staging = load_table(catalog, output.staging)
-    return staging is not None and CLOSED in staging.properties
+    return staging is not None and STAGING_CLOSED_AT in staging.properties
 
 
 def reopen_output(catalog: Catalog, output: StagedOutput) -> None:
@@ -162,13 +158,13 @@ def reopen_output(catalog: Catalog, output: StagedOutput) -> None:
 
 def _set_closed(catalog: Catalog, staging: str, value: str | None) -> None:
     table = load_table(catalog, staging)
-    if table is None or (CLOSED in table.properties) == (value is not None):
+    if table is None or (STAGING_CLOSED_AT in table.properties) == (value is not None):
         return
     with catalog_refusals(f"change the properties of {staging}"), table.transaction() as transaction:
         if value is None:
-            transaction.remove_properties(CLOSED)
+            transaction.remove_properties(STAGING_CLOSED_AT)
         else:
-            transaction.set_properties({CLOSED: value})
+            transaction.set_properties({STAGING_CLOSED_AT: value})
 
 
 def _staged_outputs(catalog: Catalog, stream: str) -> Iterator[str]:
@@ -183,7 +179,7 @@ def _staged_outputs(catalog: Catalog, stream: str) -> Iterator[str]:
 
 def _is_for(catalog: Catalog, staging: Table, declared: StagedOutput) -> bool:
     """Whether a staging table holds batches for the declared table, whatever that was called when they were staged."""
-    target, known = load_table(catalog, declared.target), staging.properties.get(TARGET_UUID)
+    target, known = load_table(catalog, declared.target), staging.properties.get(STAGING_TARGET_UUID)
     return target is None or known in (None, str(target.metadata.table_uuid))
 
 
@@ -191,7 +187,7 @@ def _observed(
     catalog: Catalog, staging: Table, staged: Sequence[StagedBatch], *, stream: str, output: str
 ) -> UndeclaredOutput:
     modes = [batch.summary.mode for batch in staged if batch.summary.mode is not None]
-    name = modes[-1].table if modes else staging.properties.get(TARGET)
+    name = modes[-1].table if modes else staging.properties.get(STAGING_TARGET)
     plan = _plan(catalog, staging, staged, StagedOutput(stream=stream, output=output, target=name)) if name else None
     if plan is None:
         waiting = tuple(batch for batch in staged if not batch.is_overtaken)
@@ -203,7 +199,7 @@ def _observed(
         waiting=plan.ready,
         visible=plan.published,
         position=plan.position,
-        is_closed=CLOSED in staging.properties,
+        is_closed=STAGING_CLOSED_AT in staging.properties,
     )
 
 
@@ -212,7 +208,7 @@ def _plan(
 ) -> PublicationPlan | None:
     """What is published and what waits; none when the target is gone, or was created again, or has no mark."""
     target = load_table(catalog, output.target)
-    if target is None or staging.properties.get(TARGET_UUID) not in (None, str(target.metadata.table_uuid)):
+    if target is None or staging.properties.get(STAGING_TARGET_UUID) not in (None, str(target.metadata.table_uuid)):
         return None
     state = read_target_state(target, output)
     position = state.position(output) if state.mark is not None else find_lost_mark(target, output)

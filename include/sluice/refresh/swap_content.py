@@ -16,7 +16,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.publication.chain import MarkPosition, refuse_stale_token
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
@@ -26,6 +25,7 @@ from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.table_committer import HeadTag, TableChange
 from sluice.refresh.refreshed_table import delete_files_of
+from sluice.stored_keys import PUBLICATION_KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

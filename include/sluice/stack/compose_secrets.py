@@ -2,7 +2,7 @@
 
 `python3 include/sluice/stack/compose_secrets.py` is run once, on a machine that may have nothing but Docker and Python,
 so this module imports the standard library only. The secrets of an existing file stay as they are, since data that was
-protected with them cannot be opened with others; those that a later version has introduced are added.
+protected with them cannot be opened with others.
 """
 
 import base64
@@ -10,9 +10,6 @@ import os
 import secrets
 import sys
 from pathlib import Path
-
-ADDED = frozenset({"KAFKA_PASSWORD"})
-"""What the stacks of earlier versions do not have. No stored data depends on it, so a new one can be added."""
 
 
 def compose_secrets() -> dict[str, str]:
@@ -35,7 +32,7 @@ def compose_secrets() -> dict[str, str]:
 
 
 def write_secrets(path: Path) -> bool:
-    """Write the file, readable by its owner alone, or add what an existing one lacks.
+    """Write the file, readable by its owner alone, unless there is one, which is closed to others.
 
     Parameters
     ----------
@@ -43,23 +40,18 @@ def write_secrets(path: Path) -> bool:
 
     Returns
     -------
-    Whether something was written.
+    Whether it was written.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        wanted = set(compose_secrets())
     except FileExistsError:
         path.chmod(0o600)
-        text = path.read_text(encoding="utf-8")
-        wanted = set(ADDED) - {line.partition("=")[0] for line in text.splitlines()}
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
-        if wanted and not text.endswith("\n"):
-            os.write(handle, b"\n")
-    with os.fdopen(handle, "a", encoding="utf-8") as file:
-        file.writelines(f"{name}={value}\n" for name, value in compose_secrets().items() if name in wanted)
-    return bool(wanted)
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.writelines(f"{name}={value}\n" for name, value in compose_secrets().items())
+    return True
 
 
 if __name__ == "__main__":
     ENV = Path(__file__).resolve().parents[3] / ".env"
-    sys.stdout.write(f"{ENV} was written.\n" if write_secrets(ENV) else f"{ENV} is complete and was left as it is.\n")
+    sys.stdout.write(f"{ENV} was written.\n" if write_secrets(ENV) else f"{ENV} exists and was left as it is.\n")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.stack.compose_secrets import ADDED, compose_secrets
+from sluice.stack.compose_secrets import compose_secrets
 from sluice.stack.folder import StackFolder, write_private
 
 AIRFLOW_USER = "admin"
@@ -35,8 +34,6 @@ class Credentials:
         return "Credentials(…)"
 
 
-_ADDED = {name.lower() for name in ADDED}
-
 _NAMES = tuple(field.name for field in fields(Credentials))
 
 
@@ -46,7 +43,7 @@ def generate_credentials() -> Credentials:
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The credentials of a stack that has been started before; empty where only its next `up` adds one.
+    """The credentials of a stack that has been started before.
 
     Raises
     ------
@@ -54,8 +51,7 @@ def read_credentials(path: Path) -> Credentials:
     """
     try:
         values = json.loads(path.read_text())
-        added = dict.fromkeys(_ADDED, "")
-        return Credentials(**{name: str({**added, **values}[name]) for name in _NAMES})
+        return Credentials(**{name: str(values[name]) for name in _NAMES})
     except FileNotFoundError as error:
         raise StackError(f"{path} does not exist.", next_step="Start the stack with `sluice stack up`.") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -78,7 +74,6 @@ def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
     StackError: when the credentials of existing data are missing or damaged.
     """
     if folder.credentials.exists():
-        _add_missing(folder.credentials)
         return read_credentials(folder.credentials)
     if not is_new:
         raise StackError(
@@ -86,21 +81,5 @@ def ensure_credentials(folder: StackFolder, *, is_new: bool) -> Credentials:
             next_step=f"Restore the file, or delete {folder.data} to start an empty stack.",
         )
     credentials = generate_credentials()
-    _write(folder.credentials, {name: getattr(credentials, name) for name in _NAMES})
+    write_private(folder.credentials, json.dumps(asdict(credentials), indent=2) + "\n")
     return credentials
-
-
-def _add_missing(path: Path) -> None:
-    """Add the credentials that a later version of Sluice has introduced to a file that has all earlier ones."""
-    try:
-        values = json.loads(path.read_text())
-        missing = set(_NAMES) - set(values)
-    except (ValueError, TypeError):
-        return  # reading it reports the damage
-    if missing and missing <= _ADDED:
-        new = generate_credentials()
-        _write(path, {**values, **{name: getattr(new, name) for name in sorted(missing)}})
-
-
-def _write(path: Path, values: Mapping[str, str]) -> None:
-    write_private(path, json.dumps(dict(values), indent=2) + "\n")

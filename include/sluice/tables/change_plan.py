@@ -16,6 +16,7 @@ from pyiceberg.transforms import VoidTransform
 
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
+from sluice.stored_keys import DECLARED_PROPERTIES
 from sluice.tables.table_changes import (
     AddColumn,
     AddPartitionField,
@@ -34,14 +35,7 @@ from sluice.tables.table_changes import (
     TableChange,
     WidenColumn,
 )
-from sluice.tables.table_schemas import (
-    DECLARED_PROPERTIES,
-    partition_name,
-    properties_of,
-    schema_of,
-    sort_order_of,
-    transform_of,
-)
+from sluice.tables.table_schemas import partition_name, properties_of, schema_of, sort_order_of, transform_of
 
 
 def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | None) -> tuple[TableChange, ...]:

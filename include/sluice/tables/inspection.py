@@ -15,7 +15,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from sluice.ledger.records.stream_batch import PUBLICATION_KEY
+from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,

@@ -99,6 +99,19 @@ class TableObservation:
             current = by_id[current].parent_id
         return tuple(line)
 
+    def rewrites_since(self, snapshot_id: int | None) -> tuple[tuple[int, int], ...]:
+        """The rewrites on main after a snapshot, each as (parent, rewrite), oldest first.
+
+        Other commits can be in between, so a rewrite is compared with its own parent and not with the first snapshot.
+        """
+        found = []
+        for snapshot in self.main_line:
+            if snapshot.snapshot_id == snapshot_id:
+                break
+            if snapshot.operation == "replace" and snapshot.parent_id is not None:
+                found.append((snapshot.parent_id, snapshot.snapshot_id))
+        return tuple(reversed(found))
+
     @property
     def data_files(self) -> int:
         """The data files of the newest snapshot."""

@@ -24,12 +24,10 @@ from sluice.declarations.column_types import (
 from sluice.declarations.table_declaration import PartitionField as DeclaredPartitionField
 from sluice.declarations.table_declaration import SortField as DeclaredSortField
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.stored_keys import DECLARED_PROPERTIES
 
 FORMAT_VERSION = "2"
 """All supported engines read and write it; pyiceberg does not write manifests of version 3 yet."""
-
-DECLARED_PROPERTIES = "sluice.declared-properties"
-"""The property that lists the properties of the declaration, so that a removed one can be unset."""
 
 _PRIMITIVES: Mapping[str, iceberg.PrimitiveType] = {
     "boolean": iceberg.BooleanType(),

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
-from sluice.launching.item_log import item_lines
+from sluice.launching.item_log import lines_of_item
 from sluice.ledger.records.work import WorkObservation
 
 
@@ -19,7 +20,8 @@ def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
     if not log.exists():
         return [f"the log of this item is on another host: {log}"]
     with log.open(encoding="utf-8", errors="replace") as lines:
-        return list(deque((line for line in item_lines((one.rstrip("\n") for one in lines), seen.item)), maxlen=limit))
+        own = lines_of_item((line.rstrip("\n") for line in lines), UUID(seen.item))
+        return list(deque(own, maxlen=limit))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,9 +54,10 @@ class FollowedLog:
     def _hand_on(self, lines: Sequence[str]) -> None:
         """The first of these lines may continue a line that has come before: the beginning."""
         before = [self._beginning] if self._beginning else []
-        found = list(item_lines([*before, *lines], self.item))
+        item = UUID(self.item)
+        found = list(lines_of_item([*before, *lines], item))
         for line in found[len(before) :]:
             self.on_line(line)
         goes_on = bool(found) and found[-1] is lines[-1]
-        begun = (line for line in reversed(found) if list(item_lines([line], self.item)))
+        begun = (line for line in reversed(found) if list(lines_of_item([line], item)))
         self._beginning = next(begun, "") if goes_on else ""

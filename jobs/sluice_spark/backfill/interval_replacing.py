@@ -24,6 +24,7 @@ from sluice.publication.interval_files import TouchedFiles, touched_files
 from sluice.publication.replace_interval import IntervalReplacement, replace_interval
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.rejected_rows import RejectedRows
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
@@ -176,9 +177,9 @@ class IntervalReplacing:
             staged=staged.files,
             replaces_rows=replaces_rows(self.stream),
             summary={
-                "sluice.output": self.seen.output.output,
-                "sluice.end-offsets": canonical_offsets(self.seen.published.end_offsets if self.seen.published else {}),
-                "sluice.rows": str(counts.published),
+                OUTPUT: self.seen.output.output,
+                END_OFFSETS: canonical_offsets(self.seen.published.end_offsets if self.seen.published else {}),
+                ROWS: str(counts.published),
             },
         )
         return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(BackfillStep.CHECKED))

@@ -17,6 +17,7 @@ from sluice.processes.deadline import wait_until
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.replace_interval import append_staged
 from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import OUTPUT, ROWS
 from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.session.identifiers import quoted_table
 
@@ -100,5 +101,5 @@ class RejectedRows:
             head=head,
             staging=staged.table,
             staged=staged.files,
-            summary={"sluice.output": QUARANTINE_OUTPUT, "sluice.rows": str(staged.rows)},
+            summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
         )

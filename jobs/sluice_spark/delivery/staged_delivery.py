@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import record_batch
-from sluice.ledger.table_locks import PublicationLocks
+from sluice.ledger.locks import PublicationLocks
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.past_rejections import record_past_rejections

@@ -17,9 +17,10 @@ from sluice.publication.mark_moves import leave_generations_before, open_generat
 from sluice.publication.marks import load_target_state
 from sluice.publication.missing_files import find_missing_files, refuse_missing_files
 from sluice.publication.staged_batch import StagedBatch
-from sluice.publication.staging_layout import OPERATION_COLUMN, ensure_staging_table
+from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.undeclared_outputs import UndeclaredOutput, is_closed, reopen_output
+from sluice.stored_keys import OPERATION_COLUMN
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.sinks.iceberg import IcebergTarget

@@ -1,28 +1,18 @@
-"""Runs the maintenance of one table: locks, observes, plans, carries out the plan and records the run."""
+"""Runs the maintenance of one table with Spark."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.events import record_event
-from sluice.ledger.maintenance_history import record_maintenance
+from sluice.ledger.connection import Ledger
 from sluice.ledger.records.maintenance import MaintenanceObservation
-from sluice.ledger.table_locks import maintenance_lock
-from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_plan import StepDecision
-from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
-from sluice.publication.mark_moves import settle_merges_of_table
+from sluice.maintenance.run_maintenance import open_maintenance
 from sluice.settings import Settings
-from sluice.tables.catalog import open_catalog
-from sluice.tables.declared_tables import require_table
-from sluice_spark.maintenance.maintenance_steps import TableMaintainer
-
-_log = logging.getLogger(__name__)
+from sluice_spark.maintenance.spark_procedures import SparkProcedures
 
 
 def _unnoticed() -> None:
@@ -44,43 +34,14 @@ def maintain_table(
     Parameters
     ----------
     name: `<namespace>.<table>`.
-    settings: the deployment.
     launched_by: who launched the run, for people who read it.
     open_session: called whenever Spark is needed; the first call opens the session.
     before_step: is called before each step; what it raises ends the run there.
 
     Raises
     ------
-    UsageError: when the table is not declared.
-    LakehouseError: when the table does not exist or the catalog does not answer.
-    DeliveryError: when the table was rolled back behind a stream's mark. Nothing is changed until that is resolved.
-    LedgerError: when the table is under maintenance already, or the ledger cannot be reached.
+    UsageError, LakehouseError, DeliveryError, LedgerError: as `TableMaintenance.maintain` raises them.
     """
-    declaration = find_declaration(declarations, name)
-    with maintenance_lock(ledger, name):
-        catalog = open_catalog(settings)
-        require_table(catalog, name)
-        settle_merges_of_table(catalog, name)  # expiry removes the only other trace of a merged batch
-        table = require_table(catalog, name)
-        plan = plan_table_maintenance(
-            ledger, declarations, settings, declaration=declaration, table=table, now=database_time(ledger)
-        )
-
-        def save(step: StepDecision) -> None:
-            before_step()
-            record_event(ledger, step_event(step, plan, launched_by=launched_by))
-
-        for note in note_sentences(plan):
-            _log.warning("%s", note)
-        maintainer = TableMaintainer(
-            catalog=settings.catalog.name,
-            name=name,
-            table=table,
-            open_session=open_session,
-            before_step=save,
-        )
-        operations = maintainer.carry_out(plan)
-        after = maintainer.observe(small_file_bytes=plan.seen.small_file_bytes, now=database_time(ledger))
-        run = maintenance_record(plan, after, operations, launched_by=launched_by, ended_at=after.observed_at)
-        record_maintenance(ledger, run)
-    return run
+    maintenance = open_maintenance(settings, ledger, declarations, launched_by=launched_by)
+    procedures = SparkProcedures(catalog=settings.catalog.name, table=name, open_session=open_session)
+    return replace(maintenance, before_step=before_step).maintain(name, procedures)

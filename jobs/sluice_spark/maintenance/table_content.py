@@ -9,7 +9,6 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.tables.table_observation import TableObservation
 from sluice_spark.session.comparable_columns import comparable_columns
 
 
@@ -58,22 +57,8 @@ def _content(session: SparkSession, qualified: str, snapshot_id: int, *, is_hash
     )
 
 
-def rewrites_since(seen: TableObservation, snapshot_id: int | None) -> tuple[tuple[int, int], ...]:
-    """The rewrites on main after a snapshot, each as (parent, rewrite).
-
-    Other commits can be in between, so a rewrite is compared with its own parent and not with the first snapshot.
-    """
-    found = []
-    for snapshot in seen.main_line:
-        if snapshot.snapshot_id == snapshot_id:
-            break
-        if snapshot.operation == "replace" and snapshot.parent_id is not None:
-            found.append((snapshot.parent_id, snapshot.snapshot_id))
-    return tuple(reversed(found))
-
-
 def changed_content(
-    session: SparkSession, qualified: str, rewrites: tuple[tuple[int, int], ...], *, is_hashed: bool
+    session: SparkSession, qualified: str, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool
 ) -> str:
     """Describe the first difference between a rewrite and its parent; empty when there is none."""
     for parent, rewrite in rewrites:

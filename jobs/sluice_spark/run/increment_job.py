@@ -53,6 +53,5 @@ def run_increment(
             sessions=sessions,
             stop=stop,
             ui_key=ui_key,
-            obeys_signals=False,
         )
         say_reason(work.work())

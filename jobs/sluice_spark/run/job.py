@@ -27,6 +27,7 @@ from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice_spark.delivery.delivery_context import TurnedAwayError
 from sluice_spark.run.jvm_loss import named_jvm_loss
+from sluice_spark.session.item_context import name_item
 
 _log = logging.getLogger(__name__)
 
@@ -119,10 +120,11 @@ def exit_code_of(error: Exception) -> int:
 
 
 def _log_to_stderr() -> None:
-    formatter = RedactingFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%SZ")
+    formatter = RedactingFormatter("%(asctime)s %(levelname)s %(item)s%(message)s", datefmt="%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
+    handler.addFilter(name_item)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("py4j", "pyspark"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

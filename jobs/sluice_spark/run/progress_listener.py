@@ -27,6 +27,7 @@ from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import undeclared_fields
+from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC
 
@@ -128,6 +129,7 @@ class ProgressListener(StreamingQueryListener):
         self._spark = spark
         self._origin = origin
         self._take_delivered = take_delivered
+        self._observe = in_this_context(self._observe_progress)  # Spark calls it on a thread of its own
         self._hand_over = hand_over
         self.terminated = threading.Event()
 
@@ -149,6 +151,9 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  # Spark's name
         """Observe a batch."""
+        self._observe(event)
+
+    def _observe_progress(self, event: QueryProgressEvent) -> None:
         try:
             progress = json.loads(event.progress.json)
             delivered = self._take_delivered(progress["batchId"])

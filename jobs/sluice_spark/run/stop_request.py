@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -63,38 +65,85 @@ class StopRequest:
         return self._event.wait(timeout_seconds)
 
 
-def stop_on_signals(spark: SparkSession, stop: StopRequest) -> None:
-    """Make SIGTERM and SIGINT ask for a stop, whether Python or Spark's JVM gets them. Called by the main thread."""
-    stop_on_signals_of_python(stop)
-    stop_on_signals_of_jvm(spark, stop)
+class StopSignals:
+    """SIGTERM and SIGINT of this process, passed on to every run in it. Whoever begins after one is stopped at once.
 
-
-def stop_on_signals_of_python(stop: StopRequest) -> None:
-    """Make SIGTERM and SIGINT to this process ask for a stop. Called by the main thread: Python allows no other."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.make(StopReason.SIGNALLED))
-
-
-def stop_on_signals_of_jvm(spark: SparkSession, stop: StopRequest) -> None:
-    """Make SIGTERM and SIGINT to Spark's JVM ask for a stop.
-
-    Under `spark-submit` other processes signal the JVM, which would otherwise end at once, within a batch.
+    Under `spark-submit` other processes signal the JVM, which would otherwise end at once, within a batch; so they are
+    taken from Python and from Spark's JVM.
     """
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # has no types
-    jvm = jvm_of(spark)
-    for name in ("TERM", "INT"):
-        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), _JavaSignalHandler(stop))
+
+    def __init__(self) -> None:
+        self._stops: set[StopRequest] = set()
+        self._has_come = False
+        self._gateway: object | None = None
+
+    def take_in_python(self) -> None:
+        """Take the signals that Python gets. Python allows that to its main thread alone; elsewhere nothing changes."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self._come())
+
+    def take_in_jvm(self, spark: SparkSession) -> None:
+        """Take the signals that the JVM gets, from whichever thread first asks for that."""
+        gateway = spark.sparkContext._gateway
+        if self._gateway is gateway:
+            return
+        self._gateway = gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark gives it no types
+        jvm = jvm_of(spark)
+        for name in ("TERM", "INT"):
+            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), _JavaSignalHandler(self._come))
+
+    def add(self, stop: StopRequest) -> None:
+        """Pass signals on to a run from now on."""
+        self._stops.add(stop)
+        if self._has_come:
+            stop.make(StopReason.SIGNALLED)
+
+    def remove(self, stop: StopRequest) -> None:
+        """Pass no more signals on to a run."""
+        self._stops.discard(stop)
+
+    def _come(self) -> None:
+        """A thread passes the signal on: what the main thread holds while a handler interrupts it stays held."""
+        self._has_come = True
+        threading.Thread(target=self._pass_on, name="signal", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        for stop in tuple(self._stops):
+            stop.make(StopReason.SIGNALLED)
+
+
+SIGNALS = StopSignals()
+"""Those of this process: it has one handler for each signal."""
+
+
+@contextmanager
+def stopped_by_signals(spark: SparkSession, stop: StopRequest) -> Iterator[None]:
+    """Let SIGTERM and SIGINT ask for a stop while the block runs, whether Python or Spark's JVM gets them."""
+    stop_on_signals(spark, stop)
+    try:
+        yield
+    finally:
+        SIGNALS.remove(stop)
+
+
+def stop_on_signals(spark: SparkSession, stop: StopRequest) -> None:
+    """Let SIGTERM and SIGINT ask for a stop from now on, for what lives as long as its process."""
+    SIGNALS.take_in_python()
+    SIGNALS.take_in_jvm(spark)
+    SIGNALS.add(stop)
 
 
 class _JavaSignalHandler:
     """A `sun.misc.SignalHandler` that py4j lets the JVM call."""
 
-    def __init__(self, stop: StopRequest) -> None:
-        self._stop = stop
+    def __init__(self, come: Callable[[], None]) -> None:
+        self._come = come
 
     def handle(self, _signal: JavaObject) -> None:
         """Called by the JVM on its own thread."""
-        self._stop.make(StopReason.SIGNALLED)
+        self._come()
 
     class Java:
         """What py4j reads to build the Java proxy."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.reachable_starts import require_reachable_starts
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
-from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stop_on_signals
+from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stopped_by_signals
 from sluice_spark.run.table_beginning import begin_in_tables
 from sluice_spark.run.watchdog import Watchdog
 from sluice_spark.session.run_sessions import Sessions, own_session
@@ -46,9 +47,9 @@ class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
 
     sessions: opens the Spark session that the run works in, and closes it.
-    stop: what asks the run to stop.
+    stop: what asks the run to stop; a signal to the driver does.
     ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
-    obeys_signals: whether a signal to this process asks for it, too; not where other work runs beside it.
+    end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
     """
 
@@ -59,7 +60,7 @@ class SupervisedRun:
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
     ui_key: str | None = field(default=None, repr=False)
-    obeys_signals: bool = True
+    end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
 
     def work(self) -> StopReason:
@@ -76,14 +77,16 @@ class SupervisedRun:
         stop = self.stop
         lease = HeldLease(stream=self.run.stream, token=self.run.token)
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
-        with heartbeat, Watchdog(stop), LedgerWriter(self.ledger) as writer:
-            with self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark:
-                if self.ui_key is not None:
-                    record_ui(spark, self.ledger, self.run, key=self.ui_key)
-                if self.obeys_signals:
-                    stop_on_signals(spark, stop)
-                with heartbeat.naming_a_lost_lease():
-                    reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
+        with (
+            heartbeat,
+            Watchdog(stop, end_process=self.end_process),
+            LedgerWriter(self.ledger) as writer,
+            self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark,
+        ):
+            if self.ui_key is not None:
+                record_ui(spark, self.ledger, self.run, key=self.ui_key)
+            with stopped_by_signals(spark, stop), heartbeat.naming_a_lost_lease():
+                reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
         if reason in LEASE_ENDS:
             raise LeaseLostError(f"Run {self.run.run_id} of {self.run.stream}, token {lease.token}: {reason}.")
         return reason

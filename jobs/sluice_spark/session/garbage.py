@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
 
+from sluice_spark.session.item_context import in_this_context
+
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
@@ -34,7 +36,8 @@ def quick_collections() -> Iterator[None]:
 
 
 def swept(deliver: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """Wrap a delivery for `foreachBatch`: garbage is collected after every batch."""
+    """Wrap a delivery for `foreachBatch`: garbage is collected after every batch. It has the context of the run."""
+    deliver = in_this_context(deliver)
 
     def deliver_and_sweep(batch: DataFrame, number: int) -> None:
         deliver(batch, number)

@@ -23,6 +23,8 @@ from pyspark.sql import SparkSession
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
+from sluice_spark.session.call_sites import call_sites, choose_call_sites_by_context
+from sluice_spark.session.item_context import named_in_jvm
 from sluice_spark.session.jvm import close_idle_callbacks, jvm_of
 from sluice_spark.session.session import deletion_conf, open_session
 from sluice_spark.session.session_end import end_session
@@ -102,7 +104,8 @@ class ItemSessions:
             spark = _session_beside(first)
             try:
                 _configure(spark, settings, state or StateDeclaration(), deletes_files=deletes_files)
-                yield spark
+                with named_in_jvm(spark), call_sites(named=names_call_sites):
+                    yield spark
             finally:
                 end_session(spark)
                 _leave_thread(first)
@@ -142,6 +145,7 @@ class ItemSessions:
                     names_call_sites=False,
                     ui_key=profile.ui_key,
                 )
+                choose_call_sites_by_context()
                 self._opened(self._first)
             self._running += 1
             return self._first

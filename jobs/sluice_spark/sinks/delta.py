@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from sluice.declarations.output_declaration import DeltaOutput
 from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.settings import FilesConnection
+from sluice.stored_keys import DELTA_APPLICATION_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,10 @@ class DeltaSink:
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write the batch as one commit, unless the table already contains it."""
-        transaction = {"txnAppId": f"sluice/{key.stream}/{key.generation}/{self.output}", "txnVersion": str(key.batch)}
+        transaction = {
+            "txnAppId": f"{DELTA_APPLICATION_PREFIX}{key.stream}/{key.generation}/{self.output}",
+            "txnVersion": str(key.batch),
+        }
         rows.write.format("delta").mode(self.declared.mode).options(**transaction).save(self._folder())
 
     def _folder(self) -> str:

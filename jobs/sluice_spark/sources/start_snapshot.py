@@ -8,15 +8,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
+from sluice.stored_keys import START_OF
 from sluice_spark.session.identifiers import quoted_table
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.spark_errors import first_line
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
-
-START_OF = "sluice.start-of"
-"""The property of such a snapshot: the stream, its generation and its input."""
 
 
 def append_start_snapshot(spark: SparkSession, table: str, *, catalog: str, start_of: str, cleans: bool) -> None:

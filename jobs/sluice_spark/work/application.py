@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -32,8 +33,8 @@ from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.run.job import failure_of_error, last_lines
 from sluice_spark.run.jvm_loss import named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.session.log_context import item_context
 from sluice_spark.work.interval_work import interval_lane
 from sluice_spark.work.item_work import ItemWork
 from sluice_spark.work.news import News
@@ -185,7 +186,7 @@ class WorkApplication:
         work = self._work_on(first, unit.stops[first.item], ledger)
         state = self.declarations.stream(first.subject).declaration.state
         results: dict[str, BackfillResult] = {}
-        with item_context(first.item), work.opened_when_needed(state) as open_session:
+        with in_item(UUID(first.item)), work.opened_when_needed(state) as open_session:
             try:
                 results = work.intervals(open_session).replace_together(unit.items)
             except Exception:  # noqa: BLE001  # alone, each interval fails by an error of its own, if it fails again
@@ -196,7 +197,7 @@ class WorkApplication:
         return [item for item in unit.items if item.item not in results]
 
     def _do(self, item: WorkItem, stop: StopRequest, ledger: Ledger) -> None:
-        with item_context(item.item):
+        with in_item(UUID(item.item)):
             _log.info("%s of %s, asked by %s, attempt %d", item.kind, item.subject, item.asked_by, item.attempt)
             try:
                 with named_jvm_loss():

@@ -19,11 +19,10 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_history import recent_maintenance
 from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
 from sluice.ledger.records.work import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
-from sluice.maintenance.run_verdict import RUNS_JUDGED, problems_of_run
+from sluice.maintenance.run_maintenance import require_no_problems
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import Settings
 from sluice.work.requests import (
@@ -153,7 +152,6 @@ class ItemWork:
         return report
 
     def _maintenance(self, request: MaintainTable) -> Any:
-        earlier = recent_maintenance(self.ledger, request.table, limit=RUNS_JUDGED)
         with self.opened_when_needed(_AS_TABLES) as open_session:
             run = maintain_table(
                 request.table,
@@ -166,8 +164,7 @@ class ItemWork:
             )
         for sentence in run_sentences(run):
             _log.info("%s", sentence)
-        if problems := problems_of_run(run, earlier):
-            raise UnhealthyError("; ".join(problems))
+        require_no_problems(self.ledger, run)
         return run
 
     def _check(self, request: CheckTable) -> Any:

@@ -18,7 +18,8 @@ from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
 from sluice_spark.run.driver_ui import new_ui_key
-from sluice_spark.run.stop_request import StopRequest, stop_on_signals_of_jvm, stop_on_signals_of_python
+from sluice_spark.run.stop_request import SIGNALS, StopRequest
+from sluice_spark.session.item_context import hand_context_on
 from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.news import News
@@ -42,7 +43,9 @@ def run_work(command: RunWork) -> None:
     settings = load_settings()
     url = settings.ledger_url.get_secret_value()
     stop = StopRequest()
-    stop_on_signals_of_python(stop)
+    hand_context_on()
+    SIGNALS.take_in_python()
+    SIGNALS.add(stop)
     with open_ledger(url) as ledger:
         pool = find_application(ledger, command.application_id).pool
         declarations = load_declarations(settings.pipelines)
@@ -62,7 +65,7 @@ def run_work(command: RunWork) -> None:
             ui_key=new_ui_key(is_declared=command.ui == "yes"),
         )
 
-        sessions = ItemSessions(profile, opened=lambda spark: stop_on_signals_of_jvm(spark, stop))
+        sessions = ItemSessions(profile, opened=SIGNALS.take_in_jvm)
         with _reporting(ledger, command.application_id), News(url, pool=pool.name) as news:
             application = WorkApplication(
                 application=command.application_id,

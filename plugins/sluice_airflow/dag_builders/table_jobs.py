@@ -38,6 +38,7 @@ def table_jobs_dag(
     tables: Iterable[TableDeclaration],
     request: Callable[[str], WorkRequest],
     retries: int,
+    operator: type[WorkOperator] = WorkOperator,
     due: Callable[[Sequence[str], str], Sequence[str]] | None = None,
 ) -> DAG:
     """Build a DAG that runs a job on every table, or on those that are chosen.
@@ -49,6 +50,7 @@ def table_jobs_dag(
     tables: the tables, in the order in which they are shown.
     request: what is asked for a table, by the table's name.
     retries: how often Airflow tries a failed task again.
+    operator: of the tasks.
     due: which of these tables have anything to do, for the run of this name; called when the DAG runs, in one process
         for all of them. Unset: all have.
     """
@@ -71,7 +73,7 @@ def table_jobs_dag(
         for namespace, members in _by_namespace(chosen_tables).items():
             with TaskGroup(namespace):
                 for table in members:
-                    choose >> WorkOperator(
+                    choose >> operator(
                         task_id=table.table.partition(".")[2],
                         request=request(table.table),
                         owner=owner_of[table.table],

@@ -10,14 +10,15 @@ from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.work.requests import MaintainTable
 from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
+from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
 
 DAG_ID = "table_maintenance"
 
 _DOCUMENT = """\
 # table_maintenance
 Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). The
-first task looks at all tables and skips those with nothing due; the others have a task each, and share one Spark
-application.
+first task looks at all tables and does what needs no Spark; the tables that it skips are in order. The others have a
+task each, and those whose steps need Spark share one application.
 
 ## How to operate it
 - It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.
@@ -41,17 +42,17 @@ def table_maintenance_dag(declarations: Declarations) -> DAG:
         tables=[table for table in all_tables(declarations).values() if table.maintenance.is_any],
         request=lambda table: MaintainTable(table=table),
         retries=1,
+        operator=MaintenanceOperator,
         due=_due_tables,
     )
 
 
 def _due_tables(names: Sequence[str], run_id: str) -> Sequence[str]:
-    """Those of the tables whose maintenance has anything to do; called when the DAG runs, not when it is parsed."""
+    """Those of the tables that need a task of their own; called when the DAG runs, not when it is parsed."""
     from sluice.declarations.load_declarations import load_declarations
     from sluice.maintenance.due_tables import due_tables
     from sluice_airflow.composition import load_deployment
 
     deployment = load_deployment()
     declarations = load_declarations(deployment.settings.pipelines)
-    with deployment.open_ledger() as ledger:
-        return due_tables(ledger, declarations, deployment.settings, names, launched_by=f"airflow: {DAG_ID}, {run_id}")
+    return due_tables(deployment.settings, declarations, names, launched_by=f"airflow: {DAG_ID}, {run_id}")

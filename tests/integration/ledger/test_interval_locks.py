@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.errors import LedgerError
-from sluice.ledger.backfill_attempts import interval_lock
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.locks import interval_lock
 
 
 def day(number: int) -> tuple[datetime, datetime]:

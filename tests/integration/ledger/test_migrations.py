@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, text
 from tests.fixtures.drivers import await_condition
 
 from sluice.errors import LedgerError, LedgerUnreachableError
-from sluice.ledger import driver_uis, migrations, models, refresh_table, undeclared_fields, work_tables
+from sluice.ledger import driver_uis, models, refresh_table, undeclared_fields, work_tables
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.ledger_table import SCHEMA, LedgerTable
+from sluice.ledger.locks import lock_schema
 from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.runs import newest_runs
 
@@ -67,7 +68,7 @@ def test_a_ledger_of_another_program_is_refused_and_left_as_it_is(
 def test_a_ledger_that_a_newer_program_migrates_meanwhile_is_refused(empty_database_url: str) -> None:
     with ThreadPoolExecutor() as pool, open_ledger(empty_database_url) as ledger:
         with ledger.transaction() as newer:
-            newer.execute(select(func.pg_advisory_xact_lock(migrations._LOCK)))
+            lock_schema(newer)
             upgraded = pool.submit(upgrade, empty_database_url)
             await_condition(lambda: _waits_for_lock(newer))
             newer.execute(text("CREATE SCHEMA sluice"))

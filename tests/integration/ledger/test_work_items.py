@@ -200,6 +200,32 @@ def test_an_item_in_which_applications_die_again_and_again_fails(ledger: Ledger)
     assert not seen.needs_application
 
 
+def test_an_item_fails_when_no_application_gets_as_far_as_to_report(ledger: Ledger) -> None:
+    item, other = ask(ledger, wanted("a"), wanted("b"))
+    for _ in range(MOST_ATTEMPTS):
+        assert observe_item(ledger, item).needs_application
+        application = begin_application(ledger, item, started_by="a test")
+        assert application is not None
+        end_application(ledger, application, reason="exit code 1")
+
+    assert begin_application(ledger, item, started_by="a test") is None
+    seen = observe_item(ledger, item)
+    assert (seen.state, seen.needs_application) == (WorkState.FAILED, False)
+    assert (
+        seen.failure is not None and "2 Spark applications ended before they took any work: exit code 1" in seen.failure
+    )
+    assert begin_application(ledger, other, started_by="a test") is None, "it has waited as long"
+    (later,) = ask(ledger, wanted("a"))
+    assert begin_application(ledger, later, started_by="a test") is not None, "who asks again tries again"
+
+
+def test_an_item_waits_on_when_applications_that_have_worked_end(ledger: Ledger) -> None:
+    (item,) = ask(ledger, wanted())
+    for _ in range(MOST_ATTEMPTS + 1):
+        end_application(ledger, started(ledger, item), reason="signalled")
+    assert observe_item(ledger, item).state is WorkState.WAITING
+
+
 def test_a_withdrawn_item_is_shown_to_its_application_and_stays_withdrawn(ledger: Ledger) -> None:
     ids = ask(ledger, wanted("a"), wanted("b"))
     application = started(ledger, ids[0])

@@ -20,6 +20,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.quality_history import record_quality
 from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.work_items import find_items
 from sluice.tables.catalog import open_catalog
 
 
@@ -114,6 +115,20 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
     after = answer(["table", "status", deployment.table], capsys)
     assert after["table"]["metadata_location"] == before["table"]["metadata_location"]
     assert after["plan"] == before["plan"] == said["plan"]
+
+
+def test_a_table_in_order_is_maintained_without_asking_for_spark(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = f"{deployment.table.partition('.')[0]}.copies"
+
+    done = answer(["table", "maintain", copies], capsys)
+
+    assert {step["outcome"] for step in done["operations"]} == {"skipped"}
+    assert done["launched_by"].startswith("command line: ")
+    (run,) = answer(["table", "history", copies], capsys)["runs"]
+    assert run["operations"] == done["operations"]
+    assert not [item for item, _ in find_items(deployment.ledger, limit=100) if item.subject == copies]
 
 
 def test_table_history_of_a_table_that_was_never_maintained(

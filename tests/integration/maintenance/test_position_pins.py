@@ -9,8 +9,9 @@ from tests.integration.maintenance.conftest import Place
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import admit_run, record_end
-from sluice.maintenance.retention_plan import KEPT_FOR_READERS, MIN_SNAPSHOTS
+from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 from sluice.publication.direct_history import EPOCH, QUERY_ID, DirectWriter
+from sluice.stored_keys import KEPT_FOR_READERS
 from sluice.tables.declared_tables import create_or_evolve_table
 
 

@@ -6,12 +6,12 @@ import pytest
 from tests.fixtures.publication import Workbench, offsets
 
 from sluice.errors import DeliveryError, DivergedError, MarkError, StagingError, StaleTokenError, UnpublishableError
-from sluice.ledger.records.stream_batch import PUBLICATION_KEY
 from sluice.publication.mark_moves import open_generation, reject_batch, take_over
 from sluice.publication.publish_batches import publish_append
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table
+from sluice.stored_keys import PUBLICATION_KEY
 
 
 def test_a_staged_batch_becomes_visible_once(bench: Workbench) -> None:

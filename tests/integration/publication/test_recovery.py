@@ -172,8 +172,8 @@ def test_a_merge_that_landed_without_its_mark_counts_as_published(bench: Workben
 def test_expiry_settles_every_merge_of_a_table_first(bench: Workbench) -> None:
     batch = bench.stage(0, [0])
     bench.merge_in(batch, [0])
-    assert settle_merges_of_table(bench.catalog, bench.output.target) == (bench.output,)
-    assert settle_merges_of_table(bench.catalog, bench.output.target) == ()
+    assert settle_merges_of_table(bench.catalog, bench.target()) == (bench.output,)
+    assert settle_merges_of_table(bench.catalog, bench.target()) == ()
     assert (bench.mark().batch, bench.mark().token) == (0, 1)
     bench.write_as_another(100)
     bench.expire_all_but_the_newest()

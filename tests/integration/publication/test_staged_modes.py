@@ -8,13 +8,14 @@ from tests.fixtures.publication import Workbench
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.errors import DeliveryError, UndeclaredOutputError
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, read_summary
-from sluice.publication.staged_mode import STAGED_MODE, StagedMode
+from sluice.publication.staged_mode import StagedMode
 from sluice.publication.undeclared_outputs import (
     close_output,
     find_undeclared_outputs,
     leave_output,
     refuse_undeclared_outputs,
 )
+from sluice.stored_keys import STAGED_MODE
 from sluice_spark.delivery.stream_takeover import publish_staged, take_stream_over
 
 

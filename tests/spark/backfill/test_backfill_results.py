@@ -90,6 +90,7 @@ def environment(workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
 
 
+@pytest.mark.full  # every run has the command (`test_backfill_command.py`) and its job (`test_backfill_requests.py`)
 @pytest.mark.usefixtures("environment")
 def test_the_command_shows_its_plan_and_carries_it_out(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
     stream = declare_read_stream(workshop)

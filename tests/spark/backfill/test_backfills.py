@@ -26,9 +26,9 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
-from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
+from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.locks import PublicationLocks, interval_lock
 from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.table_locks import PublicationLocks
 
 CHANGED_AT = (BackfillStep.PLANNED, BackfillStep.CHECKED)
 """A sample of the steps at which somebody else commits meanwhile. `make drill` takes every one."""
@@ -94,7 +94,7 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
     assert [one["id"] for one in workshop.rows("target")].count(500) == 1
 
 
-@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     step: BackfillStep, workshop: Workshop, stream: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
 
 
-@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
     step: BackfillStep, workshop: Workshop, stream: str
 ) -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 from tests.spark.decoding.test_decoding import CONTINUOUS, sent
 from tests.unit.record_values import test_binary_property as binary
@@ -165,7 +166,7 @@ def _column(name: str, text: str) -> dict[str, str]:
     return {"name": name, "type": kind, **({"unit": unit} if unit else {})}
 
 
-@pytest.mark.parametrize("form", ["avro", "protobuf"])
+@pytest.mark.parametrize("form", sampled(["avro", "protobuf"], ["protobuf"], full=["avro"]))
 def test_bytes_at_random(workshop: Workshop, form: str) -> None:
     if form == "avro":
         file, text, write, rows = "every.avsc", binary.EVERY_AVRO, avro, drawn(binary.AVRO_FIELDS, 40)

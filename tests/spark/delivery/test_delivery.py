@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
+from tests.fixtures.drill import sampled
 from tests.fixtures.streams_of_tables import (
     COLUMNS,
     all_of_them,
@@ -62,6 +63,7 @@ def test_a_batch_is_appended_and_recorded(copying: Workshop, stream_name: str) -
     assert (run.state, run.exit_code, run.reason) == (RunState.FINISHED, 0, "everything that was there is processed")
 
 
+@pytest.mark.full  # every run has it for increments (`test_increments.py`)
 def test_the_next_run_reads_only_what_is_new(copying: Workshop, stream_name: str) -> None:
     copying.append("source", [{"id": 1, "word": "one"}])
     copying.run(stream_name)
@@ -204,7 +206,7 @@ LOOKED_UP = """
 """
 
 
-@pytest.mark.parametrize("first", ["known", "unknown"])
+@pytest.mark.parametrize("first", sampled(["known", "unknown"], ["unknown"], full=["known"]))
 def test_a_half_staged_batch_is_staged_again_from_one_computation(
     workshop: Workshop, stream_name: str, first: str
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_checkpoint_that_lost_its_metadata_is_refused(copying: Workshop, strea
     assert len(copying.rows("target")) == 1
 
 
+@pytest.mark.full  # every run has it for state (`test_declaration_changes.py`)
 def test_a_checkpoint_of_another_query_is_refused(copying: Workshop, stream_name: str) -> None:
     copying.append("source", [{"id": 1, "word": "one"}])
     copying.run(stream_name)
@@ -321,6 +324,7 @@ def test_a_checkpoint_of_another_query_is_refused(copying: Workshop, stream_name
         copying.run(stream_name)
 
 
+@pytest.mark.full  # every run adds up random streams (`test_differential.py`)
 def test_batches_of_all_runs_add_up_in_the_ledger(dividing: Workshop, stream_name: str) -> None:
     for number in (1, 2):
         dividing.append("source", [{"id": number, "word": "x"}, {"id": -number, "word": "y"}])

@@ -111,6 +111,7 @@ def test_a_batch_whose_offsets_spark_has_purged_is_recorded_without_them(copying
     assert recovered[2].start_offsets == batches[2].start_offsets
 
 
+@pytest.mark.full  # every run has it without Spark (`test_direct.py`)
 def test_a_history_that_is_cut_off_behind_an_unfinished_batch_is_refused(copying: Workshop, stream_name: str) -> None:
     """Iceberg's sink would append the batch a second time. The pin protects the snapshot until it is removed."""
     copying.append("source", [ROWS[0]])

@@ -82,7 +82,12 @@ def looking(workshop: Workshop, tmp_path: Path) -> Looking:
 
 
 @pytest.mark.parametrize(
-    ("point", "rows"), [(CrashPoint.BATCH_BEGUN, NEW), (CrashPoint.STAGED, OLD), (CrashPoint.PUBLISHED, OLD)]
+    ("point", "rows"),
+    [
+        pytest.param(CrashPoint.BATCH_BEGUN, NEW, marks=pytest.mark.full),  # nothing is kept yet
+        (CrashPoint.STAGED, OLD),
+        pytest.param(CrashPoint.PUBLISHED, OLD, marks=pytest.mark.full),
+    ],
 )
 def test_a_sink_gets_the_rows_of_its_table_wherever_the_driver_died(
     looking: Looking, point: CrashPoint, rows: list[tuple[int, str]]

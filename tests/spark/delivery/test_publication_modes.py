@@ -12,7 +12,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staged_batch import FIRST_BATCH
+from sluice.stored_keys import FIRST_BATCH
 from sluice_spark.run.stop_request import StopRequest
 
 
@@ -153,6 +153,7 @@ def test_partitions_that_a_batch_brings_are_replaced(workshop: Workshop, stream_
     assert len(publications(workshop)) == 2
 
 
+@pytest.mark.full  # every run replaces partitions, and finds uuids (`test_merge_keys.py`)
 def test_partitions_of_a_uuid_are_found_and_replaced(workshop: Workshop, stream_name: str) -> None:
     """Writers in Java and pyiceberg order a uuid differently, so the bounds of manifests are of no use."""
     workshop.declare_table("target", {"id": "long", "word": "uuid"}, partitioning=[{"column": "word"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import delete
+from tests.fixtures.drill import sampled
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading
 from tests.fixtures.workshop import Workshop
@@ -41,7 +42,13 @@ def staged(workshop: Workshop, stream_name: str) -> Workshop:
     return workshop
 
 
-@pytest.mark.parametrize("point", [CrashPoint.RECORDED, CrashPoint.FIRST_OUTPUT_PUBLISHED, CrashPoint.PUBLISHED, None])
+POINTS = (CrashPoint.RECORDED, CrashPoint.FIRST_OUTPUT_PUBLISHED, CrashPoint.PUBLISHED, None)
+"""Every test run has each point without Spark (`tests/integration/publication`)."""
+
+HARDEST = (CrashPoint.FIRST_OUTPUT_PUBLISHED,)
+
+
+@pytest.mark.parametrize("point", sampled(POINTS, HARDEST, full=POINTS))
 def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, point: CrashPoint | None) -> None:
     declaration, catalog = staged.stream(stream_name).declaration, open_catalog(staged.settings)
     if point is None:
@@ -62,7 +69,7 @@ def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, 
     assert (counted.batches, counted.refused_rows) == (2, 2)
 
 
-@pytest.mark.parametrize("point", [CrashPoint.FIRST_OUTPUT_PUBLISHED, None])
+@pytest.mark.parametrize("point", sampled((*HARDEST, None), HARDEST, full=[None]))
 def test_a_ledger_that_forgot_a_rejection_learns_it_from_the_tables(
     staged: Workshop, stream_name: str, point: CrashPoint | None
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_refresh_is_given_up_at_any_time_before_its_commit(workshop: Workshop)
     assert _generation(workshop, name) == 1
 
 
+@pytest.mark.full  # every run has it without Spark (`ledger/test_refreshes.py`)
 def test_a_refresh_that_was_given_up_while_it_was_built_ends_without_a_commit(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     catalog, stream = open_catalog(workshop.settings), workshop.stream(name)
@@ -151,6 +152,7 @@ def test_a_refresh_that_was_given_up_while_it_was_built_ends_without_a_commit(wo
     assert workshop.rows("target") == wrong(ROWS)
 
 
+@pytest.mark.full  # every run has it without Spark (`test_swapping.py`)
 def test_a_swap_behind_a_newer_run_is_refused(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     catalog, output = open_catalog(workshop.settings), refreshed_output(workshop.stream(name).declaration)
@@ -164,6 +166,7 @@ def test_a_swap_behind_a_newer_run_is_refused(workshop: Workshop) -> None:
     assert workshop.rows("target") == wrong(ROWS)
 
 
+@pytest.mark.full  # every run has it without Spark (`ledger/test_refreshes.py`)
 def test_a_stream_that_was_reset_meanwhile_is_not_swapped(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
 
@@ -202,6 +205,7 @@ def test_a_source_that_was_emptied_does_not_empty_the_table(workshop: Workshop) 
     assert workshop.rows("target") == wrong(ROWS)
 
 
+@pytest.mark.full  # every run has it without Spark (`test_refresh_plan.py`)
 def test_what_stands_against_a_refresh_is_said_before_it_begins(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     workshop.declare_table("copy", {"id": "long", "word": "string"})

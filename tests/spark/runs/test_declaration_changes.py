@@ -163,6 +163,7 @@ def test_filters_columns_and_delays_below_the_state_may_change(workshop: Worksho
     assert [row["total"] for row in workshop.rows("sums")] == [4321]
 
 
+@pytest.mark.full  # every run has the rule (`test_compatibility.py`), and two other kinds of state here
 def test_a_limit_is_state(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     columns = {"id": "long"}
@@ -192,6 +193,7 @@ JOINED = """
 """
 
 
+@pytest.mark.full  # every run has the rule (`test_compatibility.py`)
 def test_a_join_is_bound_to_its_condition_and_to_the_columns_that_it_keeps(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     columns = {"id": "long", "at": "timestamptz", "word": "string", "other": "string"}

@@ -1,4 +1,5 @@
-"""A driver that works batch after batch keeps nothing of them; `make drill` lets it do so for 1,500."""
+"""A driver that works batch after batch, or item after item, keeps nothing of them; `make drill` lets it do so for
+1,500 batches, and for 300 items."""
 
 from __future__ import annotations
 
@@ -6,18 +7,34 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.faults.long_run import declare
+from tests.fixtures.item_leaks import ALLOWED_GROWTH, ItemWatch, MixedItems
 from tests.fixtures.leaks import LeakWatch, stopping_after
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 
 BATCHES = 16
 
 MOST_GROWTH = {"views": 0.0, "kept_frames": 1.0, "python_files_held": 6.0}
 """By how much each may grow from the second quarter of so few batches to the last: what each batch left behind would
 come to eight. Memory, and the files of a store of state, tell nothing so soon."""
+
+MOST_GROWTH_OF_ITEMS = {
+    "jvm_files": 8.0,
+    "python_files_held": 6.0,
+    "catalog_threads": 2.0,
+    "python_threads": 2.0,
+    "callback_objects": 2.0,
+    "listeners": 1.0,
+    "views": 0.0,
+    "kept_frames": 0.0,
+}
+"""By how much each may grow over 24 items, of which half are increments. Memory and pools of threads tell nothing so
+soon."""
 
 
 def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:
@@ -45,6 +62,38 @@ def test_a_view_a_frame_and_files_that_each_batch_leaves_behind_are_seen(spark: 
             watch.see(_observation(number))
 
     assert {"views", "kept_frames", "python_files_held"} <= watch.leaks().keys()
+
+
+def test_items_leave_nothing_open_in_their_application(workshop: Workshop) -> None:
+    items, watch = _mixed_items(workshop), ItemWatch(workshop.spark)
+    items.run(8)  # the first of each kind opens what all of them share
+    watch.see(8)
+
+    items.run(24)
+    watch.see(32)
+
+    grown = watch.growth(early=(8, 8), late=(32, 32))
+    too_much = {name: grown[name] for name, most in MOST_GROWTH_OF_ITEMS.items() if grown[name] > most}
+    assert not too_much, watch.samples
+
+
+@pytest.mark.drill  # every test run has a sample of the items
+def test_what_an_application_holds_levels_off_over_300_items(workshop: Workshop) -> None:
+    items, watch = _mixed_items(workshop), ItemWatch(workshop.spark)
+    for number in range(10, 310, 10):
+        items.run(10)
+        watch.see(number)
+
+    grown = watch.growth(early=(50, 100), late=(200, 300))
+    too_much = {name: grown[name] for name, most in ALLOWED_GROWTH.items() if grown[name] > most}
+    assert not too_much, watch.samples
+
+
+def _mixed_items(workshop: Workshop) -> MixedItems:
+    sessions = ItemSessions(EngineProfile(name="tests"), spark=workshop.spark)
+    items = MixedItems(workshop=workshop, sessions=sessions)
+    items.declare()
+    return items
 
 
 def _observation(number: int) -> BatchObservation:

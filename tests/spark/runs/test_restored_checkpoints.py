@@ -70,6 +70,7 @@ def test_a_checkpoint_from_a_backup_is_refused_with_the_difference(workshop: Wor
     assert str(run.reason).startswith("DivergedError: The checkpoint of stream")
 
 
+@pytest.mark.full  # every run has it without Spark (`test_older_checkpoints.py`)
 def test_newest_files_that_a_power_failure_took_are_noticed(workshop: Workshop, stream: str) -> None:
     checkpoint = workshop.checkpoint(stream)
     workshop.append("source", [{"id": BATCHES, "word": "new"}])
@@ -88,6 +89,7 @@ def test_newest_files_that_a_power_failure_took_are_noticed(workshop: Workshop, 
     assert ids(workshop) == list(range(BATCHES + 1))
 
 
+@pytest.mark.full  # every run has it without Spark (`test_older_checkpoints.py`)
 def test_a_staged_batch_whose_offsets_were_lost_is_read_again(workshop: Workshop, stream: str) -> None:
     workshop.append("source", [{"id": BATCHES, "word": "staged"}])
     with pytest.raises(OSError, match="dies here"):

@@ -120,6 +120,7 @@ def test_a_merged_output_gets_the_newest_row_of_each_key_of_the_gap(workshop: Wo
     assert [(row["id"], row["word"]) for row in workshop.rows(copying.target)] == [(number, "b") for number in range(6)]
 
 
+@pytest.mark.full  # every run has the rules for gaps (`test_gap_files.py`)
 def test_a_second_expiry_does_not_hide_the_first_one(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()
@@ -156,6 +157,7 @@ def test_an_expiry_before_the_next_start_does_not_cut_the_continuation(copying: 
     assert copying.ids() == each_twice(*range(10))
 
 
+@pytest.mark.full  # every run has the rules for gaps (`test_gap_files.py`)
 def test_a_rewrite_behind_the_gap_does_not_stop_the_continuation(copying: Copying) -> None:
     """What cannot be proved up to the newest snapshot can be proved up to the oldest that can be reached."""
     copying.append(0, 2)
@@ -209,6 +211,7 @@ def test_what_was_rewritten_is_not_proved_and_the_choices_are_named(copying: Cop
     assert "sluice stream reset" in refusal.value.next_step
 
 
+@pytest.mark.full  # every run has it without Spark (`test_gap_commands.py`)
 def test_without_a_gap_there_is_nothing_to_continue(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()

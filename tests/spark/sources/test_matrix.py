@@ -1,4 +1,4 @@
-"""Each input, output, trigger and mode runs on real services, in combinations that hold every pair of them."""
+"""Each input, output, trigger and mode runs on real services; `make test-full` runs every pair of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.matrix.choosing import pairwise, runnable_combinations
+from tests.fixtures.drill import sampled
+from tests.matrix.choosing import each_once, pairwise, runnable_combinations
 from tests.matrix.running import name_of, run_combination
 from tests.matrix.services import Services, services_in
 
@@ -26,6 +27,9 @@ def words(spark: SparkSession, settings: Settings, tmp_path_factory: pytest.Temp
         yield services
 
 
-@pytest.mark.parametrize("combination", pairwise(runnable_combinations()), ids=name_of)
+PAIRS = pairwise(runnable_combinations())
+
+
+@pytest.mark.parametrize("combination", sampled(PAIRS, each_once(PAIRS), full=PAIRS), ids=name_of)
 def test_a_combination_runs(combination: Combination, words: Services) -> None:
     run_combination(combination, words)

@@ -22,10 +22,10 @@ from sluice_spark.run.table_beginning import begin_in_tables
 BEGINNING = "sluice_spark.run.supervised_run.begin_in_tables"
 
 SAMPLE = [
-    ("append", "fresh", False),
+    pytest.param("append", "fresh", False, marks=pytest.mark.full),  # every run copies fresh tables
     ("merge", "partitions evolved", True),
     ("window", "compacted and expired", True),
-    ("deduplicate", "merged", False),
+    pytest.param("deduplicate", "merged", False, marks=pytest.mark.full),  # the join has state as well
     ("join", "expired", True),
 ]
 

@@ -85,7 +85,9 @@ def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
     ("state", "first", "second", "other"),
     [
         ({"shuffle_partitions": 1}, "1.changelog", "2.changelog", "hdfs"),
-        ({"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs"),
+        pytest.param(
+            {"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs", marks=pytest.mark.full
+        ),  # as the default, without its one option
         ({"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb"),
     ],
     ids=["changes of RocksDB", "RocksDB", "HDFS-backed"],

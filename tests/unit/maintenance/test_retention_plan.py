@@ -10,7 +10,6 @@ import pytest
 
 from sluice.declarations.maintenance_declaration import ExpiryDeclaration
 from sluice.maintenance.retention_plan import (
-    KEPT_FOR_READERS,
     MAX_AGE_MS,
     MIN_SNAPSHOTS,
     RetentionNeed,
@@ -19,6 +18,7 @@ from sluice.maintenance.retention_plan import (
     plan_retention,
     short_retentions,
 )
+from sluice.stored_keys import KEPT_FOR_READERS
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

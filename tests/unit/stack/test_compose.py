@@ -192,14 +192,14 @@ def test_the_secrets_are_written_once_and_privately(tmp_path: Path) -> None:
     assert [line.partition("=")[0] for line in first.splitlines()] == list(compose_secrets())
 
 
-def test_a_file_of_an_earlier_version_is_completed(tmp_path: Path) -> None:
+def test_an_existing_file_is_closed_to_others_and_stays(tmp_path: Path) -> None:
     env = tmp_path / ".env"
     env.write_text("POSTGRES_PASSWORD=kept")
     env.chmod(0o644)
 
-    assert write_secrets(env)
+    assert not write_secrets(env)
 
-    assert re.fullmatch(r"POSTGRES_PASSWORD=kept\nKAFKA_PASSWORD=\S{32}\n", env.read_text())
+    assert env.read_text() == "POSTGRES_PASSWORD=kept"
     assert stat.S_IMODE(env.stat().st_mode) == 0o600
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import asdict, astuple, fields
+from dataclasses import astuple, fields
 
 import pytest
 
@@ -45,18 +45,6 @@ def test_a_damaged_file_is_named(folder: StackFolder, text: str) -> None:
 
     with pytest.raises(StackError, match=r"credentials.json is damaged"):
         read_credentials(folder.credentials)
-
-
-def test_a_file_of_an_earlier_version_is_completed(folder: StackFolder) -> None:
-    written = ensure_credentials(folder, is_new=True)
-    earlier = {name: value for name, value in asdict(written).items() if name != "kafka_password"}
-    folder.credentials.write_text(json.dumps(earlier))
-
-    completed = ensure_credentials(folder, is_new=False)
-
-    assert {**asdict(completed), "kafka_password": ""} == {**earlier, "kafka_password": ""}
-    assert completed.kafka_password not in ("", written.kafka_password)
-    assert ensure_credentials(folder, is_new=False) == completed
 
 
 def test_a_stack_that_was_never_started_has_none(folder: StackFolder) -> None:

@@ -10,8 +10,9 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
+from sluice.stored_keys import DECLARED_PROPERTIES
 from sluice.tables.change_plan import declared_before, plan_table_changes
-from sluice.tables.table_schemas import DECLARED_PROPERTIES, partition_spec_of, properties_of, schema_of, sort_order_of
+from sluice.tables.table_schemas import partition_spec_of, properties_of, schema_of, sort_order_of
 
 COLUMNS: tuple[dict[str, Any], ...] = (
     {"name": "id", "type": "int", "required": True},

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
     from sqlalchemy import Connection
 
-_LOCK = 7_166_811_305_317_523
-"""The advisory lock under which one migration runs at a time: any number that nothing else uses."""
-
 _BEFORE_THE_BASELINE = re.compile(r"\d{4}")
 """The versions of the schema before 0.2.0, of which nothing was released."""
 
@@ -53,10 +50,11 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
     from alembic import command
-    from sqlalchemy import func, select, text
+    from sqlalchemy import text
 
     from sluice.ledger.connection import open_ledger
     from sluice.ledger.ledger_table import SCHEMA
+    from sluice.ledger.locks import lock_schema
 
     version = observe_version(ledger_url)
     if version.is_current:
@@ -64,7 +62,7 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
         # The limit of a statement is made for rows; the index of a large table takes minutes.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        lock_schema(connection)
         _found_version(connection)  # another program may have migrated the ledger meanwhile
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         config = _config()

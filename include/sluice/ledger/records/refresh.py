@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from sluice.stored_keys import REFRESH_TAG_PREFIX
+
 _SHADOW = re.compile(r"refresh_[0-9]+_of_.*")
 _LONGEST_NAME = 63
 
@@ -71,7 +73,7 @@ class RefreshObservation:
     @property
     def tag(self) -> str:
         """The tag of the table that keeps the old content."""
-        return f"sluice_before_refresh_{self.number}"
+        return f"{REFRESH_TAG_PREFIX}{self.number}"
 
     def can_be_taken_back(self, now: datetime) -> bool:
         """Whether the old content is kept at a time."""

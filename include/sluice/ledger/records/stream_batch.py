@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-PUBLICATION_KEY = "sluice.publication-key"
-"""The entry of a snapshot's summary that names the batch it made visible. Kept for ever in old snapshots."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationKey:

@@ -1,4 +1,4 @@
-"""Carries out the maintenance plan of one table with Iceberg's Spark procedures, one step after another.
+"""Carries out the maintenance plan of one table, one step after another.
 
 Writers have priority: when a stream commits while a rewrite is running, the rewrite starts over a few times, and then
 yields and reports it. After a failed step no later step runs, because expiry would remove the evidence.
@@ -13,33 +13,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
 from sluice.errors import LakehouseError
 from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.table_procedures import CommitConflictError, TableProcedures
+from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
-from sluice_spark.maintenance.table_content import changed_content, rewrites_since
-from sluice_spark.session.identifiers import quoted, quoted_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 ATTEMPTS = 3
 """The attempts of a rewrite while writers commit. Each attempt repeats the whole work."""
-
-_CONFLICTS = frozenset(
-    {
-        "org.apache.iceberg.exceptions.CommitFailedException",
-        "org.apache.iceberg.exceptions.ValidationException",
-    }
-)
-"""Iceberg's exceptions after a concurrent commit: the table has a new snapshot, or files of the rewrite are gone."""
 
 
 class Setback(StrEnum):
@@ -50,10 +39,6 @@ class Setback(StrEnum):
     PIN_LOST = "pin_lost"
     PROCEDURE_FAILED = "procedure_failed"
     EARLIER_STEP_FAILED = "earlier_step_failed"
-
-
-class _CommitConflictError(Exception):
-    """A concurrent commit came first. Internal to this module."""
 
 
 class _SetbackError(Exception):
@@ -68,17 +53,14 @@ class _SetbackError(Exception):
 class TableMaintainer:
     """Carries out maintenance plans of one table.
 
-    catalog: the name of the catalog in Spark.
-    name: the name of the table.
-    table: the table, loaded by pyiceberg.
-    open_session: called whenever Spark is needed; the first call opens the session.
+    name: the name of the table. table: the table, loaded by pyiceberg.
+    procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
     """
 
-    catalog: str
     name: str
     table: Table
-    open_session: Callable[[], SparkSession]
+    procedures: TableProcedures | None
     before_step: Callable[[StepDecision], None]
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
@@ -86,7 +68,8 @@ class TableMaintainer:
 
         Returns
         -------
-        The outcome of every step. Errors of Spark, the catalog and the object store are outcomes; they are not raised.
+        The outcome of every step. Errors of the engine, the catalog and the object store are outcomes; they are not
+        raised.
 
         Raises
         ------
@@ -122,15 +105,15 @@ class TableMaintainer:
 
     def _done(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
         attempts = 0
-        since = self._head()
         work = {
             MaintenanceStep.REWRITE_DATA_FILES: self._rewrite_data_files,
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
             MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
         }[decision.step]
-        tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(_CommitConflictError))
+        tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
+            since = self._head()
             for attempt in tries:
                 with attempt:
                     attempts += 1
@@ -140,28 +123,24 @@ class TableMaintainer:
             return _observation(decision, StepOutcome.YIELDED, Setback.WRITERS_WON, explanation, attempts=attempts)
         except _SetbackError as error:
             return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
-        except (Py4JJavaError, PySparkException, LakehouseError) as error:
-            sentence = _first_line(error)
-            return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, sentence, attempts=attempts)
+        except LakehouseError as error:
+            return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, str(error), attempts=attempts)
         return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
 
     def _rewrite_data_files(
         self, decision: StepDecision, plan: MaintenancePlan, since: int | None
     ) -> Mapping[str, Any]:
-        named = {f"name_{number}": name for number, name in enumerate(decision.options)}
-        valued = {f"value_{number}": value for number, value in enumerate(decision.options.values())}
-        pairs = ", ".join(f"{{name_{number}}}, {{value_{number}}}" for number in range(len(named)))
-        result = self._call("rewrite_data_files", f", options => map({pairs})", {**named, **valued})
+        result = self._engine.rewrite_data_files(decision.options)
         if result["failed_data_files_count"]:
-            raise _CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
+            raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
         return {**result, **self._verified(plan, since)}
 
-    def _rewrite_manifests(self, decision: StepDecision, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
-        return {**self._call("rewrite_manifests", "", decision.options), **self._verified(plan, since)}
+    def _rewrite_manifests(self, _: StepDecision, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
+        return {**self._engine.rewrite_manifests(), **self._verified(plan, since)}
 
     def _pin_snapshots(self, _: StepDecision, plan: MaintenancePlan, __: int | None) -> Mapping[str, Any]:
         pins = plan.pins
-        commit_pins(self.table.refresh(), to_set=pins.to_set, to_remove=pins.to_remove, properties=pins.properties)
+        commit_pins(self.table, to_set=pins.to_set, to_remove=pins.to_remove, properties=pins.properties)
         return {
             "set": [pin.tag for pin in pins.to_set],
             "removed": list(pins.to_remove),
@@ -169,44 +148,31 @@ class TableMaintainer:
         }
 
     def _expire_snapshots(self, decision: StepDecision, plan: MaintenancePlan, _: int | None) -> Mapping[str, Any]:
-        bounds = ", older_than => TIMESTAMP {older_than}, retain_last => {retain_last}"
-        older_than: datetime = decision.options["older_than"]
-        result = self._call("expire_snapshots", bounds, {**decision.options, "older_than": older_than.isoformat()})
+        result = self._engine.expire_snapshots(**decision.options)
         left = {snapshot.snapshot_id for snapshot in self.table.refresh().snapshots()}
         if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
             raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
         return result
 
-    def _call(self, procedure: str, arguments: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Call one of Iceberg's procedures.
-
-        Spark formats the values as literals, because Delta's parser, in sessions that have it, binds no parameters.
-        """
-        statement = f"CALL {quoted(self.catalog)}.`system`.{quoted(procedure)}(table => {{table}}{arguments})"
-        try:
-            row = self.open_session().sql(statement, table=self._qualified, **values).first()
-        except Py4JJavaError as error:
-            if _is_conflict(error):
-                raise _CommitConflictError(_first_line(error)) from error
-            raise
-        return row.asDict() if row is not None else {}
+    @property
+    def _engine(self) -> TableProcedures:
+        if self.procedures is None:
+            raise LakehouseError("the step needs Spark, and the plan was made for a run without it")
+        return self.procedures
 
     def _head(self) -> int | None:
-        newest = self.table.refresh().current_snapshot()
+        with catalog_refusals(f"load the table {self.name}"):
+            newest = self.table.refresh().current_snapshot()
         return newest.snapshot_id if newest else None
 
     def _verified(self, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
         """Compare the content of every rewrite after the snapshot `since` with its parent."""
         now = self.observe(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
-        rewrites = rewrites_since(now, since)
+        rewrites = now.rewrites_since(since)
         is_hashed = 2 * len(rewrites) * now.data_bytes <= plan.content_check_bytes
-        if changed := changed_content(self.open_session(), self._qualified, rewrites, is_hashed=is_hashed):
+        if changed := self._engine.changed_content(rewrites, is_hashed=is_hashed):
             raise _SetbackError(Setback.CONTENT_CHANGED, changed)
         return {"rewrites_verified": len(rewrites), "rows_hashed": is_hashed}
-
-    @property
-    def _qualified(self) -> str:
-        return quoted_table(self.catalog, self.name)
 
 
 def _observation(
@@ -228,20 +194,5 @@ def _observation(
     )
 
 
-def _is_conflict(error: Py4JJavaError) -> bool:
-    """Whether a commit conflict is among the causes; the procedures wrap it."""
-    cause = error.java_exception
-    while cause is not None:
-        if cause.getClass().getName() in _CONFLICTS:
-            return True
-        cause = cause.getCause()
-    return False
-
-
 def _cause(error: RetryError) -> str:
     return str(error.last_attempt.exception())
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    return (text.strip().splitlines() or [type(error).__name__])[0]

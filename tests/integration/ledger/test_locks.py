@@ -6,7 +6,7 @@ import threading
 import time
 
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.table_locks import PublicationLocks, maintenance_lock
+from sluice.ledger.locks import PublicationLocks, maintenance_lock
 
 ABSENT = "postgresql+psycopg://sluice@127.0.0.1:9/none"
 

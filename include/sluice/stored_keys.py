@@ -1,0 +1,90 @@
+"""Every key that Sluice writes onto users' tables, snapshots and staging tables: what other programs must leave alone.
+
+They are a stored format. A snapshot keeps the entries of its summary as long as it exists, so a key is never given
+another meaning, and one that is no longer written is still read as long as snapshots with it may be there.
+`docs/keys-and-locks.md` is the table of them for a person.
+"""
+
+from __future__ import annotations
+
+MARK_PROPERTY_PREFIX = "sluice.mark."
+"""Properties of a table with this prefix are marks, `sluice.mark.<stream>.<output>`; only publication writes them."""
+
+DECLARED_PROPERTIES = "sluice.declared-properties"
+"""The property that lists the properties of the declaration, so that a removed one can be unset."""
+
+KEPT_FOR_READERS = "sluice.kept-for-readers"
+"""The property with the retention that was set for readers, as JSON: the value of each of Iceberg's properties."""
+
+STAGING_TARGET = "sluice.staging.target"
+"""The property of a staging table with the name of its target."""
+
+STAGING_TARGET_UUID = "sluice.staging.target-uuid"
+"""The property of a staging table with the UUID of its target: a dropped table's name may be used again."""
+
+STAGING_CLEARED = "sluice.staging.cleared"
+"""The property of a staging table that lists the snapshots of cleared batches that are not expired yet."""
+
+STAGING_CLOSED_AT = "sluice.staging.closed-at"
+"""The property of a staging table whose output is not declared any more: `<generation>:<batch>`, the newest batch that
+was meant for it."""
+
+OPERATION_COLUMN = "_sluice_operation"
+"""The additional column of the staging table of a merge: `insert`, `update` or `delete`, null for a row without an
+operation. It is staged so that a replay and a recovery know the operation of each row; no target has it."""
+
+PUBLICATION_KEY = "sluice.publication-key"
+"""The entry of a snapshot's summary that names what it made visible: the batch `<stream>:<generation>:<batch>`, or the
+attempt of a backfill."""
+
+STREAM = "sluice.stream"
+"""The entry with the stream's name, of snapshots that have no publication key."""
+
+OUTPUT = "sluice.output"
+"""The entry with the name of the stream's output."""
+
+GENERATION = "sluice.generation"
+"""The entry with the generation, of a snapshot of Iceberg's own sink (`delivery: direct`)."""
+
+RUN_ID = "sluice.run-id"
+"""The entry with the run that staged the batch."""
+
+TOKEN = "sluice.token"  # noqa: S105  # the fencing token is not a secret
+"""The entry with the fencing token of the run that staged the batch or moved the mark."""
+
+START_OFFSETS = "sluice.start-offsets"
+"""The entry with the offsets after which the batch begins, by input, as JSON."""
+
+END_OFFSETS = "sluice.end-offsets"
+"""The entry with the offsets at which the batch ends, by input, as JSON."""
+
+WATERMARK = "sluice.watermark"
+"""The entry with the event-time watermark of the batch, where it has one."""
+
+ROWS = "sluice.rows"
+"""The entry with the number of rows of the output."""
+
+FIRST_BATCH = "sluice.first-batch"
+"""In a publication of several batches: the number of the first one. The key names the last one."""
+
+STAGED_MODE = "sluice.output-mode"
+"""The entry of a staged snapshot with how the batch becomes visible, as it was declared then, as JSON."""
+
+MARK_MOVE = "sluice.mark-move"
+"""The entry with the reason why a mark moved without rows."""
+
+MARK_POSITION = "sluice.mark-position"
+"""The entry of such a snapshot with the generation and the batch of the mark, `<generation>:<batch>`."""
+
+START_OF = "sluice.start-of"
+"""The entry of an empty snapshot at which a stream begins to read: the stream, its generation and its input."""
+
+PIN_PREFIX = "sluice_pin__"
+"""Tags with this prefix keep what readers need. They belong to Sluice, which moves and removes them."""
+
+REFRESH_TAG_PREFIX = "sluice_before_refresh_"
+"""Tags with this prefix, and the number of a refresh, keep the content of a table from before that refresh."""
+
+DELTA_APPLICATION_PREFIX = "sluice/"
+"""Delta tables know each stream's output as an application, `sluice/<stream>/<generation>/<output>`, whose version is
+the number of the batch."""

@@ -1,0 +1,182 @@
+"""All tables in one process: what needs no Spark is done there, and only the others are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+import yaml
+from pydantic import SecretStr
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from tests.fixtures.ports import free_port
+from tests.fixtures.stack import Stack
+from tests.integration.maintenance.conftest import Place
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import LedgerError, LedgerUnreachableError, UnhealthyError
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.events import recent_events
+from sluice.ledger.locks import maintenance_lock
+from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.records.event import EventSubject
+from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.maintenance.due_tables import due_tables
+from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
+
+PATIENT = {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "1 day", "retain_last": 1}}
+BY = "airflow: table_maintenance, a run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Declared tables of one test."""
+
+    namespace: str
+    folder: Path
+    settings: Settings
+    catalog: Catalog
+    ledger: Ledger
+
+    def declare(self, name: str, *, files: int, is_created: bool = True) -> str:
+        """Declare a table, create it, and append so many files; its full name."""
+        table = f"{self.namespace}.{name}"
+        declared = {"table": table, "description": "d", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump({**declared, "maintenance": PATIENT}))
+        if is_created:
+            create_or_evolve_table(self.catalog, load_declarations(self.folder).table(table).declaration)
+            append(self.catalog.load_table(table), files)
+        return table
+
+    def left_among(self, *tables: str) -> tuple[str, ...]:
+        """Those of the tables that need a task of their own."""
+        return due_tables(self.settings, load_declarations(self.folder), tables, launched_by=BY)
+
+    def runs(self, table: str) -> tuple[MaintenanceObservation, ...]:
+        """The recorded runs."""
+        return recent_maintenance(self.ledger, table, limit=10)
+
+
+def append(table: Table, files: int) -> None:
+    """Append files of one row."""
+    for number in range(files):
+        table.append(pa.table({"id": pa.array([number], pa.int64())}))
+
+
+@pytest.fixture
+def tables(services_environment: Stack, tmp_path: Path) -> Iterator[Tables]:
+    """No table yet."""
+    settings = services_environment.settings()
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        namespace = f"n{uuid4().hex[:12]}"
+        yield Tables(
+            namespace=namespace, folder=tmp_path, settings=settings, catalog=open_catalog(settings), ledger=ledger
+        )
+
+
+def test_only_what_needs_spark_is_left(tables: Tables) -> None:
+    in_order = [tables.declare(f"in_order_{number}", files=2) for number in range(9)]
+    due = [tables.declare(f"due_{number}", files=6) for number in range(2)]
+
+    left = tables.left_among(due[1], *in_order, due[0])
+
+    assert left == (due[1], due[0])
+    for table in in_order:
+        (run,) = tables.runs(table)
+        assert {step.outcome for step in run.operations} == {StepOutcome.SKIPPED}
+        assert (run.launched_by, run.files_after, run.snapshot_after) == (BY, 2, run.snapshot_before)
+    assert [tables.runs(table) for table in due] == [(), ()]
+
+
+def test_a_table_that_cannot_be_maintained_keeps_no_other_one_from_it(tables: Tables) -> None:
+    absent = tables.declare("absent", files=0, is_created=False)
+    damaged, in_order = tables.declare("damaged", files=1), tables.declare("in_order", files=1)
+    with tables.catalog.load_table(damaged).transaction() as change:
+        change.set_properties({"sluice.mark.some_stream.rows": "no mark"})
+
+    assert tables.left_among(absent, damaged, in_order) == (absent, damaged)
+
+    assert len(tables.runs(in_order)) == 1
+    assert tables.runs(damaged) == ()
+
+
+def test_a_table_that_is_being_maintained_is_left(tables: Tables) -> None:
+    table = tables.declare("rows", files=1)
+    with maintenance_lock(tables.ledger, table):
+        assert tables.left_among(table) == (table,)
+    assert tables.runs(table) == ()
+
+
+def test_a_ledger_that_is_away_is_an_error_of_the_whole_run(tables: Tables) -> None:
+    table = tables.declare("rows", files=1)
+    away = SecretStr(f"postgresql+psycopg://sluice:sluice@127.0.0.1:{free_port()}/sluice")
+    settings = tables.settings.model_copy(update={"ledger_url": away})
+    with pytest.raises(LedgerUnreachableError):
+        due_tables(settings, load_declarations(tables.folder), [table], launched_by=BY)
+
+
+def maintenance_of(place: Place) -> TableMaintenance:
+    """The maintenance of the tables of a place."""
+    return open_maintenance(place.settings, place.ledger, load_declarations(place.folder), launched_by=BY)
+
+
+def be_patient(place: Place) -> str:
+    """Let the table that is read expire after a day only; its name."""
+    name = f"{place.namespace}.rows"
+    file = place.folder / f"{name}.table.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "maintenance": PATIENT}))
+    return name
+
+
+def test_pins_are_moved_without_spark_and_saved_before(place: Place) -> None:
+    name = be_patient(place)
+    first = place.append("rows", 3)[0]
+    place.start(offsets=[first])
+    assert [step.step for step in place.plan("rows").steps if step.action == "run"] == [MaintenanceStep.PIN_SNAPSHOTS]
+
+    assert due_tables(place.settings, load_declarations(place.folder), [name], launched_by=BY) == ()
+
+    assert f"sluice_pin__{place.stream}__rows__position" in place.table("rows").refs()
+    (run,) = recent_maintenance(place.ledger, name, limit=10)
+    assert [(done.step, done.attempts) for done in run.operations if done.outcome is StepOutcome.DONE] == [
+        (MaintenanceStep.PIN_SNAPSHOTS, 1)
+    ]
+    (event,) = recent_events(place.ledger, EventSubject.TABLE, name, limit=10)
+    assert (event.action, event.reason, event.actor.name) == ("pin_snapshots", "pins_moved", BY)
+    assert event.recorded_at <= run.ended_at
+
+
+def test_a_refused_step_is_red_without_spark(place: Place) -> None:
+    name = f"{place.namespace}.rows"
+    place.append("rows", 3)
+    offsets = place.start() / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n")  # it has begun, and neither its checkpoint nor the ledger says where
+
+    assert due_tables(place.settings, load_declarations(place.folder), [name], launched_by=BY) == (name,)
+
+    run = maintenance_of(place).maintain_without_spark(name)
+    assert run is not None
+    with pytest.raises(UnhealthyError, match="expire_snapshots refused, reader_unknown"):
+        require_no_problems(place.ledger, run)
+
+
+def test_what_needs_spark_is_left_as_it_is(tables: Tables) -> None:
+    table = tables.declare("rows", files=6)
+    before = tables.catalog.load_table(table).metadata_location
+    maintenance = open_maintenance(
+        tables.settings, tables.ledger, load_declarations(tables.folder), launched_by="a test"
+    )
+    assert maintenance.maintain_without_spark(table) is None
+    assert tables.catalog.load_table(table).metadata_location == before
+    assert tables.runs(table) == ()
+    assert recent_events(tables.ledger, EventSubject.TABLE, table, limit=10) == ()
+    with maintenance_lock(tables.ledger, table), pytest.raises(LedgerError, match="under maintenance already"):
+        maintenance.maintain_without_spark(table)
