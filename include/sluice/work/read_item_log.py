@@ -14,8 +14,10 @@ from sluice.ledger.records.work import WorkObservation
 
 def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
     """The last lines about an item; a line that says where the log lies when it is not on this host."""
+    if seen.application is None:
+        return ["no application has claimed this item yet"]
     if seen.log_file is None:
-        return ["no application has logged anything about this item yet"]
+        return [f"the log of this item is the cluster's, of the application with the tag sluice-run:{seen.application}"]
     log = Path(seen.log_file)
     if not log.exists():
         return [f"the log of this item is on another host: {log}"]

@@ -14,13 +14,16 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import FailureReason
 from sluice.launching.cluster import cluster_launcher as launcher_room
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.applications import beat, begin_application, find_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.records.work import NewItem, Pool, WorkKind
 from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.ledger.work_items import ask as ask_for
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.stream_observer import observe_stream
@@ -269,3 +272,53 @@ def tag_of(process: ProcessIdentity) -> DriverTag:
     stream, token, run_id = process.application.split(":")
     launched_at_ms = round(process.started_at_seconds * 1000)
     return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
+
+
+@pytest.fixture
+def work(ledger: Ledger) -> LaunchRequest:
+    """The request for an application that an item waits for."""
+    pool = Pool(name="a_cluster-0a1b2c3d", digest="files-surroundings")
+    asked = NewItem(kind=WorkKind.CHECK_TABLE, subject="t", payload={"table": "t"}, asked_by="a test", pool=pool)
+    (item,) = ask_for(ledger, asked)
+    application = begin_application(ledger, item, started_by="a test")
+    assert application is not None
+    return LaunchRequest(
+        run_id=application,
+        stream=pool.name,
+        command=("run_work.py", f"--application-id={application}"),
+        log_file=Path("/nowhere/work.log"),
+        connection="a_cluster",
+        is_application=True,
+    )
+
+
+def test_an_application_for_work_is_bound_once_and_submitted(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
+) -> None:
+    make_launcher().launch(work)
+    with pytest.raises(LaunchError, match=r"Application .* was not started: .* has a process already"):
+        make_launcher().launch(work)
+
+    (submission,) = cluster.submissions
+    assert submission.arguments == work.command[1:]
+    assert cluster.find(WorkTag(run_id=work.run_id)) is not None
+    bound = find_application(ledger, work.run_id)
+    assert (bound.state, bound.host, bound.log_file) == ("starting", "a_cluster", None)
+
+
+def test_an_application_whose_submission_failed_is_not_started(
+    cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
+) -> None:
+    cluster.refusal = "the queue is unknown"
+    with pytest.raises(LaunchError, match="the queue is unknown"):
+        make_launcher().launch(work)
+
+
+def test_an_application_whose_submission_lost_its_answer_is_started(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
+) -> None:
+    cluster.lost_answer = True
+    make_launcher().launch(work)
+
+    assert beat(ledger, work.run_id)
+    assert len(cluster.submissions) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def seen(log: Path | None) -> WorkObservation:
         state=WorkState.CLAIMED,
         failure=None,
         result=None,
-        application="an application",
+        application="an-application",
         log_file=None if log is None else str(log),
         needs_application=False,
     )
@@ -61,4 +62,8 @@ def test_the_last_lines_are_those_of_the_item(tmp_path: Path) -> None:
     assert last_lines_of_item(seen(tmp_path / "gone"), limit=2) == [
         f"the log of this item is on another host: {tmp_path / 'gone'}"
     ]
-    assert last_lines_of_item(seen(None), limit=2) == ["no application has logged anything about this item yet"]
+    assert last_lines_of_item(seen(None), limit=2) == [
+        "the log of this item is the cluster's, of the application with the tag sluice-run:an-application"
+    ]
+    unclaimed = replace(seen(None), application=None)
+    assert last_lines_of_item(unclaimed, limit=2) == ["no application has claimed this item yet"]

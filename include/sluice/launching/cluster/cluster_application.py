@@ -1,4 +1,4 @@
-"""A driver or a bounded job as an application of a cluster: its tag, and its observed state."""
+"""A driver as an application of a cluster: its tag, and its observed state."""
 
 from __future__ import annotations
 
@@ -62,19 +62,14 @@ class DriverTag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobTag:
-    """The tag by which the applications of one run of a bounded job are found: every try of its task has the same.
+class WorkTag:
+    """The tag by which an application for work items is found. run_id: its id in the ledger."""
 
-    job: what it does, as `maintain_table`. subject: the stream or the table.
-    """
-
-    job: str
-    subject: str
     run_id: str
 
     def labels(self) -> dict[str, str]:
         """Return the tag in parts that every cluster allows as tags or labels."""
-        return {"sluice-job": self.job, "sluice-subject": self.subject, "sluice-run": self.run_id}
+        return {"sluice-run": self.run_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ A run is bound to its tag in the ledger before its application is submitted, and
 - A run has one application: the ledger refuses a second binding, and nothing is submitted without one.
 - An application that starts after its run was given up finds its run ended, and does nothing.
 - While a cluster does not answer, its applications are unknown: none is killed, and none is started.
+
+An application for work items is bound in the same way. It reports to the ledger itself, and nobody looks for it on the
+cluster: one that is silent counts as dead, and ends when it sees that.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError
 from sluice.failures.classification import failure_of_exit
-from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import (
+    ApplicationObservation,
+    ApplicationState,
+    ApplicationTag,
+    DriverTag,
+    WorkTag,
+)
 from sluice.launching.cluster.submission import (
     SUBMITTED_WITHIN_SECONDS,
     Submission,
@@ -29,6 +38,7 @@ from sluice.launching.cluster.submission import (
     private_properties,
 )
 from sluice.launching.launcher_port import Cluster, LaunchRequest
+from sluice.ledger.applications import bind_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
@@ -70,31 +80,20 @@ class ClusterLauncher:
     ledger: Ledger
     ledger_url: str = field(repr=False)
     cluster: Cluster
-    conf_for: Callable[[DriverTag, Mapping[str, str]], dict[str, str]]
+    conf_for: Callable[[ApplicationTag, Mapping[str, str]], dict[str, str]]
     submit: Submit
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
-        """Bind the run to its tag, then submit its driver.
+        """Bind the run to its tag, or an application to this connection, then submit its driver.
 
         Raises
         ------
         LaunchError: when the ledger refuses, or when the submission failed and the cluster knows no such application.
         """
         try:
-            run = find_run(self.ledger, request.run_id)
-            # In whole milliseconds, so that the ledger's number and the tag's are the same.
-            tag = DriverTag(
-                stream=run.stream,
-                token=run.token,
-                run_id=str(UUID(run.run_id)),
-                launched_at_ms=int(time.time() * 1000),
-            )
-            process = ProcessIdentity(
-                host=self.connection, pid=0, started_at_seconds=tag.launched_at_ms / 1000, application=tag.text
-            )
-            record_process(self.ledger, run.run_id, process, request.log_file)
+            process, tag = self._bind_work(request) if request.is_application else self._bind_run(request)
         except LedgerError as error:
-            raise LaunchError(f"Run {request.run_id} of stream {request.stream} was not started: {error}") from error
+            raise LaunchError(f"{request.described} was not started: {error}") from error
         try:
             self._submit(request, tag)
         except LaunchError as error:
@@ -147,7 +146,30 @@ class ClusterLauncher:
             return ProcessState.UNKNOWN
         return ProcessState.GONE
 
-    def _submit(self, request: LaunchRequest, tag: DriverTag) -> None:
+    def _bind_run(self, request: LaunchRequest) -> tuple[ProcessIdentity, ApplicationTag]:
+        run = find_run(self.ledger, request.run_id)
+        # In whole milliseconds, so that the ledger's number and the tag's are the same.
+        tag = DriverTag(
+            stream=run.stream,
+            token=run.token,
+            run_id=str(UUID(run.run_id)),
+            launched_at_ms=int(time.time() * 1000),
+        )
+        process = ProcessIdentity(
+            host=self.connection, pid=0, started_at_seconds=tag.launched_at_ms / 1000, application=tag.text
+        )
+        record_process(self.ledger, run.run_id, process, request.log_file)
+        return process, tag
+
+    def _bind_work(self, request: LaunchRequest) -> tuple[ProcessIdentity, ApplicationTag]:
+        """Its log is the cluster's, so the ledger gets none."""
+        process = ProcessIdentity(
+            host=self.connection, pid=0, started_at_seconds=time.time(), application=request.run_id
+        )
+        bind_application(self.ledger, request.run_id, process, log_file=None)
+        return process, WorkTag(run_id=request.run_id)
+
+    def _submit(self, request: LaunchRequest, tag: ApplicationTag) -> None:
         own = {**request.environment, "SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
         conf = {**self.conf_for(tag, driver_environment(os.environ, own=own)), **request.conf}
         with private_properties(conf) as properties_file:
@@ -162,7 +184,7 @@ class ClusterLauncher:
                 )
             )
 
-    def _require_application(self, tag: DriverTag, error: LaunchError) -> None:
+    def _require_application(self, tag: ApplicationTag, error: LaunchError) -> None:
         """Raise the error unless the application exists: a failed submission may have reached the cluster."""
         try:
             found = self.cluster.find(tag)
