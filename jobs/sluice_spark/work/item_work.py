@@ -119,6 +119,7 @@ class ItemWork:
             self.declarations.stream(request.stream),
             launched_by=self.item.asked_by,
             sessions=self.sessions,
+            ui_key=self.sessions.ui_key,
             stop=self.stop,
         )
 

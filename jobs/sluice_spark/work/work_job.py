@@ -17,6 +17,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
+from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
 from sluice_spark.session.item_context import hand_context_on
 from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
@@ -66,6 +67,7 @@ def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None
             with_delta=command.with_delta == "yes",
             cores=int(command.cores) if command.cores else None,
             repeats_tasks=command.repeats_tasks == "yes",
+            ui_key=new_ui_key(is_declared=command.ui == "yes"),
         )
 
         sessions = ItemSessions(profile, opened=SIGNALS.take_in_jvm)

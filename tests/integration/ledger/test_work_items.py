@@ -347,13 +347,15 @@ def test_triggers_share_a_look_that_says_that_their_tasks_wait(ledger: Ledger, l
 
 
 def test_old_work_is_removed_and_open_work_stays(ledger: Ledger) -> None:
-    ids = ask(ledger, wanted("old"), wanted("new"), wanted("open"))
+    ids = ask(ledger, wanted("old"), wanted("new"), wanted("open"), wanted("left"))
     application = started(ledger, ids[0])
     for one in claimed(ledger, application)[:2]:
         end_item(ledger, one, application, WorkState.DONE)
     let_pass(ledger, f"UPDATE sluice.work_items SET ended_at = now() - interval '31 d' WHERE item = '{ids[0]}'")  # noqa: S608
+    let_pass(ledger, f"UPDATE sluice.work_items SET waits_until = now() - interval '31 d' WHERE item = '{ids[3]}'")  # noqa: S608
 
-    assert remove_old_work(ledger) == 1
-    assert {item.item for item, _ in find_items(ledger, limit=9)} == set(ids[1:])
+    assert remove_old_work(ledger, dry_run=True) == 2
+    assert remove_old_work(ledger) == 2
+    assert {item.item for item, _ in find_items(ledger, limit=9)} == set(ids[1:3])
     with pytest.raises(LedgerError, match="knows no work item"):
         observe_item(ledger, ids[0])
