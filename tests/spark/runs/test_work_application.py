@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from tests.fixtures.spark_jobs import secrets_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
