@@ -235,7 +235,7 @@ def _ended(state: RequestState) -> dict[str, Any]:
 
 def _take(ledger: Ledger, *which: ColumnElement[bool], digest: str | None = None) -> TakenRequest | None:
     oldest = (
-        select(*BackfillRequest.__table__.columns)
+        select(*BackfillRequest.columns())
         .where(_IS_OPEN, *which)
         .order_by(BackfillRequest.number)
         .limit(1)
