@@ -16,7 +16,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
-    Column,
     DateTime,
     Double,
     Interval,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from sqlalchemy.orm import InstrumentedAttribute
     from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
+    from sqlalchemy.sql.elements import KeyedColumnElement
 
     class _ColumnsByName(DeclarativeAttributeIntercept):
         """For the type checker: a table has the columns of its record as attributes."""
@@ -107,7 +107,7 @@ class LedgerTable(_Base):
         super().__init_subclass__(**options)
 
     @classmethod
-    def columns(cls, *, without: Iterable[str] = ()) -> tuple[Column[Any], ...]:
+    def columns(cls, *, without: Iterable[str] = ()) -> tuple[KeyedColumnElement[Any], ...]:
         """The columns of the table, for a query that a record is made from."""
         left_out = set(without)
         return tuple(column for column in cls.__table__.columns if column.name not in left_out)

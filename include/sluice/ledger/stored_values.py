@@ -87,7 +87,7 @@ def values_of(record: DataclassInstance, *, without: tuple[str, ...] = ()) -> di
     return {one.column: one.value_of(record) for one in stored_fields(type(record)) if one.column not in left_out}
 
 
-def record_of(kind: type[Record], row: Row[Any] | Mapping[str, Any]) -> Record:
+def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]) -> Record:
     """The record that a row holds. A column that the row does not have, or that is null, gives the field's default.
 
     Parameters
@@ -106,7 +106,8 @@ def record_of(kind: type[Record], row: Row[Any] | Mapping[str, Any]) -> Record:
             found.setdefault(one.field, {})[one.part] = value
         else:
             found[one.field] = value
-    return _adapter(kind).validate_python(found)
+    record: Record = _adapter(kind).validate_python(found)
+    return record
 
 
 @cache
@@ -114,7 +115,7 @@ def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
     return TypeAdapter(kind)
 
 
-def without_none(hint: Any) -> tuple[Any, bool]:
+def _without_none(hint: Any) -> tuple[Any, bool]:
     """The type of a hint `X | None`, and whether it had the `None`."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
@@ -123,8 +124,8 @@ def without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _stored(field: Field[Any], hint: Any) -> Iterator[StoredField]:
-    kind, is_nullable = without_none(hint)
-    if not is_dataclass(kind) or kind in TEXT_FORMS:
+    kind, is_nullable = _without_none(hint)
+    if not isinstance(kind, type) or not is_dataclass(kind) or kind in TEXT_FORMS:
         yield StoredField(
             column=field.name, field=field.name, part="", kind=kind, is_nullable=is_nullable, default=_default(field)
         )
