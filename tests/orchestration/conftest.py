@@ -22,10 +22,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import newest_runs
 
-IMAPART = ("asked_for_twice", "orphaned", "outlasting", "never_begun")
-"""Incremental streams each of which has applications of its own, because no other has the same memory."""
-
-PATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
+IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
 """A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often."""
 
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",

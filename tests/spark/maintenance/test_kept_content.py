@@ -62,7 +62,7 @@ def test_a_table_with_maps_is_compacted_and_compared(workshop: Workshop) -> None
     run = maintain(workshop, name)
 
     (done,) = (one for one in run.operations if one.step is MaintenanceStep.REWRITE_DATA_FILES)
-    assert (done.outcome, run.files_after) == (StepOutcome.DONE, 1)
+    assert (done.outcome, run.after.files) == (StepOutcome.DONE, 1)
     assert (done.result["rewrites_verified"], done.result["rows_hashed"]) == (1, True)
     before, after = (snapshot.snapshot_id for snapshot in workshop.table(name).snapshots()[-3:-1])
     assert "contains Content(rows=" in changed_content(

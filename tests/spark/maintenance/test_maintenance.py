@@ -107,16 +107,16 @@ def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> No
     run = maintain(workshop, table)
 
     assert workshop.rows(table) == before
-    assert (run.files_before, run.files_after) == (12, 1)
-    assert (run.rows_before, run.rows_after) == (12, 12)
-    assert (run.snapshots_before, run.snapshots_after) == (12, 2)  # what the two rewrites became
-    assert run.manifests_after < run.manifests_before
+    assert (run.before.files, run.after.files) == (12, 1)
+    assert (run.before.rows, run.after.rows) == (12, 12)
+    assert (run.before.snapshots, run.after.snapshots) == (12, 2)  # what the two rewrites became
+    assert run.after.manifests < run.before.manifests
     compaction = step(run, MaintenanceStep.REWRITE_DATA_FILES)
     assert compaction.outcome is StepOutcome.DONE
     assert compaction.result == {
         "rewritten_data_files_count": 12,
         "added_data_files_count": 1,
-        "rewritten_bytes_count": run.bytes_before,
+        "rewritten_bytes_count": run.before.bytes,
         "failed_data_files_count": 0,
         "removed_delete_files_count": 0,
         "rewrites_verified": 1,
@@ -144,7 +144,7 @@ def test_a_table_without_a_snapshot_is_left_alone(workshop: Workshop) -> None:
 
     run = maintain(workshop, table, open_session=unneeded)
 
-    assert (run.success, run.snapshot_before, run.snapshot_after) == (True, None, None)
+    assert (run.success, run.before.snapshot, run.after.snapshot) == (True, None, None)
 
 
 def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str, str]) -> None:
@@ -158,7 +158,7 @@ def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str,
     run = maintain(workshop, source)
 
     assert step(run, MaintenanceStep.EXPIRE_SNAPSHOTS).outcome is StepOutcome.DONE
-    assert run.snapshots_after < run.snapshots_before
+    assert run.after.snapshots < run.before.snapshots
     assert f"sluice_pin__{stream}__records__position" in workshop.table(source).refs()
     run_stream(workshop, stream)
     append(workshop, source, 12, 14)
@@ -210,7 +210,7 @@ def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tu
     assert (expiry.outcome, expiry.reason) == (StepOutcome.REFUSED, "reader_unknown")
     assert stream in expiry.explanation
     assert not run.success
-    assert run.snapshots_after == run.snapshots_before
+    assert run.after.snapshots == run.before.snapshots
 
 
 @pytest.mark.parametrize("expires", ["the platform", "a stranger"])

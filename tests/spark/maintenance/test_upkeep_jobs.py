@@ -57,11 +57,11 @@ def test_a_person_maintains_a_table(workshop: Workshop, environment: Mapping[str
 
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert (document["files_before"], document["files_after"]) == (6, 1)
+    assert (document["before"]["files"], document["after"]["files"]) == (6, 1)
     assert document["launched_by"].startswith("command line: ")
     assert [row["id"] for row in workshop.rows(table)] == list(range(6))
     history = json.loads(run([*sluice, "history", table, "--json"], environment).stdout)
-    assert [past["snapshot_after"] for past in history["runs"]] == [document["snapshot_after"]]
+    assert [past["after"]["snapshot"] for past in history["runs"]] == [document["after"]["snapshot"]]
 
 
 def test_a_check_that_finds_bad_data_fails_with_the_reason(
