@@ -178,8 +178,7 @@ def processor_seconds(stack: Stack) -> float:
 
 def _rows(number: int) -> pa.Table:
     ids = range(number * 1000, (number + 1) * 1000)
-    columns = {"id": pa.array(ids, pa.int64()), "word": pa.array([f"word {one}" for one in ids])}
-    return pa.table(columns)
+    return pa.table({"id": pa.array(ids, pa.int64()), "word": pa.array([f"word {one}" for one in ids])})
 
 
 @contextmanager

@@ -87,10 +87,10 @@ def table_jobs_dag(
 
 def _choose_tables(tables: list[str], due: Callable[[Sequence[str], str], Sequence[str]] | None) -> Any:
     @task.branch(task_id=CHOOSE_TASK)
-    def choose_tables(params: Mapping[str, Any] | None = None, run_id: str = "") -> list[str]:
+    def choose_tables(params: Mapping[str, Any] | None = None, run_id: str | None = None) -> list[str]:
         """The ids of the tasks to run: a task is called like its table."""
         names = chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)
-        return names if due is None else list(due(names, run_id))
+        return names if due is None else list(due(names, run_id or ""))
 
     return choose_tables()
 
