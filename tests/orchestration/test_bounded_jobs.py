@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
-from tests.fixtures.work import applications_of, items_of
+from tests.fixtures.queued_work import applications_of, items_of
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import find_application, recent_applications

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.application import APPLICATIONS
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
-from tests.fixtures.work import applications_of, items_of, live_applications, states_of
+from tests.fixtures.queued_work import applications_of, items_of, live_applications, states_of
 
 from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import newest_batch
