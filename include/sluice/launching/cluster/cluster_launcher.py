@@ -7,8 +7,8 @@ A run is bound to its tag in the ledger before its application is submitted, and
 - An application that starts after its run was given up finds its run ended, and does nothing.
 - While a cluster does not answer, its applications are unknown: none is killed, and none is started.
 
-An application for work items is bound in the same way. It reports to the ledger itself, and nobody looks for it on the
-cluster: one that is silent counts as dead, and ends when it sees that.
+An application for work items is bound in the same way. It reports to the ledger itself: one that is silent counts as
+dead there, whatever the cluster says, and ends when it sees that.
 """
 
 from __future__ import annotations
