@@ -15,7 +15,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster_apis import KubernetesApi, YarnApi, served
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag
 from sluice.launching.cluster.kubernetes import KubernetesCluster
 from sluice.launching.cluster.yarn import YarnCluster, yarn_tags
 from sluice.launching.launcher_port import Cluster
@@ -84,6 +84,17 @@ def test_an_application_is_found_by_its_tag(case: ClusterCase, state: Applicatio
 def test_an_application_of_another_tag_is_another(case: ClusterCase, other: DriverTag) -> None:
     case.add(other, ApplicationState.RUNNING)
     assert case.cluster.find(TAG) is None
+
+
+def test_an_application_for_work_items_is_found_by_its_own_tag(case: ClusterCase) -> None:
+    work = WorkTag(run_id=TAG.run_id, launched_at_ms=TAG.launched_at_ms)
+    name = case.add(work, ApplicationState.RUNNING)
+    found = case.cluster.find(work)
+    assert found is not None
+    assert (found.application_id, found.state) == (name, ApplicationState.RUNNING)
+    assert case.cluster.find(TAG) is None, "a run with the same id"
+    assert case.cluster.find(replace(work, run_id=str(UUID(int=1)))) is None
+    assert case.cluster.find(replace(work, launched_at_ms=1)) is None
 
 
 def test_a_killed_application_lives_no_more_and_others_do(case: ClusterCase) -> None:

@@ -16,8 +16,11 @@ from sluice.errors import LaunchError
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
+from sluice.ledger import work_items
+from sluice.ledger.applications import begin_application, end_application, find_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.records.work import ApplicationState, NewItem, Pool, WorkKind
 from sluice.ledger.runs import admit_run, find_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
@@ -90,6 +93,22 @@ def ask(case: LauncherCase, tmp_path: Path) -> Callable[..., LaunchRequest]:
 
 
 Ask = Callable[..., LaunchRequest]
+
+
+@pytest.fixture
+def application(case: LauncherCase, ledger: Ledger, tmp_path: Path) -> LaunchRequest:
+    """The request for an application, which an item in the queue waits for."""
+    payload = {"table": "silver.flights"}
+    pool = Pool(name="spark_default-0", digest="files-surroundings")
+    wanted = NewItem(
+        kind=WorkKind.MAINTAIN_TABLE, subject="silver.flights", payload=payload, asked_by="a test", pool=pool
+    )
+    (item,) = work_items.ask(ledger, wanted)
+    begun = begin_application(ledger, item, started_by="a test")
+    assert begun is not None
+    return LaunchRequest(
+        run_id=begun, stream=pool.name, command=case.works, log_file=tmp_path / "work.log", is_application=True
+    )
 
 
 def test_a_launched_driver_lives_and_the_ledger_knows_its_process(
@@ -170,6 +189,31 @@ def test_a_driver_of_another_host_is_unknown_and_never_touched(
     assert launcher.observe(elsewhere) is ProcessState.UNKNOWN
     assert launcher.stop(elsewhere, grace_seconds=0) is ProcessState.UNKNOWN
     assert launcher.observe(process) is ProcessState.ALIVE
+
+
+def test_an_application_for_work_items_is_bound_to_its_process_and_its_end_is_recorded(
+    launcher: Launcher, ledger: Ledger, application: LaunchRequest
+) -> None:
+    process = launcher.launch(application)
+    _await_alive(launcher, process)
+    bound = find_application(ledger, application.run_id)
+    assert (bound.host, bound.pid, bound.log_file) == (process.host, process.pid, str(application.log_file))
+    with pytest.raises(LaunchError, match="has a process already"):
+        launcher.launch(application)
+    assert launcher.observe(reborn(process)) is not ProcessState.ALIVE
+
+    assert launcher.stop(process, grace_seconds=30) is ProcessState.GONE
+
+    await_condition(lambda: find_application(ledger, application.run_id).state is ApplicationState.ENDED)
+
+
+def test_nothing_is_started_for_an_application_that_has_ended(
+    launcher: Launcher, ledger: Ledger, application: LaunchRequest
+) -> None:
+    end_application(ledger, application.run_id, reason="it did not report")
+    with pytest.raises(LaunchError, match=f"Application {application.run_id} .*has ended"):
+        launcher.launch(application)
+    assert find_application(ledger, application.run_id).pid is None
 
 
 def _await_alive(launcher: Launcher, process: ProcessIdentity) -> None:

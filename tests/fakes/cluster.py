@@ -10,12 +10,15 @@ from itertools import count
 from sluice.errors import ClusterError, LaunchError
 from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.launching.cluster.submission import Submission
+from sluice.ledger.applications import find_application
 from sluice.ledger.connection import Ledger
+from sluice.ledger.records.work import ApplicationState as WorkApplicationState
 from sluice.ledger.runs import find_run
 
 Labels = frozenset[tuple[str, str]]
 
 _TAG = "fake.tag."
+_APPLICATION = "sluice-application"
 
 IGNORES_ITS_LEASE = "ignores-its-lease"
 """The argument of a driver that hangs: it goes on when its lease is lost."""
@@ -101,6 +104,8 @@ class FakeCluster:
 
     def _holds_lease(self, tag: ApplicationTag) -> bool:
         assert self.ledger is not None
+        if _APPLICATION in tag.labels():
+            return find_application(self.ledger, tag.run_id).state is not WorkApplicationState.ENDED
         return find_run(self.ledger, tag.run_id).is_live
 
 
@@ -112,7 +117,7 @@ class _Submitted:
 
     @property
     def run_id(self) -> str:
-        return self.parts["sluice-run"]
+        return self.parts[_APPLICATION] if _APPLICATION in self.parts else self.parts["sluice-run"]
 
     def labels(self) -> Mapping[str, str]:
         return self.parts

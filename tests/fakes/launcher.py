@@ -7,6 +7,7 @@ from itertools import count
 
 from sluice.errors import LaunchError, LedgerError
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
@@ -30,7 +31,7 @@ class FakeLauncher:
     exits: dict[ProcessIdentity, DriverExit] = field(default_factory=dict)
     kills: list[ProcessIdentity] = field(default_factory=list)
     _states: dict[ProcessIdentity, ProcessState] = field(default_factory=dict)
-    _run_ids: dict[ProcessIdentity, str] = field(default_factory=dict)
+    _launched: dict[ProcessIdentity, LaunchRequest] = field(default_factory=dict)
     _pids: count[int] = field(default_factory=lambda: count(1000))
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
@@ -40,11 +41,14 @@ class FakeLauncher:
             raise LaunchError(self.refusal)
         process = ProcessIdentity(host=HOST, pid=next(self._pids), started_at_seconds=1_700_000_000.0)
         try:
-            record_process(self.ledger, request.run_id, process, request.log_file)
+            if request.is_application:
+                bind_application(self.ledger, request.run_id, process, log_file=str(request.log_file))
+            else:
+                record_process(self.ledger, request.run_id, process, request.log_file)
         except LedgerError as error:
             raise LaunchError(str(error)) from error
         self._states[process] = ProcessState.ALIVE
-        self._run_ids[process] = request.run_id
+        self._launched[process] = request
         return process
 
     def observe(self, process: ProcessIdentity) -> ProcessState:
@@ -73,7 +77,11 @@ class FakeLauncher:
         self.disappear(process)
         state = RunState.FINISHED if exit_code == 0 else RunState.FAILED
         reason = "finished" if exit_code == 0 else f"exit code {exit_code}"
-        record_end(self.ledger, self._run_ids[process], state=state, exit_code=exit_code, reason=reason)
+        request = self._launched[process]
+        if request.is_application:
+            end_application(self.ledger, request.run_id, reason=reason)
+        else:
+            record_end(self.ledger, request.run_id, state=state, exit_code=exit_code, reason=reason)
 
     def disappear(self, process: ProcessIdentity) -> None:
         """Let a driver disappear together with its attendant, so that its end is not recorded."""

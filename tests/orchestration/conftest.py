@@ -28,6 +28,9 @@ IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_S
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
            "edited_badly", "controlled", "outliving", "dying_too", "announced", "left_behind", "kept")  # fmt: skip
+APART = ("asked_for_twice", "orphaned", "outlasting", "never_begun")
+"""Incremental streams each of which has applications of its own, because no other has the same memory."""
+
 PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"
 """A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
 
@@ -75,10 +78,10 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
         pipelines,
-        "by_kept_driver",
+        "lingering",
         schedule="{cron: '0 0 1 1 *'}",
         writes="gold.third",
-        more="engine: {kept_minutes: 10}\n",
+        more="engine: {kept_minutes: 10, driver_memory: 1GiB}\n",
     )
     write_incremental_stream(
         pipelines, "by_table", schedule="{tables: [gold.first]}", reads="gold.first", writes="gold.second"
@@ -86,6 +89,9 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
+    for number, stream in enumerate(APART, start=1):
+        engine = f"engine: {{driver_memory: {1100 + number}MiB}}\n"
+        write_incremental_stream(pipelines, stream, schedule="{cron: '0 0 1 1 *'}", writes="gold.third", more=engine)
     for stream in ("refilled", "asked_back", "filled_in", "shared_days", "called_off"):
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"

@@ -8,16 +8,16 @@ import sys
 
 import psutil
 import pytest
+from sluice.ledger.backfill_requests import application_lock, end_request, take_request
+from sluice.ledger.records.backfill_request import RequestState, TakenRequest
 from sqlalchemy import select
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
-from sluice.ledger.backfill_requests import application_lock, end_request, take_request
 from sluice.ledger.models import BackfillRequest
 from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.backfill_request import RequestState, TakenRequest
 
 DAG = "refilled__backfill"
 TASK = "replace_interval"

@@ -44,7 +44,7 @@ class LauncherByConnection:
             launcher = self.cluster(request.connection)
         except SettingsError as error:
             raise LaunchError(
-                f"Run {request.run_id} of stream {request.stream} was not started: {error.message}",
+                f"{request.described} was not started: {error.message}",
                 next_step=error.next_step,
             ) from error
         return launcher.launch(request)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sluice.ledger.records.work import WorkObservation
+from sluice.errors import LaunchError
+from sluice.ledger.records.work import Pool, WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
 from sluice.work.read_item_log import FollowedLog
@@ -38,7 +39,9 @@ def await_item(
 
     Raises
     ------
-    LaunchError, SettingsError: when no application can be started.
+    LaunchError: when no application can be started, or none could do the item any more, because the files of the
+        deployment have changed since it was asked for.
+    SettingsError: when the Spark connection is missing or wrong.
     LedgerError: when the ledger cannot be reached.
     """
     log = FollowedLog(item=item, on_line=on_line)
@@ -47,6 +50,7 @@ def await_item(
             observe_item(queue.ledger, other)
         seen = observe_item(queue.ledger, item)
         if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
+            _require_same_deployment(queue.pool(profile), pool)
             queue.start_application(item, pool, profile)
         log.read(seen)
         if not seen.state.is_open:
@@ -54,3 +58,12 @@ def await_item(
             log.read(seen)
             return seen
         time.sleep(_LOOK_SECONDS)
+
+
+def _require_same_deployment(now: Pool, asked_for: Pool) -> None:
+    if now != asked_for:
+        raise LaunchError(
+            "The files or settings of the deployment have changed since the work was asked for, so no application that "
+            "starts now would do it.",
+            next_step="Run the command again.",
+        )

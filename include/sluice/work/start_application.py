@@ -49,10 +49,19 @@ class WorkQueue:
             subject=request.subject,
             payload=request.payload(),
             asked_by=self.asked_by,
-            pool=pool_of(profile, self.settings, self.connections(profile.connection)),
+            pool=self.pool(profile),
             priority=request.priority,
             linger_seconds=profile.linger_seconds,
         )
+
+    def pool(self, profile: EngineProfile) -> Pool:
+        """The pool of items with these engine settings, as the deployment is now.
+
+        Raises
+        ------
+        SettingsError: when the Spark connection is missing or wrong.
+        """
+        return pool_of(profile, self.settings, self.connections(profile.connection))
 
     def start_application(self, item: str, pool: Pool, profile: EngineProfile) -> str | None:
         """Start an application for a waiting item, unless one takes it, or is being started.

@@ -90,7 +90,7 @@ def hand_context_on() -> None:
         run = in_this_context(thread.run)
 
         def run_once() -> None:
-            del thread.run  # type: ignore[method-assign]  # the instance's, which would keep the thread itself
+            del thread.run  # the instance's, which would keep the thread itself
             run()
 
         thread.run = run_once  # type: ignore[method-assign]
@@ -101,5 +101,5 @@ def hand_context_on() -> None:
     ) -> Future[_T]:
         return submit(pool, in_this_context(function), *arguments, **named)
 
-    threading.Thread.start = start_in_context  # type: ignore[method-assign]
-    ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign]
+    setattr(threading.Thread, "start", start_in_context)  # noqa: B010  # mypy compares the names of arguments
+    setattr(ThreadPoolExecutor, "submit", submit_in_context)  # noqa: B010

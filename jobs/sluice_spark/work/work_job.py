@@ -24,6 +24,7 @@ from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.news import News
 from sluice_spark.work.wear import Wear
+from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ LOST_EXIT_CODE = 70
 """The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
 
 
-def run_work(command: RunWork) -> None:
+def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None:
     """Do the items of a pool until there is none for a while.
+
+    Parameters
+    ----------
+    reached: is called at each step of each item.
 
     Raises
     ------
@@ -77,6 +82,7 @@ def run_work(command: RunWork) -> None:
                 is_worn=Wear(sessions=sessions).reason,
                 stop=stop,
                 linger_seconds=LINGER_SECONDS,
+                reached=reached,
             )
             reason = application.serve()
             hand_back(ledger, command.application_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
@@ -13,7 +14,7 @@ from sluice.ledger.records.work import WorkState
 from sluice.ledger.trigger_queries import observe_item, query_row
 from sluice.ledger.work_items import withdraw
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.triggers.ledger_trigger import LedgerTrigger, is_marked
+from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 1
 
@@ -68,12 +69,15 @@ class WorkTrigger(LedgerTrigger):
         xcoms = {RESULTS: await asyncio.to_thread(self._results)} if self.results_of else None
         return TaskSuccessEvent(xcoms=xcoms)
 
-    async def on_kill(self) -> None:
-        """Ask for the item no more when a person has marked the task. A cleared task asks again by itself, and one
-        whose trigger was only moved to another triggerer waits on."""
-        task = self.task_instance
-        if task is not None and await is_marked(task):
-            await query_row(load_deployment().ledger_url, withdraw([self.item]))
+    async def obey_mark(self, *, noticed_ago: timedelta) -> None:
+        """Withdraw the item: its task was marked. A cleared task asks again, and that withdraws this item too."""
+        del noticed_ago  # another try has an item of its own
+        await query_row(load_deployment().ledger_url, withdraw([self.item]))
+
+    @property
+    def watched(self) -> str:
+        """What is watched, for the beginning of a sentence."""
+        return f"Work item {self.item} of {self.stream}"
 
     def _results(self) -> dict[str, Any]:
         with open_ledger(load_deployment().ledger_url) as ledger:

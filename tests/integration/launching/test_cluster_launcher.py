@@ -14,16 +14,16 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import FailureReason
 from sluice.launching.cluster import cluster_launcher as launcher_room
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag
+from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag, tag_in
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger import work_items
 from sluice.ledger.applications import beat, begin_application, find_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import RunObservation, RunState
 from sluice.ledger.records.work import NewItem, Pool, WorkKind
 from sluice.ledger.runs import admit_run, find_run, record_end
-from sluice.ledger.work_items import ask as ask_for
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.stream_observer import observe_stream
@@ -266,59 +266,68 @@ def test_secrets_travel_in_a_private_file_that_is_gone_afterwards(
     assert "planted" not in " ".join((submission.application, *submission.arguments, submission.name))
 
 
-def tag_of(process: ProcessIdentity) -> DriverTag:
-    """The tag on the application of a driver."""
-    assert process.application is not None
-    stream, token, run_id = process.application.split(":")
-    launched_at_ms = round(process.started_at_seconds * 1000)
-    return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
+def test_an_application_for_work_items_is_submitted_like_a_driver(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, ledger_url: str
+) -> None:
+    request = work_request(ledger)
+
+    process = make_launcher().launch(request)
+
+    tag = tag_in(process)
+    assert tag == WorkTag(run_id=request.run_id, launched_at_ms=round(process.started_at_seconds * 1000))
+    settings, submission = cluster.settings[0], cluster.submissions[0]
+    assert (submission.name, submission.arguments) == ("sluice work a_cluster-0", ("--pool=a_cluster-0",))
+    assert settings["fake.environment.SLUICE_LEDGER_URL"] == ledger_url
+    assert settings["fake.environment.SLUICE_RUN_ID"] == request.run_id
+    assert settings["spark.driver.memory"] == "512m"
+    assert [settings[f"fake.tag.{label}"] for label in tag.labels()] == list(tag.labels().values())
+    assert find_application(ledger, request.run_id).host == "a_cluster"
 
 
-@pytest.fixture
-def work(ledger: Ledger) -> LaunchRequest:
+def test_an_application_that_hangs_may_claim_nothing_more_before_it_is_killed(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    request = work_request(ledger, IGNORES_ITS_LEASE)
+    process = make_launcher().launch(request)
+    assert beat(ledger, request.run_id)
+    assert make_launcher().stop(process, grace_seconds=0) is ProcessState.GONE
+    assert not beat(ledger, request.run_id)
+    assert cluster.kills == ["application_1"]
+
+
+def test_an_application_that_could_not_be_submitted_is_one_sentence_about_it(
+    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher
+) -> None:
+    cluster.refusal, cluster.lists_refused = "the queue does not exist", True
+    request = work_request(ledger)
+    with pytest.raises(LaunchError, match=f"of the work application {request.run_id}, was not accepted") as refused:
+        make_launcher().launch(request)
+    assert "the queue does not exist" in refused.value.message
+
+
+def work_request(ledger: Ledger, *arguments: str) -> LaunchRequest:
     """The request for an application that an item waits for."""
-    pool = Pool(name="a_cluster-0a1b2c3d", digest="files-surroundings")
-    asked = NewItem(kind=WorkKind.CHECK_TABLE, subject="t", payload={"table": "t"}, asked_by="a test", pool=pool)
-    (item,) = ask_for(ledger, asked)
+    pool = Pool(name="a_cluster-0", digest="files-surroundings")
+    payload = {"table": "silver.flights"}
+    (item,) = work_items.ask(
+        ledger,
+        NewItem(kind=WorkKind.MAINTAIN_TABLE, subject="silver.flights", payload=payload, asked_by="a test", pool=pool),
+    )
     application = begin_application(ledger, item, started_by="a test")
     assert application is not None
     return LaunchRequest(
         run_id=application,
         stream=pool.name,
-        command=("run_work.py", f"--application-id={application}"),
+        command=("jobs/run_work.py", f"--pool={pool.name}", *arguments),
         log_file=Path("/nowhere/work.log"),
         connection="a_cluster",
+        conf={"spark.driver.memory": "512m"},
         is_application=True,
     )
 
 
-def test_an_application_for_work_is_bound_once_and_submitted(
-    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
-) -> None:
-    make_launcher().launch(work)
-    with pytest.raises(LaunchError, match=r"Application .* was not started: .* has a process already"):
-        make_launcher().launch(work)
-
-    (submission,) = cluster.submissions
-    assert submission.arguments == work.command[1:]
-    assert cluster.find(WorkTag(run_id=work.run_id)) is not None
-    bound = find_application(ledger, work.run_id)
-    assert (bound.state, bound.host, bound.log_file) == ("starting", "a_cluster", None)
-
-
-def test_an_application_whose_submission_failed_is_not_started(
-    cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
-) -> None:
-    cluster.refusal = "the queue is unknown"
-    with pytest.raises(LaunchError, match="the queue is unknown"):
-        make_launcher().launch(work)
-
-
-def test_an_application_whose_submission_lost_its_answer_is_started(
-    ledger: Ledger, cluster: FakeCluster, make_launcher: MakeLauncher, work: LaunchRequest
-) -> None:
-    cluster.lost_answer = True
-    make_launcher().launch(work)
-
-    assert beat(ledger, work.run_id)
-    assert len(cluster.submissions) == 1
+def tag_of(process: ProcessIdentity) -> DriverTag:
+    """The tag on the application of a driver."""
+    tag = tag_in(process)
+    assert isinstance(tag, DriverTag)
+    return tag

@@ -70,6 +70,14 @@ def let_pass(ledger: Ledger, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
+def begun_beside(ledger: Ledger) -> str:
+    """An application of another pool."""
+    (item,) = ask(ledger, wanted(pool=Pool(name="beside", digest=POOL.digest)))
+    application = begin_application(ledger, item, started_by="a test")
+    assert application is not None
+    return application
+
+
 def fall_silent(ledger: Ledger, application: str) -> None:
     """Let the last report of an application be long ago."""
     past = "now() - interval '10 min'"
@@ -112,6 +120,26 @@ def test_items_are_claimed_in_order_of_priority_and_age_and_once(ledger: Ledger,
 
     assert [item.item for answer in answers for item in answer] == [high, low, later]
     assert {item.attempt for answer in answers for item in answer} == {1}
+
+
+def test_of_two_applications_one_claims_an_item_and_neither_waits_for_the_other(
+    ledger: Ledger, other_process: Ledger
+) -> None:
+    items = ask(ledger, wanted("a"), wanted("b"))
+    first = started(ledger, items[0])
+    let_pass(ledger, "UPDATE sluice.applications SET started_at = now() - interval '1 h'")
+    let_pass(ledger, "UPDATE sluice.work_items SET not_before = now() - interval '1 h'")
+    second = started(ledger, items[0])
+    beside: list[WorkItem] = []
+
+    def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        beside.extend(others.submit(claimed, other_process, second).result(timeout=30))
+        return waiting
+
+    with ThreadPoolExecutor(1) as others:
+        taken = claim(ledger, first, choose)
+
+    assert ([one.item for one in taken], beside) == (list(items), [])
 
 
 def test_an_application_claims_what_its_chooser_takes_and_leaves_the_rest(ledger: Ledger) -> None:
@@ -164,6 +192,16 @@ def test_an_end_is_recorded_once_with_its_result(ledger: Ledger) -> None:
     ]
 
 
+@pytest.mark.parametrize("other", ["application = '{}'", "attempt = attempt + 1", "state = 'waiting'"])
+def test_only_the_very_claim_of_an_item_can_end_it(ledger: Ledger, other: str) -> None:
+    (item,) = ask(ledger, wanted())
+    application = started(ledger, item)
+    (mine,) = claimed(ledger, application)
+    let_pass(ledger, f"UPDATE sluice.work_items SET {other.format(begun_beside(ledger))} WHERE item = '{item}'")  # noqa: S608
+
+    assert not end_item(ledger, mine, application, WorkState.DONE)
+
+
 @pytest.mark.parametrize("dies", ["silent", "ended"])
 def test_what_a_dead_application_had_claimed_waits_again_and_runs_alone(ledger: Ledger, dies: str) -> None:
     (item,) = ask(ledger, wanted())
@@ -211,9 +249,7 @@ def test_an_item_fails_when_no_application_gets_as_far_as_to_report(ledger: Ledg
     assert begin_application(ledger, item, started_by="a test") is None
     seen = observe_item(ledger, item)
     assert (seen.state, seen.needs_application) == (WorkState.FAILED, False)
-    assert (
-        seen.failure is not None and "2 Spark applications ended before they took any work: exit code 1" in seen.failure
-    )
+    assert "2 Spark applications ended before they took any work: exit code 1" in (seen.failure or "")
     assert begin_application(ledger, other, started_by="a test") is None, "it has waited as long"
     (later,) = ask(ledger, wanted("a"))
     assert begin_application(ledger, later, started_by="a test") is not None, "who asks again tries again"
@@ -287,7 +323,8 @@ def test_beside_an_application_that_claims_nothing_another_is_started_and_no_thi
         assert begin_application(ledger, item, started_by="a test") is not None, number
         let_pass(
             ledger,
-            "UPDATE sluice.applications SET state = 'running', heartbeat_at = now(), started_at = now() - interval '1 h'",
+            "UPDATE sluice.applications SET state = 'running', heartbeat_at = now(), "
+            "started_at = now() - interval '1 h'",
         )
         let_pass(ledger, "UPDATE sluice.work_items SET not_before = now() - interval '1 h'")
     assert begin_application(ledger, item, started_by="a test") is None

@@ -1,4 +1,4 @@
-"""A driver as an application of a cluster: its tag, and its observed state."""
+"""A driver as an application of a cluster, of a stream's run or for work items: its tag, and its observed state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from sluice.processes.process_identity import ProcessIdentity
 
 
 class ApplicationState(StrEnum):
@@ -27,7 +29,7 @@ class ApplicationTag(Protocol):
 
     @property
     def run_id(self) -> str:
-        """A UUID that no other tag has."""
+        """A UUID that no other tag has: of the run, or of the application in the ledger."""
 
     def labels(self) -> Mapping[str, str]:
         """Return the tag in parts that every cluster allows as tags or labels."""
@@ -51,6 +53,11 @@ class DriverTag:
         """Stream, token and run as the ledger stores them."""
         return f"{self.stream}:{self.token}:{self.run_id}"
 
+    @property
+    def described(self) -> str:
+        """What is tagged, in a sentence."""
+        return f"run {self.run_id}"
+
     def labels(self) -> dict[str, str]:
         """Return the tag in parts that every cluster allows as tags or labels: small letters, digits, `-` and `_`."""
         return {
@@ -63,13 +70,38 @@ class DriverTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTag:
-    """The tag by which an application for work items is found. run_id: its id in the ledger."""
+    """The tag by which an application for work items is found.
+
+    run_id: the application's in the ledger. launched_at_ms: as of `DriverTag`.
+    """
 
     run_id: str
+    launched_at_ms: int
+
+    @property
+    def text(self) -> str:
+        """The application, as in the identity of its process."""
+        return self.run_id
+
+    @property
+    def described(self) -> str:
+        """What is tagged, in a sentence."""
+        return f"the work application {self.run_id}"
 
     def labels(self) -> dict[str, str]:
         """Return the tag in parts that every cluster allows as tags or labels."""
-        return {"sluice-run": self.run_id}
+        return {"sluice-application": self.run_id, "sluice-launch": str(self.launched_at_ms)}
+
+
+def tag_in(process: ProcessIdentity) -> DriverTag | WorkTag | None:
+    """Return the tag in the identity of an application; none for a process of a host."""
+    if process.application is None:
+        return None
+    launched_at_ms = round(process.started_at_seconds * 1000)
+    if ":" not in process.application:
+        return WorkTag(run_id=process.application, launched_at_ms=launched_at_ms)
+    stream, token, run_id = process.application.split(":")
+    return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

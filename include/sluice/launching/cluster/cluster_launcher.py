@@ -1,14 +1,15 @@
-"""Drivers as applications of a cluster.
+"""Drivers as applications of a cluster: of streams, and for work items.
 
-A run is bound to its tag in the ledger before its application is submitted, and the tag is on the application. So:
+A run is bound to its tag in the ledger before its application is submitted, and the tag is on the application. So is an
+application for work items, by its id in the ledger. So:
 
 - The launching process may die at any moment: the next one finds the application by the tag of the run, and adopts it.
 - A run has one application: the ledger refuses a second binding, and nothing is submitted without one.
 - An application that starts after its run was given up finds its run ended, and does nothing.
 - While a cluster does not answer, its applications are unknown: none is killed, and none is started.
 
-An application for work items is bound in the same way. It reports to the ledger itself: one that is silent counts as
-dead there, whatever the cluster says, and ends when it sees that.
+The end of an application for work items is not observed here: one that is silent for too long counts as dead in the
+ledger, and ends itself.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sluice.launching.cluster.cluster_application import (
     ApplicationTag,
     DriverTag,
     WorkTag,
+    tag_in,
 )
 from sluice.launching.cluster.submission import (
     SUBMITTED_WITHIN_SECONDS,
@@ -38,7 +40,7 @@ from sluice.launching.cluster.submission import (
     private_properties,
 )
 from sluice.launching.launcher_port import Cluster, LaunchRequest
-from sluice.ledger.applications import bind_application
+from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.records.run import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
@@ -84,14 +86,18 @@ class ClusterLauncher:
     submit: Submit
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
-        """Bind the run to its tag, or an application to this connection, then submit its driver.
+        """Bind the run, or the application for work items, to its tag, then submit its driver.
 
         Raises
         ------
         LaunchError: when the ledger refuses, or when the submission failed and the cluster knows no such application.
         """
         try:
-            process, tag = self._bind_work(request) if request.is_application else self._bind_run(request)
+            tag = self._new_tag(request)
+            process = ProcessIdentity(
+                host=self.connection, pid=0, started_at_seconds=tag.launched_at_ms / 1000, application=tag.text
+            )
+            self._bind(request, process)
         except LedgerError as error:
             raise LaunchError(f"{request.described} was not started: {error}") from error
         try:
@@ -109,7 +115,7 @@ class ClusterLauncher:
         try:
             found = self.cluster.find(tag)
         except ClusterError as error:
-            _log.warning("connection=%s run=%s %s", self.connection, tag.run_id, error)
+            _log.warning("connection=%s: %s is unknown: %s", self.connection, tag.described, error)
             return ProcessState.UNKNOWN
         if found is None:
             may_come = time.time() - process.started_at_seconds < SUBMITTED_WITHIN_SECONDS
@@ -128,8 +134,8 @@ class ClusterLauncher:
     def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
         """End an application whose driver did not obey.
 
-        Its lease is ended first: from then on its driver publishes nothing, and ends as soon as it learns of it. An
-        application that still lives after `grace_seconds` is killed by the cluster.
+        Its lease, or its claims, are ended first: from then on its driver publishes nothing, and ends as soon as it
+        learns of it. An application that still lives after `grace_seconds` is killed by the cluster.
 
         Raises
         ------
@@ -141,42 +147,34 @@ class ClusterLauncher:
         if tag is None or seen not in _LIVING:
             return seen
         taken = "it did not end when asked; its lease was ended and its application stopped"
-        record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=None, reason=taken)
+        self._record_end(tag, exit_code=None, reason=taken)
         if not self._is_gone_within(process, grace_seconds) and not self._is_killed(process, tag):
             return ProcessState.UNKNOWN
         return ProcessState.GONE
 
-    def _bind_run(self, request: LaunchRequest) -> tuple[ProcessIdentity, ApplicationTag]:
+    def _new_tag(self, request: LaunchRequest) -> DriverTag | WorkTag:
+        """The tag of an application that is about to be launched, with the time in whole milliseconds, so that the
+        ledger's number and the tag's are the same."""
+        run_id, launched_at_ms = str(UUID(request.run_id)), int(time.time() * 1000)
+        if request.is_application:
+            return WorkTag(run_id=run_id, launched_at_ms=launched_at_ms)
         run = find_run(self.ledger, request.run_id)
-        # In whole milliseconds, so that the ledger's number and the tag's are the same.
-        tag = DriverTag(
-            stream=run.stream,
-            token=run.token,
-            run_id=str(UUID(run.run_id)),
-            launched_at_ms=int(time.time() * 1000),
-        )
-        process = ProcessIdentity(
-            host=self.connection, pid=0, started_at_seconds=tag.launched_at_ms / 1000, application=tag.text
-        )
-        record_process(self.ledger, run.run_id, process, request.log_file)
-        return process, tag
+        return DriverTag(stream=run.stream, token=run.token, run_id=run_id, launched_at_ms=launched_at_ms)
 
-    def _bind_work(self, request: LaunchRequest) -> tuple[ProcessIdentity, ApplicationTag]:
-        """Its log is the cluster's, so the ledger gets none."""
-        process = ProcessIdentity(
-            host=self.connection, pid=0, started_at_seconds=time.time(), application=request.run_id
-        )
-        bind_application(self.ledger, request.run_id, process, log_file=None)
-        return process, WorkTag(run_id=request.run_id)
+    def _bind(self, request: LaunchRequest, process: ProcessIdentity) -> None:
+        if request.is_application:
+            bind_application(self.ledger, request.run_id, process, log_file=str(request.log_file))
+        else:
+            record_process(self.ledger, request.run_id, process, request.log_file)
 
-    def _submit(self, request: LaunchRequest, tag: ApplicationTag) -> None:
+    def _submit(self, request: LaunchRequest, tag: DriverTag | WorkTag) -> None:
         own = {**request.environment, "SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
         conf = {**self.conf_for(tag, driver_environment(os.environ, own=own)), **request.conf}
         with private_properties(conf) as properties_file:
             self.submit(
                 Submission(
                     connection=self.connection,
-                    name=f"sluice {request.stream}",
+                    name=f"sluice work {request.stream}" if request.is_application else f"sluice {request.stream}",
                     application=request.command[0],
                     arguments=request.command[1:],
                     properties_file=properties_file,
@@ -184,55 +182,57 @@ class ClusterLauncher:
                 )
             )
 
-    def _require_application(self, tag: ApplicationTag, error: LaunchError) -> None:
+    def _require_application(self, tag: DriverTag | WorkTag, error: LaunchError) -> None:
         """Raise the error unless the application exists: a failed submission may have reached the cluster."""
         try:
             found = self.cluster.find(tag)
         except ClusterError as silent:
-            _log.warning("run=%s may have been submitted: %s; the cluster is unknown: %s", tag.run_id, error, silent)
+            _log.warning("%s may have been submitted: %s; the cluster is unknown: %s", tag.described, error, silent)
             return
         if found is None:
             raise error
         if found.state in _REFUSED:  # YARN lists the applications that it did not accept, with the cause
             raise LaunchError(
-                f"{found.application_id}, of run {tag.run_id}, was not accepted, or ended at once, through the "
+                f"{found.application_id}, of {tag.described}, was not accepted, or ended at once, through the "
                 f"connection {self.connection}: {(found.explanation or found.state).rstrip('.')}.",
                 next_step="Compare the connection and the stream's engine with the resources of the cluster.",
             ) from error
-        _log.warning("run=%s was submitted as %s all the same: %s", tag.run_id, found.application_id, error)
+        _log.warning("%s was submitted as %s all the same: %s", tag.described, found.application_id, error)
 
-    def _is_killed(self, process: ProcessIdentity, tag: DriverTag) -> bool:
+    def _is_killed(self, process: ProcessIdentity, tag: DriverTag | WorkTag) -> bool:
         """Kill the application, and return whether it ended; not when the cluster no longer answers."""
         try:
             found = self.cluster.find(tag)
             if found is not None and found.is_live:
                 self.cluster.kill(found.application_id)
-                _log.warning("run=%s application=%s was killed", tag.run_id, found.application_id)
+                _log.warning("%s, of %s, was killed", found.application_id, tag.described)
         except ClusterError as error:
-            _log.error("run=%s could not be killed, and holds no lease: %s", tag.run_id, error)
+            _log.error("%s could not be killed, and holds no lease: %s", tag.described, error)
             return False
         if not self._is_gone_within(process, KILLED_WITHIN_SECONDS):
             if self.observe(process) is ProcessState.UNKNOWN:
                 return False
             raise LaunchError(
-                f"The application of run {tag.run_id} still lives {KILLED_WITHIN_SECONDS:.0f} s after it was killed.",
+                f"The application of {tag.described} still lives {KILLED_WITHIN_SECONDS:.0f} s after it was killed.",
                 next_step="It holds no lease and publishes nothing. See its nodes.",
             )
-        record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=_KILLED_EXIT_CODE, reason="killed")
+        self._record_end(tag, exit_code=_KILLED_EXIT_CODE, reason="killed")
         return True
+
+    def _record_end(self, tag: DriverTag | WorkTag, *, exit_code: int | None, reason: str) -> None:
+        if isinstance(tag, WorkTag):
+            end_application(self.ledger, tag.run_id, reason=reason)
+        else:
+            record_end(self.ledger, tag.run_id, state=RunState.FAILED, exit_code=exit_code, reason=reason)
 
     def _is_gone_within(self, process: ProcessIdentity, seconds: float) -> bool:
         look = partial(self.observe, process)
         seen = wait_until(look, lambda state: state is ProcessState.GONE, seconds=seconds, poll_seconds=_LOOK_SECONDS)
         return seen is ProcessState.GONE
 
-    def _tag_of(self, process: ProcessIdentity) -> DriverTag | None:
+    def _tag_of(self, process: ProcessIdentity) -> DriverTag | WorkTag | None:
         """The tag of a driver of this connection; none for a driver of another one."""
-        if process.host != self.connection or process.application is None:
-            return None
-        stream, token, run_id = process.application.split(":")
-        launched_at_ms = round(process.started_at_seconds * 1000)
-        return DriverTag(stream=stream, token=int(token), run_id=run_id, launched_at_ms=launched_at_ms)
+        return tag_in(process) if process.host == self.connection else None
 
 
 def _reported_exit(found: ApplicationObservation) -> DriverExit:

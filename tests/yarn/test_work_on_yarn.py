@@ -1,8 +1,8 @@
-"""Bounded jobs on a real YARN, as their Airflow tasks run them: an increment, maintenance, and ends of each kind."""
+"""The queue's work on a real YARN, as Airflow's tasks ask for it: an increment, maintenance, and ends of each kind."""
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,21 +12,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
 from tests.yarn.single_node import SingleNodeYarn
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
-from sluice.launching.job_command import CheckQuality, JobCommand, MaintainTable, RunBackfill, RunIncrement
+from sluice.ledger.applications import recent_applications
 from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.records.work import WorkState
 from sluice.ledger.runs import newest_run
+from sluice.ledger.work_items import observe_item
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.work.requests import CheckTable, Increment, MaintainTable, ReplaceInterval, WorkRequest
 from sluice_airflow.composition import Deployment, load_deployment
 from sluice_airflow.operators.backfill_operator import BackfillOperator
+from sluice_airflow.operators.work_operator import WorkOperator
 
 DEADLINE_SECONDS = 600.0
 """Far beyond what anything here takes on a quiet machine."""
@@ -45,6 +47,7 @@ transformation: {sql: rows.sql}
 outputs:
   numbers:
     iceberg: {table: silver.numbers}
+engine: {connection: the_cluster, executors: 1, cores: 1, executor_memory: 512 MiB}
 """
 
 DAYS = """\
@@ -62,6 +65,7 @@ outputs:
   days:
     iceberg: {table: silver.days}
 backfill: {column: at, interval: day}
+engine: {connection: the_cluster, executors: 1, cores: 1, executor_memory: 512 MiB}
 """
 
 TABLE_OF_DAYS = """\
@@ -96,7 +100,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def deployment(stack: Stack, yarn_connection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A deployment with a Spark connection to YARN, a stream and its table."""
+    """A deployment with Spark connections to YARN, streams and their tables."""
     pipelines, landing = tmp_path / "pipelines", tmp_path / "landing"
     pipelines.mkdir()
     (landing / "in").mkdir(parents=True)
@@ -108,6 +112,8 @@ def deployment(stack: Stack, yarn_connection: str, tmp_path: Path, monkeypatch: 
     (pipelines / "days.sql").write_text("SELECT id, at FROM rows\n")
     for namespace in ("bronze", "silver"):
         (pipelines / f"{namespace}.days.table.yaml").write_text(TABLE_OF_DAYS.format(namespace))
+    # Work on tables runs where the default connection says.
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", os.environ[f"AIRFLOW_CONN_{yarn_connection.upper()}"])
     for name, value in stack.environment().items():
         if name.startswith("SLUICE_"):
             monkeypatch.setenv(name, value)
@@ -122,99 +128,121 @@ def deployment(stack: Stack, yarn_connection: str, tmp_path: Path, monkeypatch: 
     return deployment
 
 
-def run(command: JobCommand, connection: str, *, run_id: str = "manual__1") -> SparkJobOperator:
-    """Run a job as a task would."""
-    operator = operator_of(command, connection)
-    operator.execute(context_of(run_id))
-    return operator
+class Task:
+    """A task of Airflow with an operator, without its triggerer: a deferred one is resumed here."""
+
+    def __init__(self, deployment: Deployment, operator: WorkOperator, *, run_id: str) -> None:
+        self.deployment = deployment
+        self.operator = operator
+        self.context = context_of(run_id)
+        operator.asked_by = f"airflow: work_on_yarn, {run_id}"
+        self.item = ""
+
+    def begin(self) -> None:
+        """Ask for the work, and start an application if none takes it."""
+        try:
+            self.operator.execute(self.context)
+        except TaskDeferred as deferred:
+            self.item = (deferred.kwargs or {})["item"]
+
+    def end(self) -> None:
+        """Wait for the work, and end as it has ended."""
+        with self.deployment.open_ledger() as ledger:
+            await_condition(lambda: not observe_item(ledger, self.item).state.is_open, within_seconds=DEADLINE_SECONDS)
+        self.operator.look_again(self.context, item=self.item)
 
 
-def operator_of(command: JobCommand, connection: str) -> SparkJobOperator:
-    """The task of a job."""
-    engine = EngineDeclaration.model_validate({"connection": connection, "executors": 1, "executor_memory": "512 MiB"})
-    with DAG("jobs_on_yarn", schedule=None):
-        return SparkJobOperator(task_id="run", command=command, engine=engine)
+def task_of(deployment: Deployment, request: WorkRequest, *, run_id: str = "manual__1") -> Task:
+    """The task that asks for a piece of work."""
+    with DAG("work_on_yarn", schedule=None):
+        if isinstance(request, ReplaceInterval):
+            return Task(deployment, BackfillOperator(task_id="run", request=request), run_id=run_id)
+        return Task(deployment, WorkOperator(task_id="run", request=request), run_id=run_id)
+
+
+def do(deployment: Deployment, request: WorkRequest, *, run_id: str = "manual__1") -> Task:
+    """Have a piece of work done as a task would."""
+    task = task_of(deployment, request, run_id=run_id)
+    task.begin()
+    task.end()
+    return task
 
 
 def context_of(run_id: str) -> Context:
     """What the operator reads of its task."""
-    task: Any = SimpleNamespace(dag_id="jobs_on_yarn", run_id=run_id, task_id="run", map_index=-1, pushed={})
+    task: Any = SimpleNamespace(dag_id="work_on_yarn", run_id=run_id, task_id="run", map_index=-1, pushed={})
     task.xcom_push = task.pushed.__setitem__
-    run: Any = SimpleNamespace(dag_id="jobs_on_yarn", run_id=run_id, run_type=run_id.partition("__")[0])
+    run: Any = SimpleNamespace(dag_id="work_on_yarn", run_id=run_id, run_type=run_id.partition("__")[0])
     return Context(ti=task, dag_run=run)
 
 
-def test_jobs_run_on_yarn_and_their_failures_have_their_own_reasons(
-    deployment: Deployment, yarn: SingleNodeYarn, yarn_connection: str
-) -> None:
-    by = "airflow: jobs_on_yarn, manual__1"
+def await_none_running(yarn: SingleNodeYarn) -> None:
+    """An application waits a moment for further work before it ends."""
+    await_condition(lambda: yarn.running() == [], within_seconds=DEADLINE_SECONDS)
 
-    run(RunIncrement(stream="in_increments", launched_by=by), yarn_connection)
+
+def test_work_is_done_on_yarn_and_its_failures_have_their_own_reasons(
+    deployment: Deployment, yarn: SingleNodeYarn
+) -> None:
+    do(deployment, Increment(stream="in_increments"))
 
     numbers = open_catalog(deployment.settings).load_table("silver.numbers").scan().to_arrow()["id"].to_numpy()
     assert sorted(int(number) for number in numbers) == list(range(10))
     with deployment.open_ledger() as ledger:
         done = newest_run(ledger, "in_increments")
         assert done is not None
-        assert (done.launched_by, done.exit_code) == (by, 0)
+        assert (done.launched_by, done.exit_code) == ("airflow: work_on_yarn, manual__1", 0)
 
-    run(MaintainTable(table="silver.numbers", launched_by=by), yarn_connection)
+    tables = [
+        task_of(deployment, request)
+        for request in (MaintainTable(table="silver.numbers"), CheckTable(table="silver.numbers"))
+    ]
+    for task in tables:
+        task.begin()
+    unknown = task_of(deployment, MaintainTable(table="silver.unknown"))
+    unknown.begin()
+    tables[0].end()
     with deployment.open_ledger() as ledger:
         assert len(recent_maintenance(ledger, "silver.numbers", limit=5)) == 1
-
     with pytest.raises(AirflowFailException, match="1 of 1 expectations do not hold on 10 rows"):
-        run(CheckQuality(table="silver.numbers", launched_by=by), yarn_connection)
+        tables[1].end()
     with pytest.raises(AirflowFailException, match=r"silver\.unknown"):
-        run(MaintainTable(table="silver.unknown", launched_by=by), yarn_connection)
-    assert yarn.running() == []
+        unknown.end()
+    await_none_running(yarn)
+    with deployment.open_ledger() as ledger:
+        of_tables, of_stream = recent_applications(ledger, limit=10)
+    assert (of_stream.host, of_stream.reason) == ("the_cluster", "no further work came")
+    assert (of_tables.host, of_tables.reason) == ("spark_default", "no further work came")
 
 
-def test_a_backfill_on_yarn_replaces_its_interval(deployment: Deployment, yarn_connection: str) -> None:
+def test_a_backfill_on_yarn_replaces_its_interval(deployment: Deployment, yarn: SingleNodeYarn) -> None:
     source, target = (open_catalog(deployment.settings).load_table(f"{one}.days") for one in ("bronze", "silver"))
     rows = [{"id": number, "at": datetime(2013, 1, 1 + number % 2, tzinfo=UTC)} for number in range(6)]
     source.append(pa.Table.from_pylist(rows, schema=source.schema().as_arrow()))
-    run(RunIncrement(stream="in_days", launched_by="a test"), yarn_connection)
+    do(deployment, Increment(stream="in_days"))
     target.refresh().delete("at < '2013-01-02T00:00:00+00:00'")
     assert len(target.refresh().scan().to_arrow()) == 3
-    run_id = "backfill__2013-01-01"
-    by = f"airflow: jobs_on_yarn, {run_id}"
-    command = RunBackfill(stream="in_days", start="2013-01-01", end="2013-01-02", launched_by=by)
-    engine = EngineDeclaration.model_validate({"connection": yarn_connection, "executors": 1})
-    with DAG("backfills_on_yarn", schedule=None):
-        operator = BackfillOperator(task_id="run", command=command, engine=engine)
-    context = context_of(run_id)
 
-    operator.execute(context)
+    request = ReplaceInterval(stream="in_days", start="2013-01-01", end="2013-01-02")
+    task = do(deployment, request, run_id="backfill__2013-01-01")
 
-    (result,) = context["ti"].pushed.values()  # type: ignore[attr-defined]
+    (result,) = task.context["ti"].pushed.values()  # type: ignore[attr-defined]
     assert (result["in_days"]["state"], result["in_days"]["rows"]["published"]) == ("published", 3)
     assert sorted(row["id"] for row in target.refresh().scan().to_arrow().to_pylist()) == list(range(6))
+    await_none_running(yarn)
 
 
-def test_a_second_try_waits_for_the_first_ones_application_and_a_killed_task_ends_it(
-    deployment: Deployment, yarn: SingleNodeYarn, yarn_connection: str
+def test_a_second_try_submits_nothing_and_a_killed_task_withdraws_its_work(
+    deployment: Deployment, yarn: SingleNodeYarn
 ) -> None:
-    command = RunIncrement(stream="in_increments", launched_by="airflow: jobs_on_yarn, manual__2")
-    tries = [operator_of(command, yarn_connection) for _ in range(2)]
-    errors: list[AirflowException] = []
-
-    def work(operator: SparkJobOperator) -> None:
-        try:
-            operator.execute(context_of("manual__2"))
-        except AirflowException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(operator,)) for operator in tries]
-    threads[0].start()
+    tries = [task_of(deployment, Increment(stream="in_increments"), run_id="manual__2") for _ in range(2)]
+    tries[0].begin()
     await_condition(lambda: len(yarn.running()) == 1, within_seconds=DEADLINE_SECONDS)
-    threads[1].start()
-    await_condition(lambda: tries[1]._on_cluster is not None, within_seconds=DEADLINE_SECONDS)
+    tries[1].begin()
     assert len(yarn.running()) == 1
 
-    tries[1].on_kill()
+    tries[1].operator.on_kill()
 
-    for thread in threads:
-        thread.join(DEADLINE_SECONDS)
-    assert yarn.running() == []
-    assert len(errors) == 2
-    assert all("ended as killed" in str(error) for error in errors)
+    with deployment.open_ledger() as ledger:
+        assert {observe_item(ledger, one.item).state for one in tries} == {WorkState.WITHDRAWN}
+    await_none_running(yarn)

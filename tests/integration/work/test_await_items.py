@@ -1,0 +1,61 @@
+"""A command that waits for its item: it starts an application, and says so when none could do the item any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.sample_settings import sample_settings
+
+from sluice.errors import LaunchError
+from sluice.launching.spark_submit import SparkConnection
+from sluice.ledger.applications import recent_applications
+from sluice.ledger.connection import Ledger
+from sluice.ledger.work_items import ask, withdraw_items
+from sluice.work.await_items import await_item
+from sluice.work.pools import EngineProfile
+from sluice.work.requests import MaintainTable
+from sluice.work.start_application import WorkQueue
+
+
+def queue_in(folder: Path, ledger: Ledger) -> WorkQueue:
+    """The queue of a deployment in a folder, whose applications exist in memory only."""
+    pipelines = folder / "pipelines"
+    for place in (pipelines, folder / "jobs"):
+        place.mkdir()
+    settings = sample_settings(folder).model_copy(update={"home": folder, "pipelines": pipelines})
+    return WorkQueue(
+        settings=settings,
+        ledger=ledger,
+        connections=lambda _: SparkConnection(),
+        launcher=FakeLauncher(ledger),
+        asked_by="a test",
+    )
+
+
+def test_an_application_is_started_for_an_item_that_waits_and_only_for_that(tmp_path: Path, ledger: Ledger) -> None:
+    queue, profile = queue_in(tmp_path, ledger), EngineProfile()
+    item, other = ask(ledger, *(queue.item(MaintainTable(table=f"silver.{name}"), profile) for name in "ab"))
+    withdraw_items(ledger, [item])
+    assert not await_item(queue, item, profile, on_line=print).state.is_open
+    assert recent_applications(ledger, limit=5) == ()
+
+    assert isinstance(queue.launcher, FakeLauncher)
+    queue.launcher.refusal = "no core is free"
+    with pytest.raises(LaunchError, match="no core is free"):
+        await_item(queue, other, profile, on_line=print)
+    (application,) = recent_applications(ledger, limit=5)
+    assert application.reason == "it could not be started: no core is free"
+
+
+def test_no_application_is_started_that_would_refuse_the_item(tmp_path: Path, ledger: Ledger) -> None:
+    queue, profile = queue_in(tmp_path, ledger), EngineProfile()
+    (item,) = ask(ledger, queue.item(MaintainTable(table="silver.flights"), profile))
+    (queue.settings.pipelines / "rows.sql").write_text("SELECT 1")
+
+    with pytest.raises(LaunchError, match="have changed since the work was asked for") as refused:
+        await_item(queue, item, profile, on_line=print)
+
+    assert refused.value.next_step == "Run the command again."
+    assert recent_applications(ledger, limit=5) == ()
