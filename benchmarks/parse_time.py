@@ -33,9 +33,9 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 from sluice.settings import project_root
 
 ALLOWED_RATIO = 1.4
-"""For a thousand streams, by the file that makes their DAGs, beside a thousand plain files. A stream's DAG says more than
-a plain one (a document, inlets, tags, retries), and its declaration is read and checked. With few streams the imports,
-which are the same for any number of them, weigh more."""
+"""For a thousand streams, by the file that makes their DAGs, beside a thousand plain files. A stream's DAG says more
+than a plain one (a document, inlets, tags, retries), and its declaration is read and checked. With few streams the
+imports, which are the same for any number of them, weigh more."""
 
 FILES = ("streams.py", "stream_control.py", "table_maintenance.py", "data_quality.py", "broken_declarations.py")
 

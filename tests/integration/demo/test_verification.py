@@ -389,22 +389,9 @@ def test_numbers_are_compared_in_both_directions() -> None:
     assert compare_number(name="n", statement="s", expected=2, seen=5).surplus_rows == 3
 
 
-@pytest.mark.parametrize(
-    ("mistake", "is_true"),
-    [
-        ('delete from seen.bronze.flights where "offset" > 40', True),
-        ('delete from seen.bronze.flights where "offset" > 40 or partition = 1', True),
-        ("delete from seen.bronze.flights where false", True),
-        ('delete from seen.bronze.flights where "offset" > 40 or ("offset" = 7 and partition = 2)', False),
-    ],
-)
-def test_bronze_is_compared_with_the_topic_as_far_as_it_has_come(
-    database: duckdb.DuckDBPyConnection, mistake: str, is_true: bool
-) -> None:
-    database.execute(mistake)
-
-    check = check_arrived(database)
-
-    assert check.is_true is is_true
-    assert check.missing_rows == (0 if is_true else 1)
-    assert check.surplus_rows == 0
+def test_bronze_is_compared_with_the_topic_as_far_as_it_has_come(database: duckdb.DuckDBPyConnection) -> None:
+    assert check_arrived(database).is_true
+    database.execute('delete from seen.bronze.flights where "offset" > 40 or partition = 1')
+    assert check_arrived(database).is_true
+    database.execute('delete from seen.bronze.flights where "offset" = 7 and partition = 2')
+    assert check_arrived(database).missing_rows == 1
