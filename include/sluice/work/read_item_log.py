@@ -13,17 +13,14 @@ from sluice.ledger.records.work import WorkObservation
 
 
 def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
-    """The last lines about an item; a line that says where the log lies when it is not on this host."""
+    """The last lines about an item; when this host has none, a line that says whose log has them."""
     if seen.application is None:
         return ["no application has claimed this item yet"]
-    if seen.log_file is None:
-        return [f"the log of this item is the cluster's, of the application with the tag sluice-run:{seen.application}"]
-    log = Path(seen.log_file)
-    if not log.exists():
-        return [f"the log of this item is on another host: {log}"]
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        own = lines_of_item((line.rstrip("\n") for line in lines), UUID(seen.item))
-        return list(deque(own, maxlen=limit))
+    own: deque[str] = deque(maxlen=limit)
+    if seen.log_file is not None and Path(seen.log_file).exists():
+        with Path(seen.log_file).open(encoding="utf-8", errors="replace") as lines:
+            own.extend(lines_of_item((line.rstrip("\n") for line in lines), UUID(seen.item)))
+    return list(own) or [f"no log on this host has a line about this item: see that of application {seen.application}"]
 
 
 @dataclass(slots=True, kw_only=True)

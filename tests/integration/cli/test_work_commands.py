@@ -32,6 +32,7 @@ DAYS = tuple(
     Interval(start=datetime(2013, 1, day, tzinfo=UTC), end=datetime(2013, 1, day + 1, tzinfo=UTC)) for day in (5, 6)
 )
 ROWS = {"published": 3, "replaced": 0, "quarantined": 1, "duplicate": 0}
+GAPS = ("stream", "gaps", STREAM)
 BACKFILL = ("backfill", STREAM, "--from", "2013-01-05", "--to", "2013-01-07")
 REPLACED = Answer(
     result={
@@ -111,11 +112,11 @@ def test_what_fails_ends_the_command_with_its_lines_and_the_code_of_its_error(
 
 
 def test_the_log_of_the_item_alone_is_shown_meanwhile(sluice: Sluice, say_answer: SayAnswer) -> None:
-    say_answer("bronze.flights", failed("UnhealthyError"))
+    say_answer(STREAM, failed("UnhealthyError"))
 
-    _, _, errors = sluice("table", "maintain", "bronze.flights")
+    _, _, errors = sluice(*GAPS)
 
-    assert "maintain_table of bronze.flights, asked by " in errors
+    assert "find_gaps of daily, asked by " in errors
     assert "a line of its neighbour" not in errors
 
 
@@ -127,10 +128,10 @@ def test_gaps_are_printed_and_end_with_one(sluice: Sluice, say_answer: SayAnswer
     )
     say_answer(STREAM, Answer(result=json_value(report)))
 
-    exit_code, output, errors = sluice("stream", "gaps", STREAM, "--json")
+    exit_code, output, errors = sluice(*GAPS, "--json")
 
     assert (exit_code, json.loads(output)) == (1, json_value(report)), errors
-    assert "1 of 2 intervals of silver.daily differ from the sources." in sluice("stream", "gaps", STREAM)[1]
+    assert "1 of 2 intervals of silver.daily differ from the sources." in sluice(*GAPS)[1]
 
 
 def test_a_refresh_is_asked_for_with_its_days(sluice: Sluice, ledger: Ledger, say_answer: SayAnswer) -> None:
@@ -148,7 +149,7 @@ def test_an_application_that_cannot_be_started_ends_the_command(
     nowhere = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "/nowhere/spark3-submit"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(nowhere))
 
-    exit_code, _, errors = sluice("table", "maintain", "bronze.flights")
+    exit_code, _, errors = sluice(*GAPS)
 
     assert (exit_code, "spark3-submit is not found" in errors) == (1, True), errors
     ((_, state),) = find_items(ledger, limit=9)
@@ -186,24 +187,24 @@ def test_an_interrupted_command_withdraws_what_it_has_asked_for(
 
 def test_the_queue_is_shown(sluice: Sluice, ledger: Ledger, say_answer: SayAnswer) -> None:
     assert sluice("work", "list")[:2] == (0, "Nothing was asked for yet.\n")
-    say_answer("bronze.flights", failed("UnhealthyError"))
-    sluice("table", "maintain", "bronze.flights")
+    say_answer(STREAM, failed("UnhealthyError"))
+    sluice(*GAPS)
     ((item, _),) = find_items(ledger, limit=9)
 
     (shown,) = document(sluice("work", "list", "--json"))["items"]
-    assert (shown["item"], shown["kind"], shown["state"]) == (item.item, "maintain_table", "failed")
+    assert (shown["item"], shown["kind"], shown["state"]) == (item.item, "find_gaps", "failed")
     (application,) = document(sluice("work", "applications", "--json"))["applications"]
     assert (application["state"], application["pool"]["name"][:14]) == ("ended", "spark_default-")
     words = " ".join(sluice("work", "list")[1].split())
-    assert f"{item.item[:8]} maintain_table bronze.flights failed" in words
+    assert f"{item.item[:8]} find_gaps daily failed" in words
     assert application["application"][:8] in sluice("work", "applications")[1]
 
 
 def test_the_log_of_an_item_has_no_line_of_its_neighbours(
     sluice: Sluice, ledger: Ledger, say_answer: SayAnswer
 ) -> None:
-    say_answer("bronze.flights", failed("UnhealthyError"))
-    sluice("table", "maintain", "bronze.flights")
+    say_answer(STREAM, failed("UnhealthyError"))
+    sluice(*GAPS)
     ((item, _),) = find_items(ledger, limit=9)
 
     exit_code, output, _ = sluice("work", "logs", item.item[:8])
