@@ -80,8 +80,8 @@ class FakeApplication:
         """Look at everything once. Returns whether this was the last time."""
         if not beat(self.ledger, self.application):
             sys.exit("the ledger counts this application as ended")
-        for item in withdrawn_among(self.ledger, list(self.running)):
-            self._say("was stopped", self.running.pop(item))
+        for withdrawn in withdrawn_among(self.ledger, list(self.running)):
+            self._say("was stopped", self.running.pop(withdrawn))
         for item in claim(self.ledger, self.application, self._bench().choose):
             self._say(f"{item.kind} of {item.subject}, asked by {item.asked_by}, attempt {item.attempt}", item)
             self.running[item.item] = item

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.application import INTERVAL_ROWS
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
-from tests.fixtures.work import applications_of, items_of, states_of
+from tests.fixtures.queued_work import applications_of, items_of, states_of
 
 from sluice.ledger.applications import find_application
 from sluice.ledger.records.work import ApplicationState, WorkState

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import psutil
@@ -21,6 +22,9 @@ from sluice.work.read_item_log import last_lines_of_item
 RUN = "run"
 """The task of an incremental stream."""
 
+_TRIGGER_BEGAN = re.compile(r"\(ID \d+\) starting")
+"""In the log of a task. A mark before that reaches no trigger."""
+
 TABLES = ("gold.first", "gold.second", "gold.third")
 
 
@@ -32,12 +36,13 @@ def _nothing_hangs_afterwards(airflow: RunningAirflow) -> Iterator[None]:
 
 
 def _begun(airflow: RunningAirflow, stream: str, *, hangs: bool = True) -> str:
-    """A run of an incremental stream whose work has begun, and hangs."""
+    """A run of an incremental stream whose work has begun, and hangs, while the triggerer looks at its item."""
     tell_drivers(airflow.behaviours, stream, Behaviour(hangs=hangs))
     airflow.unpause(stream)
     run = airflow.trigger(stream)
     airflow.wait(lambda: WorkState.CLAIMED in states_of(airflow.ledger, stream), within_seconds=240)
     airflow.await_task(stream, RUN, "deferred", run_id=run)
+    airflow.wait(lambda: _TRIGGER_BEGAN.search(airflow.log(stream, RUN, run)) is not None, within_seconds=120)
     return run
 
 

@@ -120,6 +120,14 @@ def test_a_task_whose_item_is_done_ends_without_a_worker_and_shows_its_results(
     assert (results["flights"]["state"], results["flights"]["rows"]) == ("published", {"published": 3})
 
 
+def test_results_that_cannot_be_read_are_left_to_a_worker(item: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger = _beside(item)
+    monkeypatch.setenv("SLUICE_LEDGER_URL", "postgresql+psycopg://sluice@127.0.0.1:1/absent")
+    event = asyncio.run(trigger.event(str(WorkState.DONE)))
+    assert not isinstance(event, TaskSuccessEvent)
+    assert event.payload == {"seen": "done"}
+
+
 def test_a_task_without_results_pushes_none(ledger: Ledger, item: str, working: tuple[str, WorkItem]) -> None:
     application, claimed = working
     end_item(ledger, claimed, application, WorkState.DONE)

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from sluice.backfill.run_results import RESULTS, results_of_run
+from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.work import WorkState
 from sluice.ledger.trigger_queries import observe_item, query_row
@@ -27,6 +28,8 @@ class WorkTrigger(LedgerTrigger):
 
     Each look says that the task still waits: an item that no task waits for is not begun. All triggers of a triggerer
     share one query. A task whose item is done may end here, without a worker; any other end calls it back.
+
+    A mark in the second before a trigger begins reaches none: what has begun goes on to its end then.
 
     Parameters
     ----------
@@ -63,10 +66,15 @@ class WorkTrigger(LedgerTrigger):
         return None if seen.state.is_open else seen.state.value
 
     async def event(self, seen: str) -> TriggerEvent:
-        """The end of the task when its item is done."""
+        """The end of the task when its item is done, with its results; a worker reads these when they cannot be read
+        here."""
         if seen != WorkState.DONE or not self.ends_task:
             return await super().event(seen)
-        xcoms = {RESULTS: await asyncio.to_thread(self._results)} if self.results_of else None
+        try:
+            xcoms = {RESULTS: await asyncio.to_thread(self._results)} if self.results_of else None
+        except LedgerError as error:
+            self.log.warning("The results of %s cannot be read: %s", self.watched, error)
+            return await super().event(seen)
         return TaskSuccessEvent(xcoms=xcoms)
 
     async def obey_mark(self, *, noticed_ago: timedelta) -> None:

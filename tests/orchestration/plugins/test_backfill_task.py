@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
+from pendulum import DateTime
 from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream
 
@@ -24,7 +25,7 @@ from sluice.work.requests import ReplaceInterval
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator
 
-FIFTH, SIXTH = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC)
+FIFTH, SIXTH = DateTime(2013, 1, 5, tzinfo=UTC), DateTime(2013, 1, 6, tzinfo=UTC)
 
 
 class Pushed(dict[str, Any]):
@@ -39,11 +40,11 @@ def context(folder: Path) -> Context:
     """The context of the task in the run of the fifth of January."""
     write_continuous_stream(folder, "daily_flights", more="backfill: {column: at, interval: day, at_once: 3}\n")
     dag = backfill_dag(load_declarations(folder).stream("daily_flights"))
-    return Context(  # type: ignore[typeddict-item]  # what the task uses of a run
+    return Context(
         dag=dag,
-        dag_run=SimpleNamespace(dag_id=dag.dag_id, run_id="backfill__5", run_type="backfill"),
+        dag_run=cast(Any, SimpleNamespace(dag_id=dag.dag_id, run_id="backfill__5", run_type="backfill")),
         run_id="backfill__5",
-        ti=Pushed(),
+        ti=cast(Any, Pushed()),
         data_interval_start=FIFTH,
         data_interval_end=SIXTH,
     )

@@ -72,7 +72,7 @@ def task_of(table: str = "bronze.flights", *, run_id: str = "manual__1") -> Work
     """The task of a table in a run, with its templates rendered."""
     with DAG("table_maintenance", schedule=None) as dag:
         task = WorkOperator(task_id=table, request=MaintainTable(table=table))
-    task.render_template_fields(Context(dag=dag, run_id=run_id))  # type: ignore[typeddict-item]  # what is rendered
+    task.render_template_fields(Context(dag=dag, run_id=run_id))
     return task
 
 
