@@ -1,6 +1,6 @@
 """What the hourly maintenance of many tables costs when most of them, or all, have nothing due.
 
-    .venv/bin/python -m benchmarks.idle_tables [--tables 200] [--due 3] [--rounds 2] [--files 40] [--json]
+    .venv/bin/python -m benchmarks.idle_tables [--tables 200] [--due 3] [--files 200] [--rounds 2] [--json]
 
 *Nothing due*: all tables are looked at in one process, as the first task of the DAG `table_maintenance` does. No
 application may be recorded in the ledger, and none may run.
@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import psutil
@@ -63,7 +64,13 @@ LINGERS = EngineProfile(engine=EngineDeclaration(kept_minutes=60))
 """The default engine settings, with an application that stays for all rounds."""
 
 SEVERAL_DUE, NONE_DUE, WITHOUT = "some due", "nothing due", "without idle tables"
-_IDLE_FILES = 3
+PARTITIONS = 4
+"""Of each table; an append writes a file into each."""
+
+_ROWS = 2_000
+"""Of an append."""
+
+_IDLE_APPENDS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,7 @@ class Bench:
         catalog = open_catalog(self.ctx.settings)
         for name in tables:
             table = catalog.load_table(name)
-            for number in range(self.files):
+            for number in range(self.files // PARTITIONS):
                 table.append(_rows(number))
 
     def maintain(self, tables: Sequence[str]) -> None:
@@ -177,9 +184,10 @@ def processor_seconds(stack: Stack) -> float:
 
 
 def _rows(number: int) -> pa.Table:
-    ids = range(number * 1000, (number + 1) * 1000)
-    columns = {"id": pa.array(ids, pa.int64()), "word": pa.array([f"word {one}" for one in ids])}
-    return pa.table(columns)
+    ids = range(number * _ROWS, (number + 1) * _ROWS)
+    words, parts = [f"word {one}" for one in ids], [one % PARTITIONS for one in ids]
+    columns: list[pa.Array[Any]] = [pa.array(ids, pa.int64()), pa.array(words), pa.array(parts, pa.int64())]
+    return pa.Table.from_arrays(columns, names=["id", "word", "part"])
 
 
 @contextmanager
@@ -215,7 +223,12 @@ def _declaration(name: str) -> Mapping[str, object]:
         "table": name,
         "description": "small files",
         "owner": "benchmark",
-        "columns": [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}],
+        "columns": [
+            {"name": "id", "type": "long"},
+            {"name": "word", "type": "string"},
+            {"name": "part", "type": "long"},
+        ],
+        "partitioning": [{"column": "part"}],
         "maintenance": {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "7 days", "retain_last": 10}},
     }
 
@@ -229,7 +242,7 @@ def create_tables(ctx: CliContext) -> None:
         for one in loaded[first::4]:
             create_or_evolve_table(catalog, one.declaration)
             table = catalog.load_table(one.declaration.table)
-            for number in range(_IDLE_FILES):
+            for number in range(_IDLE_APPENDS):
                 table.append(_rows(number))
 
     create_or_evolve_table(open_catalog(ctx.settings), loaded[0].declaration)  # and its namespace, once
@@ -265,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=200, help="tables that are looked at")
     parser.add_argument("--due", type=int, default=3, help="how many of them have small files to compact")
-    parser.add_argument("--files", type=int, default=40, help="files that are appended to a table before each turn")
+    parser.add_argument("--files", type=int, default=200, help="files that are appended to a table before each turn")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(arguments)

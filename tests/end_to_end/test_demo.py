@@ -90,7 +90,11 @@ def _demo(stack: Stack, *words: str) -> subprocess.Popen[str]:
 
 def _report(stack: Stack, *words: str) -> dict[str, Any]:
     with _demo(stack, *words, "--json") as process:
-        output, errors = process.communicate(timeout=_DEMO_SECONDS)
+        try:
+            output, errors = process.communicate(timeout=_DEMO_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # leaving the block waits for its end
+            raise
     assert process.returncode == 0, errors
     report: dict[str, Any] = json.loads(output)
     return report

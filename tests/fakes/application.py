@@ -11,12 +11,13 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from uuid import UUID
 
 from tests.fakes.batches import publish_batch
 from tests.fakes.behaviour import Behaviour, behaviour_of
 
 from sluice.errors import LedgerUnreachableError
-from sluice.launching.item_log import MARK_CHARACTERS
+from sluice.launching.item_log import item_label
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.applications import beat, end_application, end_if_idle
 from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
@@ -124,5 +125,5 @@ class FakeApplication:
 
     @staticmethod
     def _say(sentence: str, item: WorkItem | None = None, *, level: str = "INFO") -> None:
-        mark = f"[{item.item[:MARK_CHARACTERS]}] " if item is not None else ""
+        mark = f"[{item_label(UUID(item.item))}] " if item is not None else ""
         print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {level} {mark}{sentence}", flush=True)  # noqa: T201  # its log

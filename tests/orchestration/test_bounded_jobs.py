@@ -9,15 +9,20 @@ from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.queued_work import applications_of, items_of
 
-from sluice.ledger.applications import find_application
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_history import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import recent_events
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.maintenance_history import recent_maintenance
 from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.records.work import ApplicationState, WorkKind
+from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
@@ -92,14 +97,37 @@ def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:
     )
 
 
-def test_only_the_chosen_table_is_maintained(airflow: RunningAirflow) -> None:
+def test_tables_with_nothing_due_take_no_task_and_no_application(
+    airflow: RunningAirflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in airflow.environment.items():
+        monkeypatch.setenv(name, value)
+    declarations, tables = load_declarations(airflow.pipelines), ["gold.first", "gold.second"]
+    for table in tables:
+        create_or_evolve_table(open_catalog(load_settings()), declarations.table(table).declaration)
+    known = recent_applications(airflow.ledger, limit=1000)
     airflow.unpause("table_maintenance")
-    run = airflow.trigger("table_maintenance", tables=["gold.first"])
+
+    run = airflow.trigger("table_maintenance", tables=tables)
+
     assert _ended(airflow, "table_maintenance", run) == "success"
     states = airflow.tasks("table_maintenance", run)
+    assert {task for task, state in states.items() if state == "success"} == {"choose_tables"}
+    assert set(states.values()) == {"success", "skipped"}
+    assert recent_applications(airflow.ledger, limit=1000) == known
+    for table in tables:
+        (seen,) = recent_maintenance(airflow.ledger, table, limit=9)
+        assert seen.launched_by == f"airflow: table_maintenance, {run}"
+
+
+def test_only_the_chosen_table_is_checked(airflow: RunningAirflow) -> None:
+    airflow.unpause("data_quality")
+    run = airflow.trigger("data_quality", tables=["gold.first"])
+    assert _ended(airflow, "data_quality", run) == "success"
+    states = airflow.tasks("data_quality", run)
     assert [task for task, state in states.items() if state == "success"] == ["choose_tables", "gold.first"]
-    (item,) = items_of(airflow.ledger, "gold.first")
-    assert (item.kind, item.asked_by) == (WorkKind.MAINTAIN_TABLE, f"airflow: table_maintenance, {run}")
+    item = items_of(airflow.ledger, "gold.first")[0]
+    assert (item.kind, item.asked_by) == (WorkKind.CHECK_TABLE, f"airflow: data_quality, {run}")
 
 
 def test_a_table_that_does_not_exist_cannot_be_chosen(airflow: RunningAirflow) -> None:

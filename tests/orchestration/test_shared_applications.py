@@ -73,31 +73,22 @@ def test_many_tasks_start_one_application_and_hold_no_slot_while_they_wait(airfl
 
 
 def test_a_marked_task_withdraws_its_item_and_stops_no_neighbour(airflow: RunningAirflow) -> None:
-    marked, neighbour = "gold.first", "gold.second"
-    for table in (marked, neighbour):
-        tell_drivers(airflow.behaviours, table, Behaviour(hangs=True))
-    airflow.unpause("table_maintenance")
-    run = airflow.trigger("table_maintenance", tables=[marked, neighbour])
-    for table in (marked, neighbour):
-        airflow.await_task("table_maintenance", table, "deferred", run_id=run)
-    airflow.wait(
-        lambda: [states_of(airflow.ledger, table)[0] for table in (marked, neighbour)] == [WorkState.CLAIMED] * 2,
-        within_seconds=240,
-    )
+    neighbour, marked = _begun(airflow, "neighbour"), _begun(airflow, "called_back")
+    assert len(applications_of(airflow.ledger, "neighbour", "called_back")) == 1
 
-    airflow.mark("table_maintenance", marked, run, "failed")
+    airflow.mark("called_back", RUN, marked, "failed")
 
-    airflow.wait(lambda: states_of(airflow.ledger, marked)[0] is WorkState.WITHDRAWN, within_seconds=120)
-    withdrawn, item = (items_of(airflow.ledger, table)[0] for table in (marked, neighbour))
+    (item,) = items_of(airflow.ledger, "called_back")
     airflow.wait(
-        lambda: any("was stopped" in line for line in _log_of(airflow, withdrawn.item)),
-        within_seconds=60,
-        what=lambda: str(_log_of(airflow, withdrawn.item)),
+        lambda: any("was stopped" in line for line in _log_of(airflow, item.item)),
+        within_seconds=120,
+        what=lambda: str(_log_of(airflow, item.item)),
     )
-    assert states_of(airflow.ledger, neighbour)[0] is WorkState.CLAIMED
-    _goes_on(airflow, neighbour)
-    airflow.await_task("table_maintenance", neighbour, "success", run_id=run)
-    assert items_of(airflow.ledger, neighbour)[0] == item
+    assert states_of(airflow.ledger, "called_back") == [WorkState.WITHDRAWN]
+    assert states_of(airflow.ledger, "neighbour") == [WorkState.CLAIMED]
+    _goes_on(airflow, "neighbour")
+    airflow.await_run("neighbour", neighbour, "success")
+    assert [item.attempt for item in items_of(airflow.ledger, "neighbour")] == [1]
 
 
 def test_a_cleared_task_asks_again_and_nothing_is_done_twice(airflow: RunningAirflow) -> None:

@@ -63,6 +63,7 @@ class BackfillStep:
             corrupt(open_catalog(self.platform.settings), days)
             _backfill(self.platform, days, self.live, what="Backfill of corrupted days")
             with closing(copy_days(self.platform, days)) as repaired:
+                expect_days(repaired, self.platform, days)
                 require_truth(checks := check_repair(repaired, days))
                 self.repaired.set()
                 _backfill(self.platform, days, self.live, what="The same backfill again")
@@ -73,20 +74,29 @@ class BackfillStep:
 
 
 def copy_days(platform: LocalPlatform, days: Interval) -> Database:
-    """A copy of the days in silver and gold, and the rows that are expected in them."""
+    """A copy of the days in silver and gold."""
     database = copy_lakehouse(platform.settings, tables=tuple(_TIME_COLUMNS))
-    sent = platform.topic.read()
-    load_oracle(database, sent=sent, plans=[make_plan(name) for name in plans_in(sent)], weather_days=())
-    expect_recovered(database, [days])
     restrict(database, days)
     return database
 
 
 def restrict(database: Database, days: Interval) -> None:
-    """Leave only the rows of some days in the copies of silver and gold, and among the flights that must be there."""
+    """Leave only the rows of some days in the copies of silver and gold."""
     for table, column in _TIME_COLUMNS.items():
         outside = f"delete from {SEEN}.{table} where {column} < $1 or {column} >= $2"  # noqa: S608  # our own names
         database.execute(outside, [days.start, days.end])
+
+
+def expect_days(database: Database, platform: LocalPlatform, days: Interval) -> None:
+    """Load the rows that are expected in the days: what was sent of them, and what the backfill has recovered."""
+    sent = platform.topic.read()
+    load_oracle(database, sent=sent, plans=[make_plan(name) for name in plans_in(sent)], weather_days=())
+    expect_recovered(database, [days])
+    restrict_expected(database, days)
+
+
+def restrict_expected(database: Database, days: Interval) -> None:
+    """Leave only the flights of some days among those that must be there."""
     within = "create temp table arrived_then as from arrived where departure >= $1 and departure < $2"
     database.execute(within, [days.start, days.end])
     database.execute("create or replace temp view arrived as from arrived_then")
@@ -97,7 +107,7 @@ def check_repair(database: Database, days: Interval) -> tuple[CheckResult, ...]:
 
     Parameters
     ----------
-    database: see `restrict`.
+    database: see `copy_days` and `expect_days`.
     """
     silver = verification.silver_holds_the_flights(database)
     gold = verification.gold_by_carrier_equals_the_csv(database)

@@ -1,0 +1,212 @@
+"""The due steps of a plan, carried out with procedures that answer as an engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from sluice.errors import LakehouseError
+from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
+from sluice.maintenance.maintenance_steps import TableMaintainer
+from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
+from sluice.maintenance.table_procedures import CommitConflictError
+from sluice.tables.inspection import observe_table
+
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
+NAME = "silver.flights"
+
+
+@dataclass(slots=True)
+class FakeProcedures:
+    """Does nothing to the table, and remembers what it was asked for.
+
+    conflicts: how many rewrites another writer comes before. failed_files: what a rewrite could not replace.
+    difference: what the comparison of the rows finds. failure: the error of every procedure.
+    """
+
+    conflicts: int = 0
+    failed_files: int = 0
+    difference: str = ""
+    failure: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def rewrite_data_files(self, options: Mapping[str, str]) -> Mapping[str, Any]:
+        """Replace no file."""
+        self._ask(f"rewrite_data_files {dict(options)}")
+        return {"failed_data_files_count": self.failed_files}
+
+    def rewrite_manifests(self) -> Mapping[str, Any]:
+        """Write no manifest."""
+        self._ask("rewrite_manifests")
+        return {}
+
+    def expire_snapshots(self, *, older_than: datetime, retain_last: int) -> Mapping[str, Any]:
+        """Remove no snapshot."""
+        self._ask(f"expire_snapshots {older_than:%Y} {retain_last}")
+        return {"deleted_data_files_count": 0}
+
+    def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
+        """What the test says."""
+        self.asked.append(f"changed_content {len(rewrites)} {is_hashed}")
+        return self.difference
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.failure:
+            raise LakehouseError(self.failure)
+        if self.conflicts:
+            self.conflicts -= 1
+            raise CommitConflictError("the table has changed")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table with two snapshots."""
+    catalog = SqlCatalog("steps", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("silver")
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table = catalog.create_table(NAME, schema=rows.schema)
+    table.append(rows)
+    table.append(rows)
+    return table
+
+
+def due(step: MaintenanceStep, **options: Any) -> StepDecision:
+    """A step that is due."""
+    reason = StepReason.SMALL_FILES
+    return StepDecision(step=step, action=StepAction.RUN, reason=reason, explanation="it is due", options=options)
+
+
+REWRITE = due(MaintenanceStep.REWRITE_DATA_FILES, **{"min-input-files": "5"})
+MANIFESTS = due(MaintenanceStep.REWRITE_MANIFESTS)
+PINS = due(MaintenanceStep.PIN_SNAPSHOTS)
+EXPIRY = due(MaintenanceStep.EXPIRE_SNAPSHOTS, older_than=NOW, retain_last=1)
+NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
+Run = Callable[..., tuple[StepObservation, ...]]
+
+
+@pytest.fixture
+def run(table: Table) -> Run:
+    """Carries out steps."""
+
+    def carry_out(
+        procedures: FakeProcedures | None,
+        *steps: StepDecision,
+        pins: PinPlan = NO_PINS,
+        before_step: Callable[[StepDecision], None] = lambda _: None,
+    ) -> tuple[StepObservation, ...]:
+        seen = observe_table(table.refresh(), name=NAME, small_file_bytes=1, now=NOW)
+        plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=10**9)
+        maintainer = TableMaintainer(name=NAME, table=table, procedures=procedures, before_step=before_step)
+        return maintainer.carry_out(plan)
+
+    return carry_out
+
+
+def test_due_steps_are_done_in_order_after_they_were_saved(run: Run) -> None:
+    procedures, saved = FakeProcedures(), list[str]()
+
+    def save(step: StepDecision) -> None:
+        saved.append(f"{step.step} after {len(procedures.asked)}")
+
+    done = run(procedures, REWRITE, MANIFESTS, EXPIRY, before_step=save)
+
+    assert [step.outcome for step in done] == [StepOutcome.DONE] * 3
+    assert procedures.asked == [
+        "rewrite_data_files {'min-input-files': '5'}",
+        "changed_content 0 True",
+        "rewrite_manifests",
+        "changed_content 0 True",
+        "expire_snapshots 2026 1",
+    ]
+    assert saved == ["rewrite_data_files after 0", "rewrite_manifests after 2", "expire_snapshots after 4"]
+
+
+@pytest.mark.parametrize(("conflicts", "outcome", "attempts"), [(2, "done", 3), (3, "yielded", 3)])
+def test_writers_go_first_three_times(run: Run, conflicts: int, outcome: str, attempts: int) -> None:
+    (done,) = run(FakeProcedures(conflicts=conflicts), REWRITE)
+    assert (done.outcome, done.attempts) == (outcome, attempts)
+    if outcome == "yielded":
+        assert (done.reason, done.explanation) == (
+            "writers_won",
+            "writers committed first, 3 times of 3: the table has changed",
+        )
+
+
+def test_files_that_could_not_be_replaced_are_a_conflict(run: Run) -> None:
+    (done,) = run(FakeProcedures(failed_files=2), REWRITE)
+    assert (done.outcome, done.explanation) == (
+        StepOutcome.YIELDED,
+        "writers committed first, 3 times of 3: 2 files could not be replaced",
+    )
+
+
+@pytest.mark.parametrize(
+    ("procedures", "reason", "said"),
+    [
+        (FakeProcedures(failure="no space is left"), "procedure_failed", "no space is left"),
+        (FakeProcedures(difference="one row more"), "content_changed", "one row more"),
+    ],
+)
+def test_after_a_step_that_failed_nothing_is_expired(
+    run: Run, procedures: FakeProcedures, reason: str, said: str
+) -> None:
+    rewrite, expiry = run(procedures, REWRITE, EXPIRY)
+    assert (rewrite.outcome, rewrite.reason, rewrite.explanation) == (StepOutcome.FAILED, reason, said)
+    assert (expiry.outcome, expiry.reason, expiry.attempts) == (StepOutcome.REFUSED, "earlier_step_failed", 0)
+    assert not any(asked.startswith("expire") for asked in procedures.asked)
+
+
+def test_what_is_not_due_is_recorded_and_not_done(run: Run) -> None:
+    skipped = StepDecision(
+        step=MaintenanceStep.REWRITE_DATA_FILES,
+        action=StepAction.SKIP,
+        reason=StepReason.FEW_SMALL_FILES,
+        explanation="few",
+    )
+    refused = StepDecision(
+        step=MaintenanceStep.EXPIRE_SNAPSHOTS,
+        action=StepAction.REFUSE,
+        reason=StepReason.READER_UNKNOWN,
+        explanation="unknown",
+    )
+
+    done = run(None, skipped, refused)
+
+    assert [(step.outcome, step.reason, step.explanation) for step in done] == [
+        (StepOutcome.SKIPPED, "few_small_files", "few"),
+        (StepOutcome.REFUSED, "reader_unknown", "unknown"),
+    ]
+
+
+def test_pins_are_moved_without_procedures(run: Run, table: Table) -> None:
+    first, _ = (snapshot.snapshot_id for snapshot in table.snapshots())
+    pin = Pin(stream="copies", endpoint="rows", kind=PinKind.POSITION, snapshot_id=first)
+
+    (done,) = run(None, PINS, pins=replace(NO_PINS, pins=(pin,), to_set=(pin,), properties={"a.b": "c"}))
+
+    assert (done.outcome, done.result) == (
+        StepOutcome.DONE,
+        {"set": [pin.tag], "removed": [], "properties": {"a.b": "c"}},
+    )
+    assert table.refresh().refs()[pin.tag].snapshot_id == first
+
+
+def test_a_pin_that_expiry_has_lost_is_a_failure(run: Run) -> None:
+    lost = Pin(stream="copies", endpoint="rows", kind=PinKind.POSITION, snapshot_id=7)
+    (done,) = run(FakeProcedures(), EXPIRY, pins=replace(NO_PINS, pins=(lost,)))
+    assert (done.outcome, done.reason) == (StepOutcome.FAILED, "pin_lost")
+
+
+def test_a_step_that_needs_an_engine_fails_without_one(run: Run) -> None:
+    (done,) = run(None, REWRITE)
+    assert (done.outcome, done.reason) == (StepOutcome.FAILED, "procedure_failed")
