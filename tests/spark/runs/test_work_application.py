@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.fixtures.driver_uis import require_closed, require_readable
 from tests.fixtures.spark_jobs import secrets_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
@@ -30,7 +31,9 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import LaunchError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import begin_application, find_application
+from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.records.work import ApplicationState, WorkItem, WorkState
+from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
 from sluice.processes.deadline import wait_until
 from sluice.work.pools import EngineProfile
@@ -101,6 +104,30 @@ def test_a_process_does_one_increment_after_another_until_the_deployment_changes
     assert ended.reason == "stopped by a signal"
     for secret in secrets_of(services):
         assert not any(secret in text for text in (*words, log.read_text()))
+
+
+def test_the_ui_of_an_application_is_recorded_for_each_of_its_runs(workshop: Workshop, services: Stack) -> None:
+    stream = declare(workshop, engine={"ui": True})
+    request = Increment(stream=stream)
+    with applications_of(workshop, services.environment()) as launcher:
+        uis = []
+        for number in range(2):
+            append(workshop, number)
+            item = ask_for(workshop, request, linger_seconds=300)
+            if not uis:
+                application = start(workshop, item, request, launcher)
+            assert await_end(workshop, item).state is DONE
+            uis.append(find_driver_ui(workshop.ledger, stream))
+        first, second = uis
+        run = newest_run(workshop.ledger, stream)
+        assert first is not None
+        assert run is not None
+        assert second == replace(first, run_id=run.run_id) != first
+        shown = require_readable(first)
+        require_closed(first)
+
+    log = Path(str(find_application(workshop.ledger, application).log_file)).read_text()
+    assert not any(first.key.rstrip("=") in text for text in (log, *shown))
 
 
 def test_a_process_that_is_killed_loses_and_doubles_nothing(workshop: Workshop, services: Stack) -> None:
