@@ -17,7 +17,7 @@ from sluice.errors import UnhealthyError
 from sluice.launching.job_command import CheckQuality, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import load_settings
 from sluice_spark.quality.table_check import check_table

@@ -20,7 +20,7 @@ from sluice.errors import UnhealthyError
 from sluice.launching.job_command import MaintainTable, parse_arguments
 from sluice.launching.job_output import json_line
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.maintenance_runs import recent_maintenance
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_verdict import RUNS_JUDGED, problems_of_run
 from sluice.settings import load_settings

@@ -20,7 +20,7 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor

@@ -23,11 +23,10 @@ from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
 from sluice.launching.kept_driver import DriverAnswer, receive_line, send_line
-from sluice.ledger.batches import newest_batch, record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
-from sluice.ledger.records.run import DesiredState, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, record_end
 
 BEHAVIOURS_VARIABLE = "FAKE_DRIVERS"

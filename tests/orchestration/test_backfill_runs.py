@@ -13,10 +13,8 @@ from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
-from sluice.ledger.backfill_requests import application_lock, end_request, take_request
-from sluice.ledger.models import BackfillRequest
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
+from sluice.ledger.backfill_requests import BackfillRequest, application_lock, end_request, take_request
 from sluice.ledger.records.backfill_request import RequestState, TakenRequest
 
 DAG = "refilled__backfill"

@@ -9,13 +9,11 @@ import pytest
 from tests.fakes.driver import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 
-from sluice.ledger.batches import record_batch
-from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
+from sluice.ledger.checkpoint_checks import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import recent_events
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
 _KEPT_GROUP = re.compile(r"runs the increment: process group (\d+)")
 

@@ -23,8 +23,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 
 VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
 IDS = sorted(row["id"] for row in expected())

@@ -28,12 +28,10 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.run_results import results_of_run
 from sluice.errors import VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.backfill_requests import application_lock, observe_request
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.records.backfill_request import RequestState
-from sluice.ledger.records.event import EventSubject
 from sluice.processes.deadline import wait_until
 
 KILLED_AT = (BackfillStep.STAGED,)

@@ -30,7 +30,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState
 from sluice.ledger.records.backfill_request import RequestState
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings

@@ -33,10 +33,9 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.errors import VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
 from sluice.ledger.backfill_requests import observe_request
 from sluice.ledger.locks import interval_lock
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
 from sluice.ledger.records.backfill_request import RequestState
 
 AT_ONCE = 6

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.fixtures.workshop import Workshop
 
 from sluice.launching.job_command import MaintainTable
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.maintenance.table_content import changed_content
 

@@ -11,7 +11,7 @@ from tests.faults.long_run import declare
 from tests.fixtures.leaks import LeakWatch, stopping_after
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
 
 BATCHES = 16
 

@@ -14,8 +14,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UsageError
 from sluice.launching.job_command import CheckQuality
-from sluice.ledger.quality_history import newest_quality
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, newest_quality
 from sluice.quality.quality_pages import QualityPages
 from sluice_spark.quality.table_check import check_table
 

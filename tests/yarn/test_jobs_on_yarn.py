@@ -20,7 +20,7 @@ from tests.yarn.single_node import SingleNodeYarn
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_command import CheckQuality, JobCommand, MaintainTable, RunBackfill, RunIncrement
-from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.maintenance_runs import recent_maintenance
 from sluice.ledger.runs import newest_run
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -7,9 +7,8 @@ from datetime import UTC
 from typing import Any
 
 from sluice.backfill.intervals import Interval, of_publication_key, publication_key
-from sluice.ledger.backfill_attempts import attempts_launched_by
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, attempts_launched_by
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
 
 RESULTS = "results"
 """The XCom of the results of a run's task."""

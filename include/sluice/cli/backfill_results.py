@@ -10,7 +10,7 @@ import typer
 
 from sluice.backfill.intervals import Interval, of_publication_key
 from sluice.backfill.run_results import result_of_attempt, sentences_of
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    CheckConstraint,
     ColumnElement,
+    Identity,
+    Index,
     Row,
     Update,
     and_,
@@ -26,15 +29,39 @@ from sqlalchemy import (
     literal,
     select,
     table,
+    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import OID
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, aliased, mapped_column
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger, ledger_errors
-from sluice.ledger.models import BackfillRequest
+from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.records.backfill_request import IntervalRequest, RequestObservation, RequestState, TakenRequest
+
+
+class BackfillRequest(LedgerTable):
+    """The request of a run for one interval; it is open as long as it has not ended."""
+
+    __tablename__ = "backfill_requests"
+    __table_args__ = (
+        Index("open_backfill_requests", "stream", "number", postgresql_where=text("ended_at IS NULL")),
+        CheckConstraint(is_one_of("state", RequestState), name="state"),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    stream: Mapped[str]
+    interval_start: Mapped[datetime]
+    interval_end: Mapped[datetime]
+    launched_by: Mapped[str]
+    digest: Mapped[str]
+    state: Mapped[str]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    waits_until: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    failure: Mapped[str | None]
+
 
 WAITED_FOR = timedelta(minutes=1)
 """How long after its last look a run counts as waiting: it looks every few seconds, and a triggerer restarts within a

@@ -23,7 +23,7 @@ from sluice.failures.error_chains import chain_of, text_of
 from sluice.launching.job_output import FAILURE_MARK, JOB_RUN_VARIABLE, REASON_MARK
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.job_failures import record_job_failure
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice.settings import load_settings

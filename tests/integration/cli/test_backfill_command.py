@@ -19,10 +19,9 @@ from tests.fixtures.stream_commands import Sluice
 
 from sluice.backfill.waiting_requests import waiting_for
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.backfill_requests import add_request, application_lock, end_request, observe_request, take_request
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.records.backfill_request import IntervalRequest, RequestState, TakenRequest
 from sluice.processes.deadline import wait_until
 

@@ -19,7 +19,7 @@ from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.cluster.submission import Submission
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module

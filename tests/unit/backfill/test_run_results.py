@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.backfill.intervals import Interval, of_publication_key, publication_key
 from sluice.backfill.run_results import result_of_attempt, sentences_of
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
 
 FIFTH = Interval(start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
 ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4}
