@@ -8,8 +8,8 @@ from sluice.demo.stream_watch import GOLD, SILVER, STREAMS
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.batches import all_totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_history import newest_maintenance
-from sluice.ledger.quality_history import newest_quality
+from sluice.ledger.maintenance_runs import newest_maintenance
+from sluice.ledger.quality_checks import newest_quality
 from sluice.ledger.runs import newest_runs
 
 _ATTEMPTS = 50

@@ -22,7 +22,6 @@ from sluice.ledger.applications import (
     recent_applications,
 )
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.work import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.ledger.trigger_queries import observe_item as observe_from_trigger
 from sluice.ledger.work_items import (
     ask,
@@ -34,6 +33,7 @@ from sluice.ledger.work_items import (
     withdraw_items,
     withdrawn_among,
 )
+from sluice.ledger.work_values import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.processes.driver_processes import identity_of
 
 POOL = Pool(name="spark_default-0", digest="files-surroundings")

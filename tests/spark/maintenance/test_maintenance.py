@@ -21,8 +21,13 @@ from sluice.errors import LedgerError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
 from sluice.ledger.locks import maintenance_lock
-from sluice.ledger.maintenance_history import newest_maintenance
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.maintenance_runs import (
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepObservation,
+    StepOutcome,
+    newest_maintenance,
+)
 from sluice.tables.inspection import observe_table
 from sluice_spark.maintenance.table_content import changed_content, rewrites_since
 

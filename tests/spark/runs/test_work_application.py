@@ -32,9 +32,9 @@ from sluice.errors import LaunchError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import begin_application, find_application
 from sluice.ledger.driver_uis import find_driver_ui
-from sluice.ledger.records.work import ApplicationState, WorkItem, WorkState
 from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
+from sluice.ledger.work_values import ApplicationState, WorkItem, WorkState
 from sluice.processes.deadline import wait_until
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
