@@ -33,7 +33,9 @@ help: ## List the commands
 setup: ## Install what everything else needs: packages, Java, jars (fast when repeated)
 	@$(PYTHON) include/sluice/stack/bootstrap.py
 
-demo: setup ## Run the whole platform on real flight data and verify it
+# Without the archive of Spark's classes: it takes more processor time than it saves in one demo (decision 0006).
+demo: ## Run the whole platform on real flight data and verify it
+	@$(PYTHON) include/sluice/stack/bootstrap.py --without-class-archive
 	@$(BIN)/sluice demo
 
 down: ## Stop the local stack and every process that it started
@@ -42,7 +44,7 @@ down: ## Stop the local stack and every process that it started
 test: test-end-to-end test-side-by-side ## Run every test ring and the checks; large sets of cases by a sample
 	@echo "All checks and all test rings passed."
 
-test-full: ## Run the same with all cases but those of `make drill`; about twice as long
+test-full: ## Run the same with all cases but those of `make drill`
 	@$(MAKE) --no-print-directory test SELECTION='-m "not drill"'
 
 # The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run

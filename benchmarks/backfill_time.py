@@ -2,14 +2,14 @@
 
     .venv/bin/python -m benchmarks.backfill_time [--days 30] [--rows 100000] [--rounds 2] [--json]
 
-A stream has read a table of so many days. Each turn empties its target and backfills it by jobs of `spark-submit`: *one
-batch* is one job over all days; *by day* are as many runs as days, the newest first, ten of them active at a time as in
-a backfill of Airflow. Each asks in the ledger for its day, starts an application when it is the one to do so, and
-otherwise looks every two seconds whether its day is replaced, as the task of such a run does; Airflow itself is not
-part of it. An application processes ten days at the same time, five of them as one batch: the target is partitioned by
-day, so that no file holds rows of two days. The time of a turn ends when its last interval is replaced. What the target
-holds is compared with the source before any time counts. *A job of one day* is the same day alone, to its end: what a
-start costs is most of it when a day is small.
+A stream has read a table of so many days. Each turn empties its target and backfills it by work items; no application
+lives when it begins. *One batch* is one item over all days; *by day* are as many runs as days, the newest first, ten of
+them active at a time as in a backfill of Airflow. Each asks for its day, starts the application when its item is the
+first of the queue, and looks whether its day is replaced; Airflow itself is not part of it. An application processes
+ten days at the same time, five of them as one batch: the target is partitioned by day, so that no file holds rows of
+two days. The time of a turn ends when its last interval is replaced. What the target holds is compared with the source
+before any time counts. *One day alone* is the same for one day, to its end: what a start costs is most of it when a day
+is small. *The next day* is the same in the application that has just done that.
 
 Ends with 1 when a target differs from the source, or the days reach less than 0.8 of one batch's throughput.
 """
@@ -28,7 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,24 +35,22 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from benchmarks.asked_work import AskedWork, asked_work
 from benchmarks.paired_turns import Limit, Spread, Turn, over_rounds, speed, take_turns
 from pyiceberg.expressions import AlwaysTrue
 from rich.console import Console
 from rich.table import Table
-from sluice.ledger.backfill_requests import add_request, leave_to_start, observe_request
-from sluice.ledger.records.backfill_request import IntervalRequest, RequestState
-from tests.fixtures.spark_jobs import Jobs, jobs_in
 from tests.fixtures.stack import stack_in
 
 from sluice.backfill.intervals import Interval, divide
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
-from sluice.launching.job_command import JobCommand, RunBackfill, RunIncrement
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.work.requests import Increment, ReplaceInterval
 
 STREAM, SOURCE, TARGET = "days", "bench.records", "bench.days"
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
@@ -61,12 +58,7 @@ AT_ONCE = 10
 ACTIVE_RUNS = 10
 """How many runs of a backfill Airflow starts before one has ended, unless a person asks for another number."""
 
-LOOK_SECONDS = 2.0
-"""Between two looks of a run at its request, as its deferred task looks."""
-
-JOB_SECONDS = 900.0
-
-ONE_BATCH, BY_DAY, ONE_DAY = "one batch", "by day", "a job of one day"
+ONE_BATCH, BY_DAY, ONE_DAY, NEXT_DAY = "one batch", "by day", "one day alone", "the next day"
 LIMIT = Limit(way=BY_DAY, what="throughput", figure=speed, least=0.8)
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "at", "type": "timestamptz"}, {"name": "word", "type": "string"}]
@@ -89,7 +81,7 @@ class Bench:
     """Where the ways run. rows: of each day."""
 
     settings: Settings
-    jobs: Jobs
+    work: AskedWork
     days: int
     rows: int
 
@@ -106,26 +98,33 @@ class Bench:
         source = catalog.load_table(SOURCE)
         for day in range(self.days):
             source.append(rows_of(day, count=self.rows).to_arrow().cast(source.schema().as_arrow()))
-        self.run(RunIncrement(stream=STREAM, launched_by="a benchmark"))
+        self.work.have_done(Increment(stream=STREAM))
 
     def one_batch(self) -> Turn:
-        """All days in one job."""
+        """All days as one item."""
         return self.turn(lambda: self.backfill(self.interval))
 
     def by_day(self) -> Turn:
         """A run for each day."""
         return self.turn(self.runs)
 
-    def one_day(self) -> float:
-        """The seconds of a job that backfills one day alone."""
+    def single_days(self) -> tuple[float, float]:
+        """The seconds of one day by an application that is started for it, and of the next day by the same one."""
         self.empty()
+        self.work.end_applications()
+        first, second, *_ = divide(self.interval, "day")
+        return self.seconds_of(first), self.seconds_of(second)
+
+    def seconds_of(self, day: Interval) -> float:
+        """The seconds from asking for a day to its end."""
         began = time.monotonic()
-        self.backfill(divide(self.interval, "day")[0])
+        self.backfill(day)
         return time.monotonic() - began
 
     def turn(self, work: Callable[[], object]) -> Turn:
         """Empty the target and backfill it; the time ends when the ledger has the end of the last interval."""
         self.empty()
+        self.work.end_applications()
         with open_ledger(self.settings.ledger_url.get_secret_value()) as ledger:
             began = database_time(ledger)
             work()
@@ -136,40 +135,21 @@ class Bench:
 
     def runs(self) -> None:
         """The runs of all days, so many of them at a time."""
-        digest = load_declarations(self.settings.pipelines).digest
         with ThreadPoolExecutor(ACTIVE_RUNS) as pool:
-            list(pool.map(partial(self.run_of_a_day, digest=digest), reversed(divide(self.interval, "day"))))
+            list(pool.map(self.run_of_a_day, reversed(divide(self.interval, "day"))))
 
-    def run_of_a_day(self, day: Interval, *, digest: str) -> None:
-        """Ask for a day and wait until it is replaced; start the application when no other run does."""
-        asked = IntervalRequest(
-            stream=STREAM, interval_start=day.start, interval_end=day.end, launched_by=f"run of {day}", digest=digest
-        )
-        with open_ledger(self.settings.ledger_url.get_secret_value()) as ledger:
-            number = add_request(ledger, asked)
-            while (seen := observe_request(ledger, number)).is_open:
-                if seen.needs_application:
-                    leave_to_start(ledger, number)
-                    self.backfill(day, launched_by=asked.launched_by)
-                else:
-                    time.sleep(LOOK_SECONDS)
-        if seen.state is not RequestState.DONE:
-            raise SystemExit(f"{day} failed: {seen.failure}")
+    def run_of_a_day(self, day: Interval) -> None:
+        """Ask for a day and wait until it is replaced."""
+        self.backfill(day, asked_by=f"run of {day}")
 
     def empty(self) -> None:
         """Delete all rows of the target."""
         open_catalog(self.settings).load_table(TARGET).delete(AlwaysTrue())
 
-    def backfill(self, interval: Interval, *, launched_by: str = "a benchmark") -> None:
-        """Backfill an interval by a job."""
+    def backfill(self, interval: Interval, *, asked_by: str = "a benchmark") -> None:
+        """Backfill an interval, to its end."""
         start, end = interval.start.isoformat(), interval.end.isoformat()
-        self.run(RunBackfill(stream=STREAM, start=start, end=end, launched_by=launched_by))
-
-    def run(self, command: JobCommand) -> None:
-        """Run a job to its end."""
-        job = self.jobs.start(command, load_declarations(self.settings.pipelines).stream(STREAM))
-        if job.wait(JOB_SECONDS) != 0:
-            raise SystemExit(f"{command} failed:\n{job.log.read_text()[-4000:]}")
+        self.work.have_done(ReplaceInterval(stream=STREAM, start=start, end=end), asked_by=asked_by)
 
     def content(self) -> tuple[int, int, int]:
         """The number of rows in the target, of different ids among them, and a sum over all values."""
@@ -212,15 +192,15 @@ def running_bench(folder: Path, *, days: int, rows: int) -> Iterator[Bench]:
     (pipelines / "days.sql").write_text(QUERY)
     with stack_in(folder / "data", SLUICE_PIPELINES=str(pipelines)) as stack:
         stack.up(("postgres", "seaweedfs"))
-        logs = folder / "logs"
-        logs.mkdir()
-        with jobs_in(stack.settings(), stack.environment(), logs) as jobs:
-            bench = Bench(settings=stack.settings(), jobs=jobs, days=days, rows=rows)
+        with asked_work(stack.settings(), stack.environment()) as work:
+            bench = Bench(settings=stack.settings(), work=work, days=days, rows=rows)
             bench.fill()
             yield bench
 
 
-def show(bench: Bench, turns: Mapping[str, Sequence[Turn]], one_day: Sequence[float], ratio: Spread) -> None:
+def show(
+    bench: Bench, turns: Mapping[str, Sequence[Turn]], single: Mapping[str, Sequence[float]], ratio: Spread
+) -> None:
     """Print what each way took."""
     table = Table(title=f"{bench.days} days of {bench.rows:,} rows, {AT_ONCE} at a time, {os.cpu_count()} cores")
     for heading in ("way", "runs", "seconds", "rows/s", "throughput"):
@@ -229,8 +209,9 @@ def show(bench: Bench, turns: Mapping[str, Sequence[Turn]], one_day: Sequence[fl
         seconds = statistics.median(turn.seconds for turn in of_way)
         runs, figure = (bench.days, str(ratio)) if name == BY_DAY else (1, "1")
         table.add_row(name, str(runs), f"{seconds:.1f}", f"{bench.days * bench.rows / seconds:,.0f}", figure)
-    alone = statistics.median(one_day)
-    table.add_row(ONE_DAY, "1", f"{alone:.1f}", f"{bench.rows / alone:,.0f}", "")
+    for name, seconds_of_day in single.items():
+        seconds = statistics.median(seconds_of_day)
+        table.add_row(name, "1", f"{seconds:.1f}", f"{bench.rows / seconds:,.0f}", "")
     table.add_section()
     table.add_row(LIMIT.way, "", "", LIMIT.what, f"{LIMIT}: {'met' if LIMIT.is_met(ratio) else 'MISSED'}")
     Console(width=120).print(table)
@@ -249,7 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         running_bench(Path(folder), days=options.days, rows=options.rows) as bench,
     ):
         turns = take_turns({ONE_BATCH: bench.one_batch, BY_DAY: bench.by_day}, rounds=options.rounds)
-        one_day = [bench.one_day() for _ in range(options.rounds)]
+        days = [bench.single_days() for _ in range(options.rounds)]
+    single = dict(zip((ONE_DAY, NEXT_DAY), zip(*days, strict=True), strict=True))
     expected = expected_content(days=options.days, rows=options.rows)
     different = {turn.content for of_way in turns.values() for turn in of_way} - {expected}
     if different:
@@ -257,10 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     ratio = over_rounds(speed, turns[ONE_BATCH], turns[BY_DAY])
     if options.json:
-        seconds = {name: [turn.seconds for turn in of_way] for name, of_way in turns.items()} | {ONE_DAY: one_day}
+        seconds = {name: [turn.seconds for turn in of_way] for name, of_way in turns.items()} | single
         sys.stdout.write(f"{json.dumps({'seconds': seconds, 'throughput': ratio.median})}\n")
     else:
-        show(bench, turns, one_day, ratio)
+        show(bench, turns, single, ratio)
     return 0 if LIMIT.is_met(ratio) else 1
 
 

@@ -34,9 +34,7 @@ EVERY_SECONDS = 1.0
 
 KINDS: Mapping[str, str] = {
     "run_stream.py": "streams",
-    "run_increment.py": "increments",
-    "maintain_table.py": "maintenance",
-    "check_quality.py": "quality",
+    "run_work.py": "bounded work",
     "kafka.Kafka": "Kafka",
     "weed": "SeaweedFS",
     "postgres": "PostgreSQL",

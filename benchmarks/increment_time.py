@@ -2,16 +2,16 @@
 
     .venv/bin/python -m benchmarks.increment_time [--rows 100] [--rounds 5] [--json]
 
-*Small increment*: a few rows are appended to a table; the seconds from the start of the job to the commit that makes
-them visible in another table, by turns with a script of PySpark and Iceberg's sink under plain `spark-submit`. Sluice
-runs it in two ways: as a job of its own, and by a driver that was kept after the increment before
+*Small increment*: a few rows are appended to a table; the seconds from its start to the commit that makes them visible
+in another table, by turns with a script of PySpark and Iceberg's sink under plain `spark-submit`. Sluice runs it in two
+ways: by an application that is started for it, and by one that is at work since the increment before
 (`engine.kept_minutes`). Each has tables of its own with the same rows, which are compared before any time counts; the
-first round is a warm-up, starts the kept driver, and does not count. *Empty increment*: the same stream without new
-rows, as a task of a real Airflow; the seconds of the task, as Airflow counts them. That no Spark was started is read in
-its log.
+first round is a warm-up, starts the warm application, and does not count. *Empty increment*: the same stream without
+new rows, as a task of a real Airflow; the seconds of the task, as Airflow counts them. That no Spark was started is
+read in its log.
 
-Ends with 1 when tables differ, an empty increment starts Spark or takes more than 3 s, or a small one by a kept driver
-is not visible 5 times sooner.
+Ends with 1 when tables differ, an empty increment starts Spark or takes more than 3 s, or a small one by a warm
+application is not visible 5 times sooner.
 """
 
 from __future__ import annotations
@@ -26,44 +26,42 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import polars as pl
 import yaml
+from benchmarks.asked_work import AskedWork, asked_work
 from benchmarks.backfill_time import COLUMNS, QUERY, content_of, rows_of
 from benchmarks.paired_turns import Limit, Spread, Turn, over_rounds, speed, take_turns
 from rich.console import Console
 from rich.table import Table
-from sluice.launching.kept_driver import IncrementRequest, deployment_digest, kept_driver_of
-from tests.fixtures.spark_jobs import Jobs, jobs_in
 from tests.fixtures.stack import Stack, stack_in
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
-from sluice.launching.job_command import RunIncrement
 from sluice.launching.launch_settings import class_path
-from sluice.launching.spark_submit import SparkConnection
-from sluice.processes.driver_processes import kill_group
 from sluice.settings import Settings
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.work.requests import Increment
 
 STREAM = "increments"
-PLAIN, COLD, KEPT = "plain spark-submit", "sluice, a job of its own", "sluice, kept driver"
-STREAMS = {COLD: STREAM, KEPT: "increments_kept"}
+PLAIN, COLD, WARM = "plain spark-submit", "sluice, an application for it", "sluice, a warm application"
+STREAMS = {COLD: STREAM, WARM: "increments_warm"}
 TABLES = {
     PLAIN: ("bench.plain_source", "bench.plain_target"),
     COLD: ("bench.source", "bench.target"),
-    KEPT: ("bench.kept_source", "bench.kept_target"),
+    WARM: ("bench.warm_source", "bench.warm_target"),
 }
-ENGINE = EngineDeclaration(kept_minutes=10)
-LIMIT = Limit(way=KEPT, what="times sooner visible", figure=speed, least=5.0)
+ENGINES: Mapping[str, Any] = {COLD: {"driver_memory": "1025MiB"}, WARM: {"kept_minutes": 10}}
+"""Streams of different engine settings share no application."""
+
+LIMIT = Limit(way=WARM, what="times sooner visible", figure=speed, least=5.0)
 MOST_EMPTY_SECONDS = 3.0
 JOB_SECONDS = 300.0
 _NO_SPARK = "Spark is not started"
@@ -81,7 +79,7 @@ def declaration_of(way: str) -> Mapping[str, Any]:
         "inputs": {"records": {"stream": {"iceberg": {"table": source}}}},
         "transformation": {"sql": "increments.sql"},
         "outputs": {"rows": {"iceberg": {"table": target}}},
-        **({"engine": {"kept_minutes": ENGINE.kept_minutes}} if way == KEPT else {}),
+        "engine": ENGINES[way],
     }
 
 
@@ -90,16 +88,16 @@ class Bench:
     """Where the ways run.
 
     rows: of each increment. turns: how many increments each way has had.
-    groups: the process groups of the drivers that were kept.
+    cold, warm: the applications of these two ways.
     """
 
     settings: Settings
     stack: Stack
-    jobs: Jobs
+    cold: AskedWork
+    warm: AskedWork
     folder: Path
     rows: int
     turns: dict[str, int]
-    groups: set[int] = field(default_factory=set)
 
     def create_tables(self) -> None:
         """Create the sources and the targets."""
@@ -133,27 +131,24 @@ class Bench:
             raise SystemExit(f"the plain increment failed:\n{log.read_text()[-4000:]}")
         return self.turn(PLAIN, began=began)
 
-    def cold(self) -> Turn:
-        """The declared stream, by a job of its own."""
-        self.append(COLD)
-        began = time.time()
-        stream = load_declarations(self.settings.pipelines).stream(STREAM)
-        job = self.jobs.start(RunIncrement(stream=STREAM, launched_by="a benchmark"), stream)
-        if job.wait(JOB_SECONDS) != 0:
-            raise SystemExit(f"the increment failed:\n{job.log.read_text()[-4000:]}")
-        return self.turn(COLD, began=began)
+    def by_cold(self) -> Turn:
+        """The declared stream, by an application that is started for it."""
+        self.cold.end_applications()
+        return self.asked(COLD, self.cold)
 
-    def kept(self) -> Turn:
-        """The declared stream, by the driver that is kept for it; the first turn starts that."""
-        self.append(KEPT)
+    def by_warm(self) -> Turn:
+        """The declared stream, by an application that is at work; the first turn starts that."""
+        turn = self.asked(WARM, self.warm)
+        if self.warm.applications != 1:
+            raise SystemExit(f"{self.warm.applications} applications were started for {STREAMS[WARM]} instead of one")
+        return turn
+
+    def asked(self, way: str, work: AskedWork) -> Turn:
+        """An increment of a declared stream."""
+        self.append(way)
         began = time.time()
-        driver = kept_driver_of(STREAMS[KEPT], ENGINE, self.settings, SparkConnection(master="local[2]"))
-        driver = replace(driver, environment={**self.stack.environment(), **driver.environment})
-        request = IncrementRequest(digest=deployment_digest(self.settings), launched_by="a benchmark")
-        lines: list[str] = []
-        if driver.run(request, on_line=lines.append, on_start=self.groups.add) != 0:
-            raise SystemExit("the increment failed:\n" + "\n".join(lines[-40:]))
-        return self.turn(KEPT, began=began)
+        work.have_done(Increment(stream=STREAMS[way]))
+        return self.turn(way, began=began)
 
     def append(self, way: str) -> None:
         """Append the rows of the next increment to the source of a way."""
@@ -193,9 +188,8 @@ def empty_increments(airflow: AirflowApi, *, number: int) -> list[float]:
 @contextmanager
 def running_bench(folder: Path, *, rows: int) -> Iterator[Bench]:
     """A whole stack with the declared stream and the tables of both ways."""
-    pipelines, logs = folder / "pipelines", folder / "logs"
-    for made in (pipelines, logs):
-        made.mkdir()
+    pipelines = folder / "pipelines"
+    pipelines.mkdir()
     for name in (name for both in TABLES.values() for name in both):
         declared = {"table": name, "description": name, "owner": "benchmark", "columns": COLUMNS}
         (pipelines / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
@@ -205,15 +199,12 @@ def running_bench(folder: Path, *, rows: int) -> Iterator[Bench]:
     with stack_in(folder / "data", SLUICE_PIPELINES=str(pipelines)) as stack:
         stack.up()
         settings = stack.settings()
-        with jobs_in(settings, stack.environment(), logs) as jobs:
+        environment = stack.environment()
+        with asked_work(settings, environment) as cold, asked_work(settings, environment) as warm:
             turns = dict.fromkeys(TABLES, 0)
-            bench = Bench(settings=settings, stack=stack, jobs=jobs, folder=folder, rows=rows, turns=turns)
+            bench = Bench(settings=settings, stack=stack, cold=cold, warm=warm, folder=folder, rows=rows, turns=turns)
             bench.create_tables()
-            try:
-                yield bench
-            finally:
-                for group in bench.groups:
-                    kill_group(group)
+            yield bench
 
 
 def airflow_of(stack: Stack) -> AirflowAccess:
@@ -232,7 +223,7 @@ def show(
     for name, of_way in turns.items():
         visible_ms = statistics.median(turn.batch_ms for turn in of_way)
         job = statistics.median(turn.seconds for turn in of_way)
-        limits = (str(LIMIT), _verdict(LIMIT.is_met(sooner[name]))) if name == KEPT else ("", "")
+        limits = (str(LIMIT), _verdict(LIMIT.is_met(sooner[name]))) if name == WARM else ("", "")
         figures = (str(sooner.get(name, 1)), *limits)
         table.add_row(name, f"{visible_ms / 1000:.1f} s", f"{job:.1f} s", *figures)
     slowest, median = max(empty), statistics.median(empty)
@@ -254,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, running_bench(Path(folder), rows=options.rows) as bench:
-        measured = take_turns({PLAIN: bench.plain, COLD: bench.cold, KEPT: bench.kept}, rounds=options.rounds + 1)
+        measured = take_turns({PLAIN: bench.plain, COLD: bench.by_cold, WARM: bench.by_warm}, rounds=options.rounds + 1)
         with open_airflow_api(airflow_of(bench.stack), stopped=Event()) as airflow:
             empty = empty_increments(airflow, number=options.rounds)
     turns = {name: of_way[1:] for name, of_way in measured.items()}
@@ -271,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{json.dumps(figures)}\n")
     else:
         show(turns, sooner, empty, rows=options.rows)
-    return 0 if LIMIT.is_met(sooner[KEPT]) and max(empty) <= MOST_EMPTY_SECONDS else 1
+    return 0 if LIMIT.is_met(sooner[WARM]) and max(empty) <= MOST_EMPTY_SECONDS else 1
 
 
 if __name__ == "__main__":

@@ -84,9 +84,9 @@ FROM sluice.batches GROUP BY stream, generation;
 INSERT INTO sluice.progress_samples (stream, observed_at, generation, batch, read_rows, unread_rows, undone, problem)
 SELECT 'stream_' || s, now() - interval '1 minute' * m, 1, 1000 - m, 1000000 - m * 100, (m * s) % 90, (m * s) % 90, ''
 FROM generate_series(0, {streams} - 1) AS s, generate_series(0, 1439) AS m;
-INSERT INTO sluice.maintenance_runs ("table", started_at, ended_at, launched_by, rows_before, rows_after, files_before,
-  files_after, bytes_before, bytes_after, delete_files_before, delete_files_after, manifests_before, manifests_after,
-  snapshots_before, snapshots_after, operations, small_files_before, small_files_after, file_sizes, oldest_snapshot_at,
+INSERT INTO sluice.maintenance_runs ("table", started_at, ended_at, launched_by, before_rows, after_rows, before_files,
+  after_files, before_bytes, after_bytes, before_delete_files, after_delete_files, before_manifests, after_manifests,
+  before_snapshots, after_snapshots, operations, before_small_files, after_small_files, file_sizes, oldest_snapshot_at,
   kept)
 SELECT 'silver.t' || t, at - interval '9 s', at, 'a benchmark', 1000, 1000, 40 + t, 4, 4000000, 4000000, 2, 0, 12, 1,
   30, 20, (SELECT jsonb_agg(jsonb_build_object('step', step, 'outcome', 'skipped', 'reason', 'few_small_files',
@@ -101,7 +101,7 @@ INSERT INTO sluice.quality_results ("table", checked_at, launched_by, verdict, r
   details)
 SELECT 'silver.t' || t, now() - interval '1 day' * (29 - d), 'a benchmark', 'passed', 1000, 12, '[]', '[]'
 FROM generate_series(0, {streams} - 1) AS t, generate_series(0, 29) AS d;
-INSERT INTO sluice.events (subject, name, actor_kind, actor, action, reason, explanation, evidence)
+INSERT INTO sluice.events (subject, name, actor_kind, actor_name, action, reason, explanation, evidence)
 SELECT CASE n % 2 WHEN 0 THEN 'stream' ELSE 'table' END,
   CASE n % 2 WHEN 0 THEN 'stream_' ELSE 'silver.t' END || n % {streams}, 'component', 'driver', 'launch',
   'never_started', 'The stream is to run and there is no run.', '{{}}'

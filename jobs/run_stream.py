@@ -19,6 +19,7 @@ from sluice.launching.job_command import RunStream, parse_arguments
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import find_run
 from sluice.settings import load_settings
+from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.job import recorded_end, run_job
 from sluice_spark.run.same_files import require_same_files
 from sluice_spark.run.supervised_run import SupervisedRun
@@ -42,7 +43,8 @@ def _run(command: RunStream) -> None:
             raise LeaseLostError(f"Run {run.run_id} of {run.stream} has ended: {run.reason}. Its driver does nothing.")
         stream = load_declarations(settings.pipelines, only=command.stream).stream(command.stream)
         require_same_files(stream, run, host=socket.gethostname())
-        say_reason(SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run).work())
+        key = new_ui_key(is_declared=stream.declaration.engine.ui)
+        say_reason(SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, ui_key=key).work())
 
 
 if __name__ == "__main__":

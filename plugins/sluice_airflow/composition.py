@@ -12,14 +12,13 @@ from functools import partial
 
 from airflow.configuration import conf
 
-from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
@@ -78,25 +77,33 @@ class Deployment:
         return Supervisor(
             ledger=ledger,
             launcher=self._launcher(ledger),
-            request_for=self._request_for,
+            request_for=partial(driver_request, settings=self.settings, connections=self.spark_connection),
             launched_by=launched_by,
             heads=SourceHeads(self.settings),
         )
 
     def _launcher(self, ledger: Ledger) -> LauncherByConnection:
-        local = LocalLauncher(ledger_url=self.ledger_url)
+        local = _WorkerLauncher(ledger_url=self.ledger_url)
         return LauncherByConnection(local=local, cluster=partial(self._cluster, ledger))
-
-    def _request_for(self, wanted: LoadedStream, run: RunObservation) -> LaunchRequest:
-        """The request for a driver; refused where a driver of this host would end with its task."""
-        request = driver_request(wanted, run, settings=self.settings, connections=self.spark_connection)
-        if request.connection is None:
-            require_lasting_worker(os.environ, executor=conf.get("core", "executor"))
-        return request
 
     def _cluster(self, ledger: Ledger, name: str) -> ClusterLauncher:
         connection = self.spark_connection(name)
         return cluster_launcher(name, connection, ledger=ledger, ledger_url=self.ledger_url, submit=submit_by_provider)
+
+
+class _WorkerLauncher(LocalLauncher):
+    """Starts drivers on the host of a worker that stays."""
+
+    def launch(self, request: LaunchRequest) -> ProcessIdentity:
+        """Start a driver.
+
+        Raises
+        ------
+        SettingsError: when the driver would end together with the task that starts it.
+        LaunchError: as `LocalLauncher` raises it.
+        """
+        require_lasting_worker(os.environ, executor=conf.get("core", "executor"))
+        return super().launch(request)
 
 
 def load_deployment() -> Deployment:

@@ -27,6 +27,7 @@ DECISION_MODULES = (
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_health",
     "sluice.supervision.supervision_decision",
+    "sluice.work.choose_items",
 )
 """Every module that decides. What is not listed here observes, acts or holds values."""
 

@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.sources",
     ),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
+    "sluice.work": ("sluice.settings", *_VALUES, "sluice.backfill", "sluice.launching"),
     "sluice.quality": ("sluice.ledger",),
     "sluice.supervision": (
         "sluice.settings",
@@ -134,6 +135,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_spark.refresh": ("sluice", "sluice_spark.delivery", "sluice_spark.run"),
     "sluice_spark.maintenance": ("sluice", "sluice_spark.session"),
     "sluice_spark.quality": ("sluice", "sluice_spark.session"),
+    "sluice_spark.work": (
+        "sluice",
+        "sluice_spark.session",
+        "sluice_spark.run",
+        "sluice_spark.backfill",
+        "sluice_spark.refresh",
+        "sluice_spark.maintenance",
+        "sluice_spark.quality",
+    ),
     "sluice_spark.testing": ("sluice", "sluice_spark"),
     "sluice_airflow.executors": (),
     "sluice_airflow.timetables": (),

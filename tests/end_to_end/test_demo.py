@@ -34,9 +34,11 @@ from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.demo.comparison import require_truth
+from sluice.demo.dag_runs import CHECKPOINT_HEALTH, DagRuns
 from sluice.demo.demo_progress import DemoStep
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.proof import prove
+from sluice.demo.standstill import Standstill
 from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import recent_attempts
@@ -88,7 +90,11 @@ def _demo(stack: Stack, *words: str) -> subprocess.Popen[str]:
 
 def _report(stack: Stack, *words: str) -> dict[str, Any]:
     with _demo(stack, *words, "--json") as process:
-        output, errors = process.communicate(timeout=_DEMO_SECONDS)
+        try:
+            output, errors = process.communicate(timeout=_DEMO_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # leaving the block waits for its end
+            raise
     assert process.returncode == 0, errors
     report: dict[str, Any] = json.loads(output)
     return report
@@ -290,10 +296,11 @@ def test_failed_dag_run_is_reported_with_the_end_of_its_log(demos: Demos) -> Non
         user=AIRFLOW_USER,
         password=read_credentials(demos.stack.data / "credentials.json").airflow_admin_password,
     )
-    with open_airflow_api(access, stopped=Event()) as airflow:
-        run = airflow.trigger("checkpoint_health", conf={})
+    with open_airflow_api(access) as airflow:
+        dag_runs = DagRuns(airflow=airflow, standstill=Standstill(lambda: None, stopped=Event()))
+        run = airflow.trigger(CHECKPOINT_HEALTH, conf={})
         with pytest.raises(DemonstrationError, match="of the DAG checkpoint_health failed") as caught:
-            airflow.await_success(run, deadline_seconds=300)
+            dag_runs.await_success(run)
     assert "Failed tasks: check. The end of the log of check:" in str(caught.value)
     assert "bronze_weather" in str(caught.value)
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event
 
 import httpx
 import pytest
@@ -214,9 +214,9 @@ def fail_all(stack: Stack) -> dict[str, str]:
         password=credentials_of(stack).airflow_admin_password,
     )
     ledger_url = environment["SLUICE_LEDGER_URL"]
-    with open_airflow_api(access, stopped=Event()) as airflow, open_ledger(ledger_url) as ledger:
+    with open_airflow_api(access) as airflow, open_ledger(ledger_url) as ledger:
         for stream in _INPUTS:
-            airflow.await_known(stream, deadline_seconds=120)
+            await_condition(partial(airflow.is_known, stream), within_seconds=120)
             airflow.unpause(stream)
             airflow.trigger(stream, conf={})
         left = set(_INPUTS)

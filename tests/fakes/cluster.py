@@ -88,7 +88,7 @@ class FakeCluster:
         if self.is_silent:
             raise ClusterError("The cluster does not answer.")
         found = self._applications.get(_key(tag))
-        is_obedient = self.ledger is not None and _key(tag) not in self._hung
+        is_obedient = self.ledger is not None and _key(tag) not in self._hung and "sluice-token" in tag.labels()
         if found is not None and found.is_live and is_obedient and not self._holds_lease(tag):
             self.add(tag, ApplicationState.FAILED, explanation="its lease is lost")
         return self._applications.get(_key(tag))

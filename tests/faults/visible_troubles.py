@@ -35,7 +35,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy.engine import URL
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.faults.undisturbed_stream import HEALTHY, RECONCILER, ledger_is_read_only, second_airflow
 from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.ledger import running_postgres

@@ -8,4 +8,13 @@ from tests.fixtures.loading import load_fixtures
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Load this ring's fixtures."""
-    load_fixtures(collector, "kinesis", "ledger", "publication_catalogs", "registry", "stack", "stream_commands")
+    load_fixtures(
+        collector,
+        "answered_work",
+        "kinesis",
+        "ledger",
+        "publication_catalogs",
+        "registry",
+        "stack",
+        "stream_commands",
+    )

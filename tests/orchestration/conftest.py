@@ -16,6 +16,7 @@ from tests.fixtures.sample_declarations import (
     write_refusing_stream,
     write_table,
 )
+from tests.fixtures.stack import stack_in
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
 from sluice.ledger.desired_states import set_desired_state
@@ -28,6 +29,10 @@ IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_S
 STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queued_behind", "stopped",
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
            "edited_badly", "controlled", "outliving", "dying_too", "announced", "left_behind", "kept")  # fmt: skip
+
+APART = (("asked_for_twice",), ("orphaned",), ("outlasting",), ("never_begun",), ("called_back", "neighbour"))
+"""Incremental streams that have applications of their own, because no others have the same memory."""
+
 PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"
 """A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
 
@@ -40,13 +45,24 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, postgres_url: URL) -> Iterator[RunningAirflow]:
-    """A real Airflow whose Spark jobs are fake drivers."""
+def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The settings of a real catalog and its store, which hold no table yet."""
+    with stack_in(tmp_path_factory.mktemp("lakehouse") / "data") as stack:
+        stack.up(["seaweedfs"])
+        ours = ("SLUICE_CATALOG__", "SLUICE_OBJECT_STORE__")
+        yield {name: value for name, value in stack.environment().items() if name.startswith(ours)}
+
+
+@pytest.fixture(scope="session")
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: URL, catalog_environment: dict[str, str]
+) -> Iterator[RunningAirflow]:
+    """A real Airflow whose Spark applications are fakes."""
     folder = tmp_path_factory.mktemp("orchestration")
     pipelines = folder / "pipelines"
     pipelines.mkdir()
     _declare(pipelines)
-    with running_airflow(folder, postgres_url, pipelines=pipelines) as running:
+    with running_airflow(folder, postgres_url, pipelines=pipelines, settings=catalog_environment) as running:
         yield running
 
 
@@ -75,10 +91,10 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
         pipelines,
-        "by_kept_driver",
+        "lingering",
         schedule="{cron: '0 0 1 1 *'}",
         writes="gold.third",
-        more="engine: {kept_minutes: 10}\n",
+        more="engine: {kept_minutes: 10, driver_memory: 1GiB}\n",
     )
     write_incremental_stream(
         pipelines, "by_table", schedule="{tables: [gold.first]}", reads="gold.first", writes="gold.second"
@@ -86,6 +102,12 @@ def _declare(pipelines: Path) -> None:
     write_incremental_stream(
         pipelines, "by_stream", schedule="{tables: [silver.announced]}", reads="silver.announced", writes="gold.third"
     )
+    for number, streams in enumerate(APART, start=1):
+        for stream in streams:
+            engine = f"engine: {{driver_memory: {1100 + number}MiB}}\n"
+            write_incremental_stream(
+                pipelines, stream, schedule="{cron: '0 0 1 1 *'}", writes="gold.third", more=engine
+            )
     for stream in ("refilled", "asked_back", "filled_in", "shared_days", "called_off"):
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"

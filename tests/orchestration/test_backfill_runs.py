@@ -6,25 +6,21 @@ import os
 import subprocess
 import sys
 
-import psutil
 import pytest
-from sluice.ledger.backfill_requests import application_lock, end_request, take_request
-from sluice.ledger.records.backfill_request import RequestState, TakenRequest
-from sqlalchemy import select
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.application import INTERVAL_ROWS
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.queued_work import applications_of, items_of, states_of
 
-from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
-from sluice.ledger.models import BackfillRequest
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.applications import find_application
+from sluice.ledger.records.work import ApplicationState, WorkState
 
 DAG = "refilled__backfill"
 TASK = "replace_interval"
 
 
 def intervals(airflow: RunningAirflow) -> dict[str, str]:
-    """The starts of the intervals that jobs were asked to compute, by the state of their run."""
+    """The starts of the intervals of the runs, by the state of each."""
     runs = [run for run in airflow.runs(DAG) if run["run_type"] == "backfill"]
     return {run["data_interval_start"][:10]: run["state"] for run in runs}
 
@@ -47,9 +43,12 @@ def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: R
     runs = airflow.runs(DAG)
     assert {run["run_type"] for run in runs} == {"backfill"}
     (fifth,) = [run for run in runs if run["data_interval_start"].startswith("2013-01-05")]
-    log = airflow.log(DAG, TASK, fifth["dag_run_id"])
-    assert "--start=2013-01-05T00:00:00+00:00" in log
-    assert "--end=2013-01-06T00:00:00+00:00" in log
+    asked_for = {item.asked_by: dict(item.payload) for item in items_of(airflow.ledger, "refilled")}
+    assert asked_for[f"airflow: {DAG}, {fifth['dag_run_id']}"] == {
+        "stream": "refilled",
+        "start": "2013-01-05T00:00:00+00:00",
+        "end": "2013-01-06T00:00:00+00:00",
+    }
 
     airflow.wait(  # Airflow admits one backfill of a DAG at a time, and notices the end of one once a minute
         lambda: all(one["completed_at"] for one in airflow.get("backfills", dag_id=DAG)["backfills"]),
@@ -73,62 +72,49 @@ def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: R
     assert len(airflow.runs(DAG)) == 3, "the timetable yields no run of its own"
 
 
-def test_runs_wait_without_a_worker_for_the_application_of_another_run(airflow: RunningAirflow) -> None:
-    """This test is the application: it takes the requests, and ends them."""
-    dag, ledger = "shared_days__backfill", airflow.ledger
-    digest = load_declarations(airflow.pipelines).digest
-    taken: list[TakenRequest] = []
-
-    def have_asked() -> bool:
-        if (request := take_request(ledger, "shared_days", digest=digest)) is not None:
-            taken.append(request)
-        return len(taken) == 3
+def test_the_runs_of_a_backfill_share_an_application_and_each_shows_its_own_result(airflow: RunningAirflow) -> None:
+    dag = "shared_days__backfill"
+    tell_drivers(airflow.behaviours, "shared_days", Behaviour(hangs=True))
 
     def states() -> list[str]:
         return [run["state"] for run in sorted(airflow.runs(dag), key=lambda run: run["data_interval_start"])]
 
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
-    with application_lock(ledger, "shared_days") as is_mine:
-        assert is_mine
-        asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
-        airflow.post("backfills", {**asked, "max_active_runs": 3})
-        airflow.wait(have_asked, within_seconds=300, what=lambda: str(taken))
-        runs = {run["data_interval_start"][:10]: run["dag_run_id"] for run in airflow.runs(dag)}
-        for run_id in runs.values():
-            airflow.await_task(dag, TASK, "deferred", run_id=run_id)
-        assert airflow.holding_slots([dag]) == []
+    asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
+    airflow.post("backfills", {**asked, "max_active_runs": 3})
+    airflow.wait(
+        lambda: states_of(airflow.ledger, "shared_days") == [WorkState.CLAIMED] * 3,
+        within_seconds=400,
+        what=lambda: str(states_of(airflow.ledger, "shared_days")),
+    )
+    runs = {run["data_interval_start"][:10]: run["dag_run_id"] for run in airflow.runs(dag)}
+    for run_id in runs.values():
+        airflow.await_task(dag, TASK, "deferred", run_id=run_id)
+    assert airflow.holding_slots([dag]) == []
+    assert len(applications_of(airflow.ledger, "shared_days")) == 1
 
-        taken.sort(key=lambda one: one.request.interval_start)
-        for request in taken[:2]:
-            key = begin_attempt(
-                ledger,
-                "shared_days",
-                start=request.request.interval_start,
-                end=request.request.interval_end,
-                launched_by=request.request.launched_by,
-            )
-            end_attempt(ledger, key, BackfillState.PUBLISHED, rows={"published": 3}, snapshot_id=2**60)
-            end_request(ledger, request.number, RequestState.DONE)
-        failure = "sluice: failed: SchemaError: the word is no number."
-        end_request(ledger, taken[2].number, RequestState.FAILED, failure=failure)
-        ended = ["success", "success", "failed"]
-
-        def have_ended() -> bool:
-            # On a busy machine Airflow may take a call back for a lost try; the run then asks again.
-            if (again := take_request(ledger, "shared_days", digest=digest)) is not None:
-                end_request(ledger, again.number, RequestState.FAILED, failure=failure)
-            return states() == ended
-
-        airflow.wait(have_ended, within_seconds=240, what=lambda: str(states()))
+    tell_drivers(airflow.behaviours, "shared_days", Behaviour())
+    airflow.wait(lambda: states() == ["success"] * 3, within_seconds=240, what=lambda: str(states()))
 
     sixth = f"dags/{dag}/dagRuns/{runs['2013-01-06']}/taskInstances/{TASK}/xcomEntries/results"
     result = airflow.get(sixth, deserialize="true")["value"]["shared_days"]
     assert (result["interval"][:10], result["state"]) == ("2013-01-06", "published")
-    assert (result["rows"], result["snapshot"]) == ({"published": 3}, str(2**60))
-    newest = {run_id: airflow.task(dag, TASK, run_id)["try_number"] for run_id in runs.values()}
-    logs = [airflow.log(dag, TASK, run_id, attempt) for run_id, attempt in newest.items()]
-    assert not any("fake driver" in log for log in logs), "no run has started an application of its own"
-    assert any("the word is no number" in log for log in logs)
+    assert (result["rows"], result["snapshot"]) == (INTERVAL_ROWS, str(2**60 + 1))
+
+
+def test_a_failed_interval_is_red_with_its_own_words(airflow: RunningAirflow) -> None:
+    dag = "filled_in__backfill"
+    tell_drivers(airflow.behaviours, "filled_in", Behaviour(fails_with="SchemaError: the word is no number."))
+    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
+    asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-05T00:00:00Z"}
+
+    airflow.post("backfills", {**asked, "max_active_runs": 1})
+
+    airflow.wait(lambda: bool(airflow.runs(dag)), within_seconds=240)
+    (run,) = airflow.runs(dag)
+    airflow.await_task(dag, TASK, "failed", run_id=run["dag_run_id"], within_seconds=300)
+    assert airflow.task(dag, TASK, run["dag_run_id"])["try_number"] == 1, "another try would only repeat it"
+    assert "the word is no number" in airflow.log(dag, TASK, run["dag_run_id"])
 
 
 def test_a_backfill_that_is_called_off_while_it_works_asks_for_nothing_more(airflow: RunningAirflow) -> None:
@@ -136,32 +122,27 @@ def test_a_backfill_that_is_called_off_while_it_works_asks_for_nothing_more(airf
     dag = "called_off__backfill"
     tell_drivers(airflow.behaviours, "called_off", Behaviour(hangs=True))
 
-    def applications() -> list[psutil.Process]:
-        """Those that work for the stream."""
-        found = psutil.process_iter(["cmdline"])
-        return [process for process in found if "--stream=called_off" in (process.info["cmdline"] or ())]
-
     def states() -> list[str]:
         return [run["state"] for run in sorted(airflow.runs(dag), key=lambda run: run["data_interval_start"])]
 
-    def requests() -> list[str]:
-        asked_for = select(BackfillRequest.state).where(BackfillRequest.stream == "called_off")
-        with airflow.ledger.transaction() as connection:
-            return list(connection.execute(asked_for).scalars())
+    def items() -> list[WorkState]:
+        return states_of(airflow.ledger, "called_off")
 
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
     asked = {"dag_id": dag, "from_date": "2013-01-05T00:00:00Z", "to_date": "2013-01-07T00:00:00Z"}
     backfill = airflow.post("backfills", {**asked, "max_active_runs": 1})
-    airflow.wait(lambda: bool(applications()), within_seconds=300, what=lambda: str(states()))
+    airflow.wait(lambda: items() == [WorkState.CLAIMED], within_seconds=300, what=lambda: str(items()))
 
     airflow.client.put(f"/api/v2/backfills/{backfill['id']}/cancel").raise_for_status()
 
     assert states() == ["running", "failed", "failed"]
     (working,) = [run["dag_run_id"] for run in airflow.runs(dag) if run["state"] == "running"]
+    airflow.await_task(dag, TASK, "deferred", run_id=working)
     airflow.mark(dag, TASK, working, "failed")
-    airflow.wait(lambda: not applications(), within_seconds=120)
     airflow.wait(lambda: states() == ["failed"] * 3, within_seconds=120, what=lambda: str(states()))
-    airflow.wait(lambda: requests() == [RequestState.WITHDRAWN], within_seconds=120, what=lambda: str(requests()))
+    airflow.wait(lambda: items() == [WorkState.WITHDRAWN], within_seconds=120, what=lambda: str(items()))
+    (application,) = applications_of(airflow.ledger, "called_off")
+    assert find_application(airflow.ledger, application).state is not ApplicationState.ENDED, "it may have neighbours"
 
 
 def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airflow: RunningAirflow) -> None:
@@ -176,6 +157,8 @@ def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airfl
 
 
 def test_a_run_that_is_triggered_by_hand_fails_with_the_way_to_backfill(airflow: RunningAirflow) -> None:
+    known = items_of(airflow.ledger, "refilled")
+
     run = airflow.trigger(DAG)
 
     airflow.await_task(DAG, TASK, "failed", run_id=run)
@@ -183,4 +166,4 @@ def test_a_run_that_is_triggered_by_hand_fails_with_the_way_to_backfill(airflow:
     log = airflow.log(DAG, TASK, run)
     assert "runs for backfills only" in log
     assert "choose Backfill" in log
-    assert "fake driver" not in log
+    assert items_of(airflow.ledger, "refilled") == known

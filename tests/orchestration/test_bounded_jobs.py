@@ -1,23 +1,28 @@
-"""Increments, maintenance, quality and broken declarations in a real Airflow; the Spark jobs are fakes."""
+"""Increments, maintenance, quality and broken declarations in a real Airflow; the Spark applications are fakes."""
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
 import pytest
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.queued_work import applications_of, items_of
 
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_history import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import recent_events
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.maintenance_history import recent_maintenance
 from sluice.ledger.records.event import EventSubject
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-
-_KEPT_GROUP = re.compile(r"runs the increment: process group (\d+)")
+from sluice.ledger.records.work import ApplicationState, WorkKind
+from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
@@ -35,7 +40,7 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     airflow.unpause("by_clock")
     run = airflow.trigger("by_clock")
     assert _ended(airflow, "by_clock", run) == "success"
-    assert "--stream=by_clock" in airflow.log("by_clock", "run", run)
+    assert "increment of by_clock is done" in airflow.log("by_clock", "run", run), "the log of its item"
     airflow.wait(lambda: bool(airflow.runs("by_table")), within_seconds=180)
     (follower,) = airflow.runs("by_table")
     assert follower["run_type"] == "asset_triggered"
@@ -56,25 +61,26 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
 
 
-def test_a_kept_driver_runs_the_increments_of_its_stream_until_one_fails(airflow: RunningAirflow) -> None:
-    airflow.unpause("by_kept_driver")
-    runs = [airflow.trigger("by_kept_driver")]
-    assert _ended(airflow, "by_kept_driver", runs[0]) == "success"
-    runs.append(airflow.trigger("by_kept_driver"))
-    assert _ended(airflow, "by_kept_driver", runs[1]) == "success"
-    groups = [_KEPT_GROUP.findall(airflow.log("by_kept_driver", "run", run)) for run in runs]
-    assert groups[0] == groups[1] != []
-    events = airflow.get("assets/events", source_dag_id="by_kept_driver")["asset_events"]
-    assert sorted(event["extra"]["payload"]["publication_key"] for event in events) == [
-        "by_kept_driver:1:0",
-        "by_kept_driver:1:1",
-    ]
+def test_an_application_that_lingers_runs_the_increments_of_its_stream_and_stays_when_one_fails(
+    airflow: RunningAirflow,
+) -> None:
+    airflow.unpause("lingering")
+    for _ in range(2):
+        assert _ended(airflow, "lingering", airflow.trigger("lingering")) == "success"
+    tell_drivers(airflow.behaviours, "lingering", Behaviour(fails_with="SchemaError: a column is missing"))
+    failed = airflow.trigger("lingering")
+    assert _ended(airflow, "lingering", failed) == "failed"
 
-    tell_drivers(airflow.behaviours, "by_kept_driver", Behaviour(fails_with="SchemaError: a column is missing"))
-    failed = airflow.trigger("by_kept_driver")
-    assert _ended(airflow, "by_kept_driver", failed) == "failed"
-    assert airflow.task("by_kept_driver", "run", failed)["try_number"] == 1
-    assert "a column is missing" in airflow.log("by_kept_driver", "run", failed)
+    (application,) = applications_of(airflow.ledger, "lingering")
+    assert find_application(airflow.ledger, application).state is ApplicationState.RUNNING
+    assert airflow.task("lingering", "run", failed)["try_number"] == 1
+    log = airflow.log("lingering", "run", failed)
+    assert "sluice: failed: SchemaError: a column is missing" in log, "the log of its item"
+    events = airflow.get("assets/events", source_dag_id="lingering")["asset_events"]
+    assert sorted(event["extra"]["payload"]["publication_key"] for event in events) == [
+        "lingering:1:0",
+        "lingering:1:1",
+    ]
 
 
 def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:
@@ -91,13 +97,37 @@ def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:
     )
 
 
-def test_only_the_chosen_table_is_maintained(airflow: RunningAirflow) -> None:
+def test_tables_with_nothing_due_take_no_task_and_no_application(
+    airflow: RunningAirflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in airflow.environment.items():
+        monkeypatch.setenv(name, value)
+    declarations, tables = load_declarations(airflow.pipelines), ["gold.first", "gold.second"]
+    for table in tables:
+        create_or_evolve_table(open_catalog(load_settings()), declarations.table(table).declaration)
+    known = recent_applications(airflow.ledger, limit=1000)
     airflow.unpause("table_maintenance")
-    run = airflow.trigger("table_maintenance", tables=["gold.first"])
+
+    run = airflow.trigger("table_maintenance", tables=tables)
+
     assert _ended(airflow, "table_maintenance", run) == "success"
     states = airflow.tasks("table_maintenance", run)
+    assert {task for task, state in states.items() if state == "success"} == {"choose_tables"}
+    assert set(states.values()) == {"success", "skipped"}
+    assert recent_applications(airflow.ledger, limit=1000) == known
+    for table in tables:
+        (seen,) = recent_maintenance(airflow.ledger, table, limit=9)
+        assert seen.launched_by == f"airflow: table_maintenance, {run}"
+
+
+def test_only_the_chosen_table_is_checked(airflow: RunningAirflow) -> None:
+    airflow.unpause("data_quality")
+    run = airflow.trigger("data_quality", tables=["gold.first"])
+    assert _ended(airflow, "data_quality", run) == "success"
+    states = airflow.tasks("data_quality", run)
     assert [task for task, state in states.items() if state == "success"] == ["choose_tables", "gold.first"]
-    assert "--table=gold.first" in airflow.log("table_maintenance", "gold.first", run)
+    item = items_of(airflow.ledger, "gold.first")[0]
+    assert (item.kind, item.asked_by) == (WorkKind.CHECK_TABLE, f"airflow: data_quality, {run}")
 
 
 def test_a_table_that_does_not_exist_cannot_be_chosen(airflow: RunningAirflow) -> None:
@@ -113,7 +143,10 @@ def test_bad_data_is_red_with_the_reason_and_is_not_tried_again(airflow: Running
     run = airflow.trigger("data_quality", tables=["gold.second"])
     assert _ended(airflow, "data_quality", run) == "failed"
     assert airflow.task("data_quality", "gold.second", run)["try_number"] == 1
-    assert reason in airflow.log("data_quality", "gold.second", run)
+    assert (
+        f"ERROR [{items_of(airflow.ledger, 'gold.second')[0].item[:8]}] sluice: failed: UnhealthyError: {reason}"
+        in (airflow.log("data_quality", "gold.second", run))
+    )
 
 
 def test_a_lost_checkpoint_is_red_and_named(airflow: RunningAirflow) -> None:

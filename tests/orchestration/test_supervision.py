@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import psutil
 import pytest
-from tests.fakes.driver import Behaviour, tell_drivers
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.drill import sampled
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table

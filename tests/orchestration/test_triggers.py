@@ -26,6 +26,7 @@ from sluice.ledger.runs import admit_run, beat, record_end
 from sluice_airflow.triggers import ledger_trigger
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
+from sluice_airflow.triggers.work_trigger import WorkTrigger
 
 POLL_SECONDS = 0.05
 SOON_SECONDS = 5.0
@@ -191,7 +192,7 @@ def test_a_mark_is_not_lost_when_airflow_answers_after_it_has_stopped_waiting(
 
 
 def test_a_trigger_that_only_shuts_down_kills_nothing() -> None:
-    for trigger in (StreamTrigger, DesiredStateTrigger):
+    for trigger in (StreamTrigger, DesiredStateTrigger, WorkTrigger):
         assert trigger.cleanup == BaseTrigger.cleanup
 
 
@@ -203,6 +204,7 @@ def test_a_trigger_that_only_shuts_down_kills_nothing() -> None:
             stream="flights", known_change_at="2026-01-01T00:00:00+00:00", due_seconds=5.0, poll_seconds=2.0
         ),
         DesiredStateTrigger(stream="flights", known_change_at=None, due_seconds=None, poll_seconds=2.0),
+        WorkTrigger(stream="gold.flights", item="an-item", results_of="", ends_task=True, poll_seconds=1.0),
     ],
 )
 def test_its_arguments_are_small_and_make_it_again(trigger: BaseTrigger) -> None:

@@ -29,7 +29,7 @@ def demo(
     ] = 14,
     pace: Annotated[
         float, typer.Option(min=0, help="Hours of flights replayed in one second; 0 is as fast as possible.")
-    ] = 6,
+    ] = 24,
     seed: Annotated[int, typer.Option(help="Decides which records are late, repeated or malformed.")] = 2013,
     dry_run: DryRun = False,
     as_json: Annotated[

@@ -58,7 +58,7 @@ def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
 @app.command()
 def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Delete old batches, events and drivers' logs of this host, and archive old runs. A DAG does it daily."""
+    """Delete old batches, events, work items and logs of this host, and archive old runs. A DAG does it daily."""
     settings = load_settings()
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
         done = retention.apply_retention(ledger, retention.retention_of(settings), dry_run=dry_run)
@@ -66,13 +66,12 @@ def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     before = datetime.now(UTC) - timedelta(days=settings.driver_logs_kept_days)
     logs = remove_driver_logs(settings.logs, before=before, newest_runs=newest, dry_run=dry_run)
     if as_json:
-        counts = {"batches": done.batches, "runs": done.runs, "events": done.events, "logs": logs}
-        print_json({"dry_run": dry_run} | counts)
+        print_json({"dry_run": dry_run} | json_value(done) | {"logs": logs})
     else:
         would = "would be " if dry_run else ""
         typer.echo(
-            f"{done.batches} batches, {done.events} events and {logs} log files {would}deleted, "
-            f"{done.runs} runs {would}archived."
+            f"{done.batches} batches, {done.events} events, {done.work_items} work items and {logs} log files "
+            f"{would}deleted, {done.runs} runs {would}archived."
         )
 
 

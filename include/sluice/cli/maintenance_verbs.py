@@ -126,10 +126,10 @@ def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:
         done = ", ".join(f"{step.step} {step.outcome}" for step in run.operations if step.outcome != "skipped")
         shown.add_row(
             f"{run.started_at:%Y-%m-%d %H:%M:%S}",
-            f"{run.files_before} → {run.files_after}",
-            f"{run.bytes_before / 1024**2:.1f} → {run.bytes_after / 1024**2:.1f}",
-            f"{run.manifests_before} → {run.manifests_after}",
-            f"{run.snapshots_before} → {run.snapshots_after}",
+            f"{run.before.files} → {run.after.files}",
+            f"{run.before.bytes / 1024**2:.1f} → {run.after.bytes / 1024**2:.1f}",
+            f"{run.before.manifests} → {run.after.manifests}",
+            f"{run.before.snapshots} → {run.after.snapshots}",
             f"{(run.ended_at - run.started_at).total_seconds():.1f}",
             done or "nothing to do",
         )

@@ -84,8 +84,8 @@ class EngineDeclaration(Declared):
         0,
         ge=0,
         le=MOST_KEPT_MINUTES,
-        description="increments in local mode: how long their driver is kept after a run, for the next one to begin at "
-        "once; 0: it ends with the run",
+        description="how long the application of an increment waits for further work, so that the next increment "
+        "begins at once; 0: for 15 seconds",
     )
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="further Spark settings, of those in docs/guides/engine.md"
@@ -95,8 +95,6 @@ class EngineDeclaration(Declared):
     def _fits(self) -> Self:
         if self.most_executors is not None and self.most_executors < (self.executors or 1):
             raise wrong(f"is at least executors, {self.executors}", "most_executors")
-        if self.kept_minutes and self.ui:
-            raise wrong("a driver that is kept has no UI: leave out ui, or kept_minutes", "kept_minutes")
         for name, value in self.options.items():
             if problem := option_problem(name, value):
                 raise wrong(problem, "options", name)

@@ -1,6 +1,7 @@
 """The requests that the demo makes to Airflow, through its public REST API.
 
-The client from PyPI, `apache-airflow-client`, is not used: it brings a second HTTP library (urllib3) for six requests.
+The client from PyPI, `apache-airflow-client`, is not used: for these few requests it brings a second HTTP library, and
+its import takes 1.1 s of a processor, that of httpx 0.1.
 
 Source: https://airflow.apache.org/docs/apache-airflow/stable/stable-rest-api-ref.html
 """
@@ -8,23 +9,21 @@ Source: https://airflow.apache.org/docs/apache-airflow/stable/stable-rest-api-re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Event
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
-import tenacity
 
 from sluice.errors import DemonstrationError
 
-Answer = TypeVar("Answer")
+_REQUEST_SECONDS = 120.0
+"""Longer than any answer takes, also of an API server that shares its cores with twenty other programs."""
 
-_REQUEST_SECONDS = 30.0
-_POLL_SECONDS = 0.5
 _LOG_TAIL_LINES = 15
+_ENDED_ALREADY = httpx.codes.CONFLICT
 _ENDED = frozenset({"success", "failed"})
 _FAILED_TASKS = frozenset({"failed", "upstream_failed"})
 
@@ -57,20 +56,15 @@ class DagRunObservation:
 
 
 @contextmanager
-def open_airflow_api(access: AirflowAccess, *, stopped: Event) -> Iterator[AirflowApi]:
+def open_airflow_api(access: AirflowAccess) -> Iterator[AirflowApi]:
     """Log in to Airflow; the connection is closed when the block ends.
-
-    Parameters
-    ----------
-    access: Airflow's address and the login.
-    stopped: ends every wait when it is set.
 
     Raises
     ------
     DemonstrationError: when Airflow does not answer or rejects the login.
     """
     with httpx.Client(base_url=access.url, timeout=_REQUEST_SECONDS) as client:
-        api = AirflowApi(client, stopped=stopped)
+        api = AirflowApi(client)
         answer = api.request("POST", "/auth/token", json={"username": access.user, "password": access.password})
         client.headers["Authorization"] = f"Bearer {answer['access_token']}"
         yield api
@@ -79,57 +73,16 @@ def open_airflow_api(access: AirflowAccess, *, stopped: Event) -> Iterator[Airfl
 class AirflowApi:
     """A logged-in connection to Airflow; see `open_airflow_api`."""
 
-    def __init__(self, client: httpx.Client, *, stopped: Event) -> None:
+    def __init__(self, client: httpx.Client) -> None:
         self._client = client
-        self._stopped = stopped
 
-    def await_known(self, dag_id: str, *, deadline_seconds: float) -> None:
-        """Wait until Airflow has parsed the file of a DAG.
-
-        Raises
-        ------
-        DemonstrationError: when it has not done so within `deadline_seconds`.
-        """
-        self.await_answer(
-            lambda: self._request_or_none("GET", f"/api/v2/dags/{dag_id}"),
-            what=f"Airflow does not know the DAG {dag_id}",
-            deadline_seconds=deadline_seconds,
-            next_step="Look at `sluice validate` and at `sluice stack logs airflow-dag-processor`.",
-        )
+    def is_known(self, dag_id: str) -> bool:
+        """Whether Airflow has parsed the file of a DAG."""
+        return self._request_or_none("GET", f"/api/v2/dags/{dag_id}") is not None
 
     def unpause(self, dag_id: str) -> None:
         """Unpause a DAG."""
         self.request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
-
-    def run_now(
-        self, dag_id: str, *, conf: Mapping[str, object], known: frozenset[str], deadline_seconds: float
-    ) -> DagRunObservation:
-        """Run an unpaused DAG now: take the run that Airflow starts itself when one is due, otherwise trigger one.
-
-        A DAG whose schedule was due while it was paused, or while Airflow was down, starts a run as soon as it can. A
-        second run right behind that one would only repeat its work.
-
-        Parameters
-        ----------
-        conf: the parameters of a triggered run.
-        known: the ids of earlier runs; none of them is taken.
-
-        Raises
-        ------
-        DemonstrationError: when Airflow has not started the due run within `deadline_seconds`.
-        """
-
-        def started_run() -> DagRunObservation | None:
-            if (started := self._new_run(dag_id, known)) is not None:
-                return started
-            return None if self._is_run_due(dag_id) else self.trigger(dag_id, conf=conf)
-
-        return self.await_answer(
-            started_run,
-            what=f"Airflow has not started the run of {dag_id} that is due",
-            deadline_seconds=deadline_seconds,
-            next_step="Look at `sluice stack logs airflow-scheduler`.",
-        )
 
     def trigger(self, dag_id: str, *, conf: Mapping[str, object]) -> DagRunObservation:
         """Trigger a run of a DAG. conf: its parameters."""
@@ -147,78 +100,41 @@ class AirflowApi:
         answer = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns", params=query)
         return tuple(_run_of(run) for run in answer["dag_runs"])
 
-    def await_new_run(self, dag_id: str, *, known: frozenset[str], deadline_seconds: float) -> DagRunObservation:
-        """Wait until Airflow itself has started a run whose id is not among `known`.
+    def find_run(self, run: DagRunObservation) -> DagRunObservation:
+        """A run as it is now."""
+        return _run_of(self.request("GET", _path(run)))
 
-        Raises
-        ------
-        DemonstrationError: when there is none within `deadline_seconds`.
-        """
-        return self.await_answer(
-            lambda: self._new_run(dag_id, known),
-            what=f"Airflow has not started a run of {dag_id}",
-            deadline_seconds=deadline_seconds,
-            next_step="Look at `sluice stack logs airflow-scheduler`.",
-        )
+    def new_run(self, dag_id: str, *, known: frozenset[str]) -> DagRunObservation | None:
+        """The newest run of a DAG whose id is not among `known`."""
+        return next((run for run in self.runs(dag_id) if run.run_id not in known), None)
+
+    def is_run_due(self, dag_id: str) -> bool:
+        """Whether Airflow itself starts a run of an unpaused DAG now."""
+        due = self.request("GET", f"/api/v2/dags/{dag_id}")["next_dagrun_run_after"]
+        return due is not None and datetime.fromisoformat(due) <= datetime.now(UTC)
+
+    def observe_tasks(self, dag_ids: Sequence[str]) -> object:
+        """The states of the tasks of DAGs, to be compared with those of another moment."""
+        wanted = {"dag_ids": list(dag_ids), "page_limit": 100, "order_by": "-start_date"}
+        answer = self.request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=wanted)
+        fields = ("dag_id", "dag_run_id", "task_id", "map_index", "try_number", "state")
+        return frozenset(tuple(task[field] for field in fields) for task in answer["task_instances"])
+
+    def open_backfill(self, dag_id: str) -> int | None:
+        """The id of the newest backfill of a DAG, when Airflow has not noticed its end yet."""
+        newest_first = {"dag_id": dag_id, "order_by": "-id", "limit": 1}
+        found = self.request("GET", "/api/v2/backfills", params=newest_first)["backfills"]
+        return next((int(one["id"]) for one in found if one["completed_at"] is None), None)
+
+    def close_backfill(self, dag_id: str) -> None:
+        """Let Airflow notice now that the newest backfill of a DAG, whose runs have ended, has ended too."""
+        if (number := self.open_backfill(dag_id)) is not None:
+            self._request_or_none("PUT", f"/api/v2/backfills/{number}/cancel", none_at=_ENDED_ALREADY)
 
     def has_raised_asset_events(self, run: DagRunObservation) -> bool:
         """Whether tasks of a run have raised asset events."""
         query = {"source_dag_id": run.dag_id, "source_run_id": run.run_id}
         return bool(self.request("GET", "/api/v2/assets/events", params=query)["asset_events"])
-
-    def await_success(self, run: DagRunObservation, *, deadline_seconds: float) -> DagRunObservation:
-        """Wait until a run has succeeded.
-
-        Raises
-        ------
-        DemonstrationError: when the run fails, with the failed task and the end of its log, or when it has not ended
-            within `deadline_seconds`.
-        """
-        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
-
-        def ended() -> DagRunObservation | None:
-            seen = _run_of(self.request("GET", path))
-            return seen if seen.has_ended else None
-
-        seen = self.await_answer(
-            ended,
-            what=f"Run {run.run_id} of the DAG {run.dag_id} has not ended",
-            deadline_seconds=deadline_seconds,
-            next_step=f"Look at the DAG {run.dag_id} in Airflow.",
-        )
-        if seen.state != "success":
-            raise DemonstrationError(
-                f"Run {run.run_id} of the DAG {run.dag_id} failed. {self._failed_tasks(path)}",
-                next_step="The task's whole log is in Airflow. The same command continues where this one stopped.",
-            )
-        return seen
-
-    def await_answer(
-        self, seen: Callable[[], Answer | None], *, what: str, deadline_seconds: float, next_step: str
-    ) -> Answer:
-        """Look repeatedly until there is an answer.
-
-        Parameters
-        ----------
-        seen: looks once; None when there is no answer yet.
-        what: what is not so yet, as the beginning of a sentence.
-
-        Raises
-        ------
-        DemonstrationError: when there is none within `deadline_seconds`, or the demo is stopped.
-        """
-        waiting = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda answer: answer is None),
-            wait=tenacity.wait_fixed(_POLL_SECONDS),
-            stop=tenacity.stop_after_delay(deadline_seconds) | tenacity.stop_when_event_set(self._stopped),
-            sleep=tenacity.sleep_using_event(self._stopped),
-        )
-        try:
-            answer = waiting(seen)
-        except tenacity.RetryError as error:
-            raise DemonstrationError(f"{what} after {deadline_seconds:.0f} s.", next_step=next_step) from error
-        assert answer is not None  # noqa: S101  # what the retry has waited for
-        return answer
 
     def request(self, method: str, path: str, **arguments: Any) -> Any:
         """Make one request, and return its JSON answer.
@@ -232,8 +148,10 @@ class AirflowApi:
             raise DemonstrationError(f"Airflow at {self._client.base_url} has nothing at {method} {path}.")
         return answer
 
-    def _request_or_none(self, method: str, path: str, **arguments: Any) -> Any | None:
-        """The answer of a request; None when Airflow answers 404."""
+    def _request_or_none(
+        self, method: str, path: str, *, none_at: int = httpx.codes.NOT_FOUND, **arguments: Any
+    ) -> Any | None:
+        """The answer of a request; None when Airflow answers with the status `none_at`."""
         try:
             response = self._client.request(method, path, **arguments)
         except httpx.TransportError as error:
@@ -241,7 +159,7 @@ class AirflowApi:
                 f"Airflow at {self._client.base_url} does not answer: {type(error).__name__} {error}.",
                 next_step="Look at `sluice stack status`.",
             ) from error
-        if response.status_code == httpx.codes.NOT_FOUND:
+        if response.status_code == none_at:
             return None
         if response.is_error:
             raise DemonstrationError(
@@ -250,14 +168,9 @@ class AirflowApi:
             )
         return response.json()
 
-    def _new_run(self, dag_id: str, known: frozenset[str]) -> DagRunObservation | None:
-        return next((run for run in self.runs(dag_id) if run.run_id not in known), None)
-
-    def _is_run_due(self, dag_id: str) -> bool:
-        due = self.request("GET", f"/api/v2/dags/{dag_id}")["next_dagrun_run_after"]
-        return due is not None and datetime.fromisoformat(due) <= datetime.now(UTC)
-
-    def _failed_tasks(self, run_path: str) -> str:
+    def explain_failure(self, run: DagRunObservation) -> str:
+        """The failed tasks of a run, and the end of the log of the first of them."""
+        run_path = _path(run)
         tasks = self.request("GET", f"{run_path}/taskInstances", params={"limit": 100})["task_instances"]
         failed = [task for task in tasks if task["state"] in _FAILED_TASKS]
         names = ", ".join(task["task_id"] for task in failed)
@@ -272,6 +185,10 @@ class AirflowApi:
         answer = self._request_or_none("GET", path, params={"full_content": True})
         lines = [_log_line(line) for line in (answer or {}).get("content", [])]
         return "\n".join(f"    {line}" for line in lines[-_LOG_TAIL_LINES:])
+
+
+def _path(run: DagRunObservation) -> str:
+    return f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
 
 
 def _run_of(answer: dict[str, Any]) -> DagRunObservation:

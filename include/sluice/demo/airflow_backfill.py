@@ -9,18 +9,12 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from sluice.backfill.intervals import Interval, divide
-from sluice.demo.airflow_api import AirflowApi
-
-_FREE_SECONDS = 900.0
-"""Airflow admits one backfill of a DAG at a time, and notices the end of one every half minute. A run that was working
-when the stack was stopped is noticed after five minutes, and tried again."""
+from sluice.demo.dag_runs import DagRuns
 
 _AT_ONCE = 2
-_SECONDS_PER_DAY = 180.0
-"""A run takes ten seconds on idle cores; here three drivers and another run share two of them."""
 
 
-def backfill_days(airflow: AirflowApi, dag_id: str, days: Interval, *, report_ended: Callable[[int], object]) -> None:
+def backfill_days(dag_runs: DagRuns, dag_id: str, days: Interval, *, report_ended: Callable[[int], object]) -> None:
     """Backfill whole days, also those that were backfilled before, and wait until each of them has succeeded.
 
     Parameters
@@ -30,44 +24,46 @@ def backfill_days(airflow: AirflowApi, dag_id: str, days: Interval, *, report_en
 
     Raises
     ------
-    DemonstrationError: when a run fails, with the end of its log, or when one has not ended in time.
+    DemonstrationError: when a run fails, with the end of its log, or when nothing moves.
     """
-    await_no_backfill(airflow, dag_id)
-    _create(airflow, dag_id, days)
+    await_no_backfill(dag_runs, dag_id)
+    _create(dag_runs, dag_id, days)
     dates, number = _dates(days), len(divide(days, "day"))
 
     def ended() -> bool | None:
-        runs = airflow.runs(dag_id, run_type="backfill", **dates)
+        runs = dag_runs.airflow.runs(dag_id, run_type="backfill", **dates)
         over = [run for run in runs if run.has_ended]
         report_ended(len(over))
         return True if len(over) == number or any(run.state == "failed" for run in over) else None
 
-    airflow.await_answer(
+    dag_runs.standstill.await_answer(
         ended,
         what=f"The backfill of {days.spoken} by the DAG {dag_id} has not ended",
-        deadline_seconds=_SECONDS_PER_DAY * number,
         next_step=f"Look at the DAG {dag_id} in Airflow.",
     )
-    for run in airflow.runs(dag_id, run_type="backfill", **dates):
-        airflow.await_success(run, deadline_seconds=_SECONDS_PER_DAY)
+    for run in dag_runs.airflow.runs(dag_id, run_type="backfill", **dates):
+        dag_runs.await_success(run)
+    # All its runs have ended. Airflow itself looks for that every half minute only, and admits no other one before.
+    dag_runs.airflow.close_backfill(dag_id)
 
 
-def await_no_backfill(airflow: AirflowApi, dag_id: str) -> None:
-    """Wait until Airflow has noticed the end of the newest backfill of a DAG.
+def await_no_backfill(dag_runs: DagRuns, dag_id: str) -> None:
+    """Wait until Airflow has noticed the end of the newest backfill of a DAG: it admits one of a DAG at a time.
+
+    A run that was working when the stack was stopped is noticed after five minutes, and tried again.
 
     Raises
     ------
-    DemonstrationError: when it has not done so in time.
+    DemonstrationError: when nothing moves before.
     """
-    airflow.await_answer(
-        lambda: None if _is_backfilling(airflow, dag_id) else True,
+    dag_runs.standstill.await_answer(
+        lambda: dag_runs.airflow.open_backfill(dag_id) is None or None,
         what=f"Another backfill by the DAG {dag_id} is under way",
-        deadline_seconds=_FREE_SECONDS,
         next_step=f"Look at the backfills of the DAG {dag_id} in Airflow.",
     )
 
 
-def _create(airflow: AirflowApi, dag_id: str, days: Interval) -> None:
+def _create(dag_runs: DagRuns, dag_id: str, days: Interval) -> None:
     dates = _dates(days)
     order = {
         "dag_id": dag_id,
@@ -77,13 +73,7 @@ def _create(airflow: AirflowApi, dag_id: str, days: Interval) -> None:
         "max_active_runs": _AT_ONCE,
         "reprocess_behavior": "completed",
     }
-    airflow.request("POST", "/api/v2/backfills", json=order)
-
-
-def _is_backfilling(airflow: AirflowApi, dag_id: str) -> bool:
-    newest_first = {"dag_id": dag_id, "order_by": "-id", "limit": 1}
-    found = airflow.request("GET", "/api/v2/backfills", params=newest_first)["backfills"]
-    return any(backfill["completed_at"] is None for backfill in found)
+    dag_runs.airflow.request("POST", "/api/v2/backfills", json=order)
 
 
 def _dates(days: Interval) -> dict[str, str]:

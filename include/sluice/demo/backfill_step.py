@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import TYPE_CHECKING
 
 from sluice.backfill.intervals import Interval, divide
@@ -12,6 +12,7 @@ from sluice.demo import verification
 from sluice.demo.airflow_backfill import await_no_backfill, backfill_days
 from sluice.demo.comparison import CheckResult, compare, require_truth
 from sluice.demo.corrupted_days import GOLD_TABLE, SILVER_TABLE, corrupt, days_to_corrupt
+from sluice.demo.dag_runs import BACKFILL
 from sluice.demo.demo_progress import DemoStep, JobProgress, LiveTable, StepLog
 from sluice.demo.flights_data import Span
 from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
@@ -19,9 +20,6 @@ from sluice.demo.local_platform import LocalPlatform, watch_streams
 from sluice.demo.proof import expect_recovered, load_oracle
 from sluice.demo.replay_position import make_plan, plans_in
 from sluice.demo.stream_watch import GOLD, SILVER, has_passed
-from sluice.errors import DemonstrationError
-from sluice.processes.deadline import wait_until
-from sluice.supervision.stream_status import StreamRow
 from sluice.tables.catalog import open_catalog
 
 if TYPE_CHECKING:
@@ -29,62 +27,76 @@ if TYPE_CHECKING:
 
     Database = duckdb.DuckDBPyConnection
 
-BACKFILL_DAG = f"{SILVER}__backfill"
-"""Its runs replace the interval of `silver_flights`, then that of gold, which follows it."""
-
-_DAG_SECONDS = 120.0
-_CLOSED_SECONDS = 300.0
-_POLL_SECONDS = 0.5
-
 _TIME_COLUMNS = {SILVER_TABLE: "departure", GOLD_TABLE: "window_start"}
 
 
-def run_backfill(platform: LocalPlatform, log: StepLog, *, span: Span, live: LiveTable) -> tuple[CheckResult, ...]:
-    """Delete days of silver and double them in gold, backfill them through Airflow, and verify them; then backfill them
-    again, and verify that no row has changed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillStep:
+    """Deletes days of silver and doubles them in gold, backfills them through Airflow, and verifies them; then
+    backfills them again, and verifies that no row has changed.
 
-    Parameters
-    ----------
-    log: records how long it took.
     span: what is replayed; the days are of it, or before it.
     live: shows how many runs have ended.
-
-    Raises
-    ------
-    VerificationError: when the days are not what was sent, or the second backfill has changed a row.
-    DemonstrationError: when a run fails or takes too long.
+    repaired: set when the days are verified for the first time. From then on other jobs may read silver.
     """
-    days = days_to_corrupt(span)
-    with log.step(DemoStep.BACKFILL):
-        platform.airflow.await_known(BACKFILL_DAG, deadline_seconds=_DAG_SECONDS)
-        await_no_backfill(platform.airflow, BACKFILL_DAG)  # of an interrupted demo: it would repair a part of the days
-        _await_closed(platform, days)
-        corrupt(open_catalog(platform.settings), days)
-        _backfill(platform, days, live, what="Backfill of corrupted days")
-        with closing(copy_days(platform, days)) as repaired:
-            require_truth(checks := check_repair(repaired, days))
-            _backfill(platform, days, live, what="The same backfill again")
-            with closing(copy_days(platform, days)) as repeated:
-                checks += check_repetition(repaired, repeated, days)
-        require_truth(checks)
-        return checks
+
+    platform: LocalPlatform
+    log: StepLog
+    span: Span
+    live: LiveTable
+    repaired: Event = field(default_factory=Event)
+
+    def run(self) -> tuple[CheckResult, ...]:
+        """Carry it out, as soon as no flight of the replay changes the days any more.
+
+        Raises
+        ------
+        VerificationError: when the days are not what was sent, or the second backfill has changed a row.
+        DemonstrationError: when a run fails, or when nothing moves.
+        """
+        days = days_to_corrupt(self.span)
+        with self.log.step(DemoStep.BACKFILL):
+            self.platform.dag_runs.await_known(BACKFILL)
+            # One of an interrupted demo would repair a part of the days.
+            await_no_backfill(self.platform.dag_runs, BACKFILL)
+            _await_closed(self.platform, days)
+            corrupt(open_catalog(self.platform.settings), days)
+            _backfill(self.platform, days, self.live, what="Backfill of corrupted days")
+            with closing(copy_days(self.platform, days)) as repaired:
+                expect_days(repaired, self.platform, days)
+                require_truth(checks := check_repair(repaired, days))
+                self.repaired.set()
+                _backfill(self.platform, days, self.live, what="The same backfill again")
+                with closing(copy_days(self.platform, days)) as repeated:
+                    checks += check_repetition(repaired, repeated, days)
+            require_truth(checks)
+            return checks
 
 
 def copy_days(platform: LocalPlatform, days: Interval) -> Database:
-    """A copy of the days in silver and gold, and the rows that are expected in them."""
+    """A copy of the days in silver and gold."""
     database = copy_lakehouse(platform.settings, tables=tuple(_TIME_COLUMNS))
-    sent = platform.topic.read()
-    load_oracle(database, sent=sent, plans=[make_plan(name) for name in plans_in(sent)], weather_days=())
-    expect_recovered(database, [days])
     restrict(database, days)
     return database
 
 
 def restrict(database: Database, days: Interval) -> None:
-    """Leave only the rows of some days in the copies of silver and gold, and among the flights that must be there."""
+    """Leave only the rows of some days in the copies of silver and gold."""
     for table, column in _TIME_COLUMNS.items():
         outside = f"delete from {SEEN}.{table} where {column} < $1 or {column} >= $2"  # noqa: S608  # our own names
         database.execute(outside, [days.start, days.end])
+
+
+def expect_days(database: Database, platform: LocalPlatform, days: Interval) -> None:
+    """Load the rows that are expected in the days: what was sent of them, and what the backfill has recovered."""
+    sent = platform.topic.read()
+    load_oracle(database, sent=sent, plans=[make_plan(name) for name in plans_in(sent)], weather_days=())
+    expect_recovered(database, [days])
+    restrict_expected(database, days)
+
+
+def restrict_expected(database: Database, days: Interval) -> None:
+    """Leave only the flights of some days among those that must be there."""
     within = "create temp table arrived_then as from arrived where departure >= $1 and departure < $2"
     database.execute(within, [days.start, days.end])
     database.execute("create or replace temp view arrived as from arrived_then")
@@ -95,7 +107,7 @@ def check_repair(database: Database, days: Interval) -> tuple[CheckResult, ...]:
 
     Parameters
     ----------
-    database: see `restrict`.
+    database: see `copy_days` and `expect_days`.
     """
     silver = verification.silver_holds_the_flights(database)
     gold = verification.gold_by_carrier_equals_the_csv(database)
@@ -133,28 +145,19 @@ def _unchanged(before: Database, after: Database, table: str, days: Interval) ->
 def _await_closed(platform: LocalPlatform, days: Interval) -> None:
     """Wait until neither stream writes into the days any more."""
     watch = watch_streams(platform)
-
-    def pause(seconds: float) -> None:
-        if platform.stopped.wait(seconds):
-            raise DemonstrationError("The demo was stopped.")
-
-    def are_closed(rows: Sequence[StreamRow]) -> bool:
-        return has_passed(rows, days.end, streams=(SILVER, GOLD))
-
-    seen = wait_until(watch.observe, are_closed, seconds=_CLOSED_SECONDS, poll_seconds=_POLL_SECONDS, pause=pause)
-    if not are_closed(seen):
-        raise DemonstrationError(
-            f"The watermarks of {SILVER} and {GOLD} have not passed {days.end:%Y-%m-%d} after {_CLOSED_SECONDS:.0f} s.",
-            next_step="Look at `sluice stream status`.",
-        )
+    platform.standstill.await_answer(
+        lambda: has_passed(watch.observe(), days.end, streams=(SILVER, GOLD)) or None,
+        what=f"The watermarks of {SILVER} and {GOLD} have not passed {days.end:%Y-%m-%d}",
+        next_step="Look at `sluice stream status`.",
+    )
 
 
 def _backfill(platform: LocalPlatform, days: Interval, live: LiveTable, *, what: str) -> None:
     total = len(divide(days, "day"))
     try:
         backfill_days(
-            platform.airflow,
-            BACKFILL_DAG,
+            platform.dag_runs,
+            BACKFILL,
             days,
             report_ended=lambda ended: live.show_job(JobProgress(what=what, done=ended, total=total)),
         )

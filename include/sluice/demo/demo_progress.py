@@ -26,19 +26,18 @@ _BAR_COLUMNS = 40
 
 
 class DemoStep(StrEnum):
-    """The steps in the order in which they begin; the backfill begins before the last quarter of
-    the flights, the other jobs with the late set."""
+    """The steps in the order in which they begin on a machine with cores for all of them; see `demonstration`."""
 
     STACK = "Local stack"
     TABLES = "Tables and reference data"
     DRIVERS = "Streams launched by Airflow"
     FLIGHTS = "Flights through the streams"
     BACKFILL = "Days that another writer corrupted, backfilled through Airflow beside the streams, and once more"
-    LATE_SET = "Late flights, which must be dropped"
     WEATHER = "Weather: an incremental run, and the run that its new rows trigger"
     MAINTENANCE = "Maintenance of the tables that receive small files"
     QUALITY = "Quality of the tables that people read"
     HEALTH = "Health of the checkpoints"
+    LATE_SET = "Late flights, which must be dropped"
     VERIFICATION = "Verification by DuckDB"
 
 

@@ -1,8 +1,10 @@
 """The demo from the first service to the last check: `sluice demo`.
 
 Steps overlap to keep both cores of a small machine busy: the replay is planned while the tables are created; half of
-the flights are sent as a backlog while the drivers start, a quarter while the streams run, and a quarter while earlier
-days are corrupted and backfilled; the other jobs run in Airflow, two at a time, while the streams process the late set.
+the flights are sent as a backlog while the drivers start, and half while the streams run. Each job begins as soon as
+its input is there: the backfill when the streams have passed the days that it corrupts, the weather, the maintenance
+and the quality checks when the flights are read and those days are repaired, which is while they are backfilled once
+more. The late set is sent after that, so that the second backfill finds the records of the first.
 
 Ctrl-C stops the replay between two hours of event time, when every sent record is acknowledged. The stack keeps
 running, as it does at the end of the demo: `sluice stack down` stops it, and `sluice demo` continues the replay. While
@@ -20,10 +22,11 @@ from threading import Event
 
 from rich.console import Console
 
-from sluice.demo.airflow_jobs import run_maintenance_jobs, run_weather, unpause_streams
-from sluice.demo.backfill_step import run_backfill
+from sluice.demo.airflow_jobs import run_checks, run_maintenance, run_weather, unpause_streams
+from sluice.demo.backfill_step import BackfillStep
 from sluice.demo.comparison import CheckResult, require_truth
 from sluice.demo.demo_progress import DemoStep, LiveTable, Render, StepLog
+from sluice.demo.first_rows import look_at_bronze
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
 from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack, watch_streams, where_to_look
@@ -33,9 +36,9 @@ from sluice.demo.replay_position import NextReplay
 from sluice.demo.report import DemoReport
 from sluice.ledger.connection import database_time
 
-_THREADS = 4
-"""The plan, then the replay beside the backfill, or beside the weather and the maintenance jobs: at most three at a
-time."""
+_THREADS = 5
+"""The plan, then the first look at bronze, the replay and the backfill; at the end the backfill, the weather, the
+maintenance and the checks beside the late set: at most five at a time."""
 
 YEAR = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA)
 
@@ -131,8 +134,7 @@ def _stream(
 ) -> tuple[CheckResult, ...]:
     """Run the streams and the jobs; the checks of the backfill."""
     on_time, late_set = (upcoming.on_time, upcoming.late_set) if upcoming else ((), ())
-    half, three_quarters = len(on_time) // 2, len(on_time) * 3 // 4
-    backlog, flowing, rest = on_time[:half], on_time[half:three_quarters], on_time[three_quarters:]
+    backlog, rest = on_time[: len(on_time) // 2], on_time[len(on_time) // 2 :]
     with live:
         streaming = FlightStreaming(
             platform=platform,
@@ -146,27 +148,29 @@ def _stream(
         )
         with log.step(DemoStep.DRIVERS):
             unpause_streams(platform)
+            looking = pool.submit(look_at_bronze, platform, log)
             sending = streaming.send(backlog, hours_per_second=options.hours_per_second)
             streaming.await_under_way(sending, headline="Drivers start")
+        backfill = BackfillStep(platform=platform, log=log, span=upcoming.plan.span, live=live) if upcoming else None
+        backfilling = pool.submit(backfill.run) if backfill else None
         with log.step(DemoStep.FLIGHTS):
-            sending = streaming.send(flowing, hours_per_second=options.hours_per_second)
-            streaming.await_drained(sending, headline="Streams read flights")
-            repairing = (
-                pool.submit(run_backfill, platform, log, span=upcoming.plan.span, live=live) if upcoming else None
-            )
             sending = streaming.send(rest, hours_per_second=options.hours_per_second)
-            streaming.await_drained(sending, headline="Streams read flights beside a backfill")
-        if repairing is not None:
-            streaming.await_job(repairing, headline="Streams run beside the backfill")
+            streaming.await_drained(sending, headline="Streams read flights")
+        looking.result()
+        if backfill and backfilling:
+            streaming.await_either(backfill.repaired, backfilling, headline="Streams run beside the backfill")
         jobs = (
             pool.submit(run_weather, platform, log, flights_until=flights_until),
-            pool.submit(run_maintenance_jobs, platform, log),
+            pool.submit(run_maintenance, platform, log),
+            pool.submit(run_checks, platform, log),
         )
+        if backfilling:
+            streaming.await_job(backfilling, headline="Streams run beside the backfill and other jobs")
         if late_set:
             with log.step(DemoStep.LATE_SET):
                 streaming.await_passed(watermark_to_pass(late_set), headline="Watermark passes the late flights")
                 sending = streaming.send(late_set, hours_per_second=None)
                 streaming.await_drained(sending, headline="Streams drop the late flights")
-    for job in jobs:
-        job.result()
-    return repairing.result() if repairing is not None else ()
+        for job in jobs:
+            streaming.await_job(job, headline="Streams run beside the last jobs")
+    return backfilling.result() if backfilling else ()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from threading import Event
 from typing import Any
 
 from rich.markup import escape
 
-from sluice.demo.demo_progress import LiveTable, StepLog, stream_line
+from sluice.demo.demo_progress import LiveTable, StepLog
 from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.replay_plan import PlannedRecord
 from sluice.demo.replayer import ReplayProgress, replay
@@ -21,11 +20,6 @@ from sluice.errors import DemonstrationError
 from sluice.ledger.records.run import RunState
 from sluice.ledger.runs import recent_runs
 from sluice.supervision.stream_status import StreamRow
-
-_POLL_SECONDS = 0.5
-_STANDSTILL_SECONDS = 300.0
-"""The demo fails after this time without any progress: no record sent, no run in another state, no batch recorded.
-Three drivers that start together take half a minute on two idle cores and minutes on busy ones."""
 
 _FAILURES_ALLOWED = 1
 """The platform restarts a failed stream; a second failure in the same demo is reported to the person who runs it."""
@@ -95,30 +89,37 @@ class FlightStreaming:
         """
         self._await(lambda rows: has_passed(rows, event_time), sending=None, headline=headline)
 
-    def await_job(self, job: Future[Any], *, headline: str) -> None:
-        """Watch until a job beside the streams has ended. It has deadlines of its own; the streams may stand still.
+    def await_either(self, reached: Event, job: Future[Any], *, headline: str) -> None:
+        """Watch until a job beside the streams has reached a point, or ended before.
 
         Raises
         ------
-        DemonstrationError: when a stream fails repeatedly.
+        DemonstrationError: as `await_under_way`.
         SluiceError: what the job has raised.
         """
-        self._await(lambda _: job.done(), sending=None, headline=headline, standstill_seconds=math.inf)
+        self._await(lambda _: reached.is_set() or job.done(), sending=None, headline=headline)
+        if job.done():
+            job.result()
+
+    def await_job(self, job: Future[Any], *, headline: str) -> None:
+        """Watch until a job beside the streams has ended.
+
+        Raises
+        ------
+        DemonstrationError: as `await_under_way`.
+        SluiceError: what the job has raised.
+        """
+        self._await(lambda _: job.done(), sending=None, headline=headline)
         job.result()
 
     def _note_progress(self, progress: ReplayProgress) -> None:
         self._progress = progress
+        self.platform.standstill.note_move()
 
     def _await(
-        self,
-        is_reached: Callable[[Sequence[StreamRow]], bool],
-        *,
-        sending: Future[int] | None,
-        headline: str,
-        standstill_seconds: float = _STANDSTILL_SECONDS,
+        self, is_reached: Callable[[Sequence[StreamRow]], bool], *, sending: Future[int] | None, headline: str
     ) -> None:
-        moved_at, seen = time.monotonic(), None
-        while True:
+        def look() -> bool | None:
             # Read before the streams are observed, so that the observation includes everything that was sent.
             is_sent = sending is None or sending.done()
             rows = self.watch.observe()
@@ -126,18 +127,15 @@ class FlightStreaming:
             if is_sent and sending is not None:
                 sending.result()
             if is_sent and is_reached(rows):
-                return
+                return True
             self._check_failures()
-            newest = (self._sent, tuple((row.health.state, row.totals.batches) for row in rows))
-            if newest != seen:
-                moved_at, seen = time.monotonic(), newest
-            if time.monotonic() - moved_at > standstill_seconds:
-                raise DemonstrationError(
-                    f"Nothing has progressed for {standstill_seconds:.0f} s. {stream_line(headline, rows)}.",
-                    next_step="Look at the streams' DAGs in Airflow and at `sluice stream status`.",
-                )
-            if self.platform.stopped.wait(_POLL_SECONDS):
-                raise DemonstrationError("The demo was stopped.")
+            return None
+
+        self.platform.standstill.await_answer(
+            look,
+            what=f"{headline}: {self._sent:,} of {self.planned:,} records are sent and not all is done",
+            next_step="Look at the streams' DAGs in Airflow and at `sluice stream status`.",
+        )
 
     def _show(self, headline: str, rows: Sequence[StreamRow]) -> None:
         clock = f", {self._progress.clock:%d %B %H:%M} UTC" if self._progress is not None else ""

@@ -12,8 +12,11 @@ from rich.console import Console
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
+from sluice.demo.dag_runs import DagRuns
 from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.platform_moves import observe_moves
 from sluice.demo.report import WhereToLook
+from sluice.demo.standstill import Standstill
 from sluice.demo.stream_watch import STREAMS, StreamWatch
 from sluice.errors import SettingsError
 from sluice.launching.local_launcher import LocalLauncher
@@ -39,7 +42,13 @@ class LocalPlatform:
     ledger: Ledger
     topic: FlightsTopic
     airflow: AirflowApi
+    standstill: Standstill
     stopped: Event
+
+    @property
+    def dag_runs(self) -> DagRuns:
+        """Starts runs of DAGs and waits for them."""
+        return DagRuns(airflow=self.airflow, standstill=self.standstill)
 
 
 def start_stack(console: Console | None) -> AirflowAccess:
@@ -73,13 +82,14 @@ def open_platform(access: AirflowAccess, *, stopped: Event) -> Iterator[LocalPla
     settings = load_settings()
     with (
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,
-        open_airflow_api(access, stopped=stopped) as airflow,
+        open_airflow_api(access) as airflow,
     ):
         yield LocalPlatform(
             settings=settings,
             ledger=ledger,
             topic=flights_topic(settings),
             airflow=airflow,
+            standstill=Standstill(lambda: observe_moves(ledger, airflow), stopped=stopped),
             stopped=stopped,
         )
 

@@ -115,8 +115,8 @@ def load_oracle(
     plans: every plan that was replayed.
     weather_days: the days whose weather file was written.
     """
+    load_sent(database, sent)
     tables = {
-        "sent": sent,
         "planned": planned_table(plans),
         "csv_flights": read_flights(),
         "csv_airlines": read_airlines(),
@@ -125,12 +125,21 @@ def load_oracle(
         "weather_days": _days_table(weather_days),
     }
     for name, content in tables.items():
-        database.register("loading", content)
-        database.execute(f"create or replace table {name} as from loading")
-        database.unregister("loading")
+        _load(database, name, content)
     database.execute(_RECOVERED)
     database.execute(_ARRIVED)
     database.execute(_DROPPED_WEATHER)
+
+
+def load_sent(database: duckdb.DuckDBPyConnection, sent: pa.Table) -> None:
+    """Load the content of the topic, as `FlightsTopic.read` gives it, as the table `sent`."""
+    _load(database, "sent", sent)
+
+
+def _load(database: duckdb.DuckDBPyConnection, name: str, content: pa.Table) -> None:
+    database.register("loading", content)
+    database.execute(f"create or replace table {name} as from loading")
+    database.unregister("loading")
 
 
 def expect_recovered(database: duckdb.DuckDBPyConnection, backfilled: Iterable[Interval]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 
 import pyarrow as pa
 
@@ -46,6 +47,12 @@ def make_plan(name: str) -> ReplayPlan:
     ValueError: when the text is not the name of a plan.
     """
     seed, span = parse_plan_name(name)
+    return _plan(seed, span)
+
+
+@cache
+def _plan(seed: int, span: Span) -> ReplayPlan:
+    """A plan is sent and, at every check, compared with the tables; it takes half a second of a processor."""
     return plan_replay(flights_of(span), span=span, seed=seed)
 
 
@@ -86,7 +93,7 @@ def next_replay(sent: pa.Table, *, days: int, seed: int) -> NextReplay | None:
     span = next_span(first_day_offset=(first_day - FIRST_DAY).days, days=days)
     if span is None:
         return None
-    plan = plan_replay(flights_of(span), span=span, seed=seed)
+    plan = _plan(seed, span)
     return NextReplay(plan=plan, missing=plan.records, is_continued=False)
 
 

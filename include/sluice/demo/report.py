@@ -103,8 +103,8 @@ def _table_as_json(table: TableReport) -> dict[str, object]:
     return {
         "table": table.table,
         "rows": table.rows,
-        "files_before": maintenance and maintenance.files_before,
-        "files_after": maintenance and maintenance.files_after,
+        "files_before": maintenance and maintenance.before.files,
+        "files_after": maintenance and maintenance.after.files,
         "quality": quality and quality.verdict.value,
         "expectations": quality and quality.expectations,
         "failed_expectations": list(quality.failed_expectations) if quality else None,
@@ -120,7 +120,7 @@ def _tables(report: DemoReport) -> RenderableType:
     for table in report.tables:
         before, after = "", ""
         if table.maintenance is not None:
-            before, after = f"{table.maintenance.files_before:,}", f"{table.maintenance.files_after:,}"
+            before, after = f"{table.maintenance.before.files:,}", f"{table.maintenance.after.files:,}"
         shown.add_row(table.table, f"{table.rows:,}", before, after, _quality_text(table.quality))
     return shown
 

@@ -36,7 +36,7 @@ class RunWork(JobCommand):
     """Do the bounded work of a pool.
 
     application_id: of the application, in the ledger. pool: for people who list processes.
-    with_delta, repeats_tasks: `yes` or `no`. cores: of a driver in local mode; empty for those of its launch.
+    with_delta, repeats_tasks, ui: `yes` or `no`. cores: of a driver in local mode; empty for those of its launch.
     """
 
     application: ClassVar[str] = "jobs/run_work.py"
@@ -44,6 +44,7 @@ class RunWork(JobCommand):
     pool: str
     with_delta: str
     repeats_tasks: str
+    ui: str
     cores: str
 
 

@@ -1,8 +1,9 @@
 """The ledger: the database of runs, desired states, generations, batches, table maintenance and checkpoint checks.
 
 connection      `open_ledger`
-models          the tables
 records         the frozen observations that the repositories take and return
+stored_values   how such a record is stored as a row, and made from one
+models          the tables, with the columns of their records
 runs, leases    admit, observe and end runs; at most one live run for each stream, with a fencing token
 vacated_runs, token_raising
                 end a run whose process is gone; raise the token of a run above those of its tables

@@ -16,6 +16,7 @@ from sluice.errors import SettingsError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import DagPauseSeen, LedgerOwner
 from sluice.ledger.records.dag_pause import AirflowOwner, DagPause
+from sluice.ledger.stored_values import record_of
 
 _ONLY = "airflow"
 """The key of the only row."""
@@ -79,7 +80,7 @@ def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOw
         .returning(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
     )
     with ledger.transaction() as connection:
-        return AirflowOwner(**connection.execute(gift).one()._mapping)
+        return record_of(AirflowOwner, connection.execute(gift).one())
 
 
 def find_owner(ledger: Ledger) -> AirflowOwner | None:
@@ -92,7 +93,7 @@ def find_owner(ledger: Ledger) -> AirflowOwner | None:
     query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
     with ledger.transaction() as connection:
         row = connection.execute(query.where(LedgerOwner.kind == _ONLY)).one_or_none()
-    return None if row is None else AirflowOwner(**row._mapping)
+    return None if row is None else record_of(AirflowOwner, row)
 
 
 def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
@@ -102,10 +103,10 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    query = select(*DagPauseSeen.__table__.columns).where(DagPauseSeen.stream == stream)
+    query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == stream)
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
-    return None if row is None else DagPause(**row._mapping)
+    return None if row is None else record_of(DagPause, row)
 
 
 def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagPause]:
@@ -115,9 +116,9 @@ def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagP
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    query = select(*DagPauseSeen.__table__.columns).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
+    query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
     with ledger.transaction() as connection:
-        return {row.stream: DagPause(**row._mapping) for row in connection.execute(query)}
+        return {row.stream: record_of(DagPause, row) for row in connection.execute(query)}
 
 
 def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:

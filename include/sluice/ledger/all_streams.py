@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from sluice.ledger.batches import SHORT_BATCH_COLUMNS, batch_of
+from sluice.ledger.batches import SHORT_BATCH_COLUMNS
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_states
 from sluice.ledger.models import Batch, Generation, Lease, Run, SourceSample, Trouble
@@ -24,7 +24,7 @@ from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import DesiredState, RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.records.stream_trouble import StreamTrouble
-from sluice.ledger.runs import run_of
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_selects import (
     RATE_WINDOW,
     asked_for,
@@ -92,14 +92,14 @@ def find_streams(ledger: Ledger, names: Sequence[str], *, runs_for_failures: int
         runs = found.runs(runs_for_failures)
         desired = found.by_name(select_desired_states(names))
         batches = found.newest(Batch, SHORT_BATCH_COLUMNS, Batch.generation.desc(), Batch.batch.desc())
-        leases = found.by_name(select(*Lease.__table__.columns).where(found.is_asked(Lease.stream)))
+        leases = found.by_name(select(*Lease.columns()).where(found.is_asked(Lease.stream)))
         generations = found.newest(
             Generation, (Generation.stream, Generation.generation, Generation.fingerprint), Generation.generation.desc()
         )
         troubles = found.by_name(
-            select(*Trouble.__table__.columns, func.now().label("observed_at")).where(found.is_asked(Trouble.stream))
+            select(*Trouble.columns(), func.now().label("observed_at")).where(found.is_asked(Trouble.stream))
         )
-        samples = found.newest(SourceSample, tuple(SourceSample.__table__.columns), SourceSample.observed_at.desc())
+        samples = found.newest(SourceSample, SourceSample.columns(), SourceSample.observed_at.desc())
         arrivals = found.by_name(select_arrivals(found.asked))
         rates = found.by_name(select_rates(found.asked))
         failed = found.by_name(select_failed_runs(found.asked))
@@ -161,16 +161,16 @@ class _Found:
 
     def runs(self, runs_for_failures: int) -> Mapping[str, tuple[RunObservation, ...]]:
         """The newest run of each stream, and further ones of a stream that is to run and has none that lives."""
-        columns = tuple(Run.__table__.columns)
+        columns = Run.columns()
         newest = self.newest(Run, columns, Run.number.desc())
-        runs = {name: (run_of(row),) for name, row in newest.items()}
+        runs = {name: (record_of(RunObservation, row),) for name, row in newest.items()}
         ended = [name for name, found in runs.items() if _may_have_failed(found[0])]
         if not ended:
             return runs
         further: dict[str, list[RunObservation]] = {}
         query = select_newest(asked_for(ended), Run, columns, (Run.number.desc(),), limit=runs_for_failures)
         for row in self.connection.execute(query):
-            further.setdefault(row.stream, []).append(run_of(row))
+            further.setdefault(row.stream, []).append(record_of(RunObservation, row))
         return runs | {name: tuple(found) for name, found in further.items()}
 
 
@@ -196,12 +196,12 @@ def _known(
     return KnownStream(
         desired=desired,
         runs=runs,
-        newest_batch=None if batch is None else batch_of(batch),
-        lease=None if lease is None else LeaseObservation(**lease._mapping),
+        newest_batch=None if batch is None else record_of(BatchObservation, batch),
+        lease=None if lease is None else record_of(LeaseObservation, lease),
         generation=None if generation is None else generation.generation,
         fingerprint={} if generation is None else generation.fingerprint or {},
-        trouble=None if trouble is None else StreamTrouble(**trouble._mapping),
-        sample=None if sample is None else ProgressSample(**sample._mapping),
+        trouble=None if trouble is None else record_of(StreamTrouble, trouble),
+        sample=None if sample is None else record_of(ProgressSample, sample),
         behind=None if arrival is None else _behind(arrival, now),
         rates=StreamRates()
         if rates is None

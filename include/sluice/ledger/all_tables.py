@@ -21,15 +21,15 @@ MOST_COUNTED = 10_000
 _MAINTENANCE = (
     "table",
     "ended_at",
-    "rows_after",
-    "files_before",
-    "files_after",
-    "bytes_after",
-    "small_files_before",
-    "small_files_after",
-    "delete_files_before",
-    "delete_files_after",
-    "snapshots_after",
+    "after_rows",
+    "before_files",
+    "after_files",
+    "after_bytes",
+    "before_small_files",
+    "after_small_files",
+    "before_delete_files",
+    "after_delete_files",
+    "after_snapshots",
 )
 _DETAILS = ("table", "file_sizes", "kept")
 """What is shown of the newest run alone, because it is wide."""
@@ -66,8 +66,8 @@ def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable
     return {
         name: KnownTable(
             maintenance=tuple(maintenance[name]),
-            file_sizes=tuple(details[name].file_sizes or ()) if name in details else (),
-            kept=tuple(details[name].kept or ()) if name in details else (),
+            file_sizes=tuple(details[name].file_sizes) if name in details else (),
+            kept=tuple(details[name].kept) if name in details else (),
             quality=quality.get(name),
         )
         for name in names

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import add_event
 from sluice.ledger.models import BackfillAttempt
 from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
 from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
+from sluice.ledger.stored_values import record_of
 
 _KEY_FIELDS = ("stream", "interval_start", "interval_end", "attempt")
 
@@ -104,14 +105,14 @@ def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[Backfil
     LedgerError: when the ledger cannot be reached.
     """
     newest = (
-        select(*BackfillAttempt.__table__.columns)
+        select(*BackfillAttempt.columns())
         .where(BackfillAttempt.stream == stream)
         .order_by(BackfillAttempt.started_at.desc(), BackfillAttempt.attempt.desc())
         .limit(limit)
     )
     with ledger.transaction() as connection:
         rows = connection.execute(newest).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(record_of(BackfillAttemptObservation, row) for row in rows)
 
 
 def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAttemptObservation, ...]:
@@ -122,13 +123,13 @@ def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAtte
     LedgerError: when the ledger cannot be reached.
     """
     found = (
-        select(*BackfillAttempt.__table__.columns)
+        select(*BackfillAttempt.columns())
         .where(BackfillAttempt.launched_by == launched_by)
         .order_by(BackfillAttempt.started_at, BackfillAttempt.attempt)
     )
     with ledger.transaction() as connection:
         rows = connection.execute(found).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(record_of(BackfillAttemptObservation, row) for row in rows)
 
 
 def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
@@ -145,9 +146,3 @@ def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
 
 def _is(key: BackfillAttemptKey) -> ColumnElement[bool]:
     return and_(*(getattr(BackfillAttempt, name) == getattr(key, name) for name in _KEY_FIELDS))
-
-
-def _observation_of(row: Row[Any]) -> BackfillAttemptObservation:
-    values = dict(row._mapping)
-    key = BackfillAttemptKey(**{name: values.pop(name) for name in _KEY_FIELDS})
-    return BackfillAttemptObservation(key=key, **values | {"state": BackfillState(values["state"])})

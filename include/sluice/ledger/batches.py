@@ -10,15 +10,16 @@ from typing import Any
 from sqlalchemy import Row, and_, func, select, true
 from sqlalchemy.dialects.postgresql import insert
 
-from sluice.ledger.connection import Ledger, values_of
+from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Batch, BatchTotals
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.stream_selects import asked_for
 from sluice.ledger.undeclared_fields import add_undeclared_fields
 
 _SUMS = ("batches", "input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _KEY_FIELDS = ("stream", "generation", "batch")
-BATCH_COLUMNS = tuple(Batch.__table__.columns)
+BATCH_COLUMNS = Batch.columns()
 
 _LONG = frozenset({"start_offsets", "end_offsets", "snapshot_ids", "durations_ms", "skipped_input"})
 
@@ -37,8 +38,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    values = {**values_of(batch), **values_of(batch.key)}
-    del values["key"], values["undeclared_fields"]
+    values = values_of(batch, without=("undeclared_fields",))
     with ledger.transaction() as connection:
         recorded = connection.execute(
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
@@ -58,7 +58,7 @@ def find_batch(ledger: Ledger, key: PublicationKey) -> BatchObservation | None:
     same = (Batch.stream == key.stream, Batch.generation == key.generation, Batch.batch == key.batch)
     with ledger.transaction() as connection:
         row = connection.execute(select(*BATCH_COLUMNS).where(*same)).one_or_none()
-    return None if row is None else batch_of(row)
+    return None if row is None else record_of(BatchObservation, row)
 
 
 def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) -> BatchObservation | None:
@@ -96,7 +96,7 @@ def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObserv
             .order_by(Batch.generation.desc(), Batch.batch.desc())
             .limit(limit)
         ).all()
-    return tuple(batch_of(row) for row in rows)
+    return tuple(record_of(BatchObservation, row) for row in rows)
 
 
 def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchObservation, ...]:
@@ -107,7 +107,7 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
             .where(Batch.stream == stream, Batch.recorded_at >= since)
             .order_by(Batch.generation.desc(), Batch.batch.desc())
         ).all()
-    return tuple(batch_of(row) for row in rows)
+    return tuple(record_of(BatchObservation, row) for row in rows)
 
 
 def rows_read_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> Mapping[str, int]:
@@ -140,7 +140,7 @@ def all_totals(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, StreamTot
     found: dict[str, list[Row[Any]]] = {stream: [] for stream in streams}
     with ledger.transaction() as connection:
         is_asked = BatchTotals.stream.in_(list(streams))
-        for row in connection.execute(select(*BatchTotals.__table__.columns).where(is_asked)):
+        for row in connection.execute(select(*BatchTotals.columns()).where(is_asked)):
             found[row.stream].append(row)
     return {stream: _sum_of(stream, rows) for stream, rows in found.items()}
 
@@ -159,11 +159,4 @@ def _rejections(ledger: Ledger, stream: str, generation: int) -> tuple[BatchObse
         rows = connection.execute(
             select(*BATCH_COLUMNS).where(Batch.stream == stream, Batch.generation == generation, Batch.is_rejected)
         ).all()
-    return tuple(batch_of(row) for row in rows)
-
-
-def batch_of(row: Row[Any]) -> BatchObservation:
-    """The batch that a row of `BATCH_COLUMNS`, or of some of them, holds."""
-    values = dict(row._mapping)
-    key = PublicationKey(**{field: values.pop(field) for field in _KEY_FIELDS})
-    return BatchObservation(key=key, **values)
+    return tuple(record_of(BatchObservation, row) for row in rows)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import TypeAdapter
-from sqlalchemy import Row, insert, select
+from sqlalchemy import insert, select
 
-from sluice.ledger.connection import Ledger, values_of
+from sluice.ledger.connection import Ledger
 from sluice.ledger.models import CheckpointCheck
 from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation
+from sluice.ledger.stored_values import record_of, values_of
 
 _FINDINGS = TypeAdapter(tuple[CheckpointFinding, ...])
-_COLUMNS = [column for column in CheckpointCheck.__table__.columns if column.name != "number"]
+_COLUMNS = CheckpointCheck.columns(without=("number",))
 
 
 def record_checkpoint_check(ledger: Ledger, check: CheckpointObservation) -> None:
@@ -36,9 +35,4 @@ def recent_checkpoint_checks(ledger: Ledger, stream: str, limit: int) -> tuple[C
     newest = select(*_COLUMNS).where(CheckpointCheck.stream == stream).order_by(CheckpointCheck.number.desc())
     with ledger.transaction() as connection:
         rows = connection.execute(newest.limit(limit)).all()
-    return tuple(_observation_of(row) for row in rows)
-
-
-def _observation_of(row: Row[Any]) -> CheckpointObservation:
-    values = dict(row._mapping)
-    return CheckpointObservation(findings=_FINDINGS.validate_python(values.pop("findings")), **values)
+    return tuple(record_of(CheckpointObservation, row) for row in rows)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import make_conninfo
@@ -18,9 +18,6 @@ from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
 from sluice.ledger.storable_text import StorableTextDumper, storable_json
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 CONNECT_TIMEOUT_SECONDS = 5
 """How long one attempt to connect may take: longer than a busy server needs, short enough for a person to wait."""
@@ -122,13 +119,6 @@ def checked_url(ledger_url: str) -> URL:
             f"SLUICE_LEDGER_URL has an option after `?` that PostgreSQL's client does not know, among {names}. {wanted}"
         ) from None
     return url
-
-
-def values_of(observation: DataclassInstance) -> dict[str, Any]:
-    """The fields of an observation as the values of a row; `recorded_at` is left to the database's clock."""
-    return {
-        field.name: getattr(observation, field.name) for field in fields(observation) if field.name != "recorded_at"
-    }
 
 
 def engine_options() -> dict[str, Any]:

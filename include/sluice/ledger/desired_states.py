@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import (
@@ -35,8 +34,9 @@ from sluice.ledger.models import Run, StreamDesiredState
 from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
 from sluice.ledger.records.event import Event
 from sluice.ledger.records.run import LIVE_STATES, DesiredState
+from sluice.ledger.stored_values import record_of
 
-_COLUMNS = tuple(StreamDesiredState.__table__.columns)
+_COLUMNS = StreamDesiredState.columns()
 
 _STREAM = [StreamDesiredState.stream]
 
@@ -76,7 +76,7 @@ def set_desired_state(
             insert(StreamDesiredState)
             .values(stream=stream, **request)
             .on_conflict_do_update(index_elements=_STREAM, set_=change)
-            .returning(*_COLUMNS)
+            .returning(*StreamDesiredState.columns())
         ).one()
         _update_live_run(connection, stream)
     return desired_state_of(stream, row)
@@ -189,15 +189,15 @@ def find_desired_states(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, 
 
 def select_desired_state(stream: str) -> Select[Any]:
     """The query for the desired state of a stream: one row, or none when nothing was ever requested."""
-    return select(*_COLUMNS).where(StreamDesiredState.stream == stream)
+    return select(*StreamDesiredState.columns()).where(StreamDesiredState.stream == stream)
 
 
 def select_desired_states(streams: Sequence[str]) -> Select[Any]:
     """The query for the desired states of several streams: a row for each of which something was requested."""
-    return select(*_COLUMNS).where(StreamDesiredState.stream == any_(literal(streams, ARRAY(Text))))
+    return select(*StreamDesiredState.columns()).where(StreamDesiredState.stream == any_(literal(streams, ARRAY(Text))))
 
 
-def desired_state_of(stream: str, row: Row[Any] | SimpleNamespace | None) -> DesiredStateObservation:
+def desired_state_of(stream: str, row: Row[Any] | Mapping[str, Any] | None) -> DesiredStateObservation:
     """The desired state of a stream from a row of `select_desired_state`, or its values under their names.
 
     Parameters
@@ -206,14 +206,7 @@ def desired_state_of(stream: str, row: Row[Any] | SimpleNamespace | None) -> Des
     """
     if row is None:
         return DesiredStateObservation(stream=stream, desired_state=DesiredState.RUNNING)
-    return DesiredStateObservation(
-        stream=row.stream,
-        desired_state=DesiredState(row.desired_state),
-        requested_at=row.requested_at,
-        requested_by=row.requested_by,
-        suspension=None if row.suspension is None else SuspensionCause(row.suspension),
-        suspended_at=row.suspended_at,
-    )
+    return record_of(DesiredStateObservation, row)
 
 
 def _update_live_run(connection: Connection, stream: str) -> None:

@@ -13,15 +13,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Select, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.event_evidence import stored_evidence, stored_text
 from sluice.ledger.models import LedgerEvent
-from sluice.ledger.records.event import Actor, ActorKind, Event, EventObservation, EventSubject
+from sluice.ledger.records.event import Event, EventObservation, EventSubject
+from sluice.ledger.stored_values import record_of
 
-_COLUMNS = tuple(column for column in LedgerEvent.__table__.columns if column.name != "occasion")
+_COLUMNS = LedgerEvent.columns(without=("occasion",))
 
 
 def record_event(ledger: Ledger, event: Event) -> bool:
@@ -56,7 +57,7 @@ def add_event(connection: Connection, event: Event, *, run_id: str | None = None
             subject=str(event.subject),
             name=event.name,
             actor_kind=str(event.actor.kind),
-            actor=stored_text(event.actor.name),
+            actor_name=stored_text(event.actor.name),
             action=str(event.action),
             reason=event.reason,
             explanation=stored_text(event.explanation),
@@ -87,23 +88,8 @@ def recent_events(
     if since is not None:
         query = query.where(LedgerEvent.recorded_at >= since)
     with ledger.transaction() as connection:
-        return tuple(_observation_of(row) for row in connection.execute(query).all())
+        return tuple(record_of(EventObservation, row) for row in connection.execute(query).all())
 
 
 def _of(subject: EventSubject, name: str) -> Select[Any]:
     return select(*_COLUMNS).where(LedgerEvent.subject == str(subject), LedgerEvent.name == name)
-
-
-def _observation_of(row: Row[Any]) -> EventObservation:
-    return EventObservation(
-        number=row.number,
-        recorded_at=row.recorded_at,
-        subject=EventSubject(row.subject),
-        name=row.name,
-        actor=Actor(kind=ActorKind(row.actor_kind), name=row.actor),
-        action=row.action,
-        reason=row.reason,
-        explanation=row.explanation,
-        run_id=row.run_id,
-        evidence=row.evidence,
-    )

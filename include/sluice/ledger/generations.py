@@ -18,6 +18,7 @@ from sluice.ledger.records.generation import GenerationObservation
 from sluice.ledger.records.refresh import UNSETTLED_STATES
 from sluice.ledger.records.run import DesiredState
 from sluice.ledger.runs import already_live, live_run
+from sluice.ledger.stored_values import record_of
 
 
 def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) -> GenerationObservation:
@@ -40,7 +41,7 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
             if opened.one_or_none() is not None:
                 add_event(connection, _first_generation(stream, checkpoint))
             row = connection.execute(_newest(stream)).one()
-    return _observation_of(row)
+    return record_of(GenerationObservation, row)
 
 
 def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None:
@@ -52,7 +53,7 @@ def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None
     """
     with ledger.transaction() as connection:
         row = connection.execute(_newest(stream)).one_or_none()
-    return None if row is None else _observation_of(row)
+    return None if row is None else record_of(GenerationObservation, row)
 
 
 def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str:
@@ -111,11 +112,11 @@ def open_next_generation(
         row = connection.execute(
             insert(Generation)
             .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
-            .returning(*Generation.__table__.columns)
+            .returning(*Generation.columns())
         ).one()
         if event is not None:
             add_event(connection, event)
-    return _observation_of(row)
+    return record_of(GenerationObservation, row)
 
 
 def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str) -> GenerationObservation:
@@ -132,10 +133,10 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
             update(Generation)
             .where(*is_it, or_(Generation.query_id.is_(None), Generation.query_id == query_id))
             .values(query_id=query_id)
-            .returning(*Generation.__table__.columns)
+            .returning(*Generation.columns())
         ).one_or_none()
         if bound is not None:
-            return _observation_of(bound)
+            return record_of(GenerationObservation, bound)
         known = connection.execute(select(Generation.query_id).where(*is_it)).scalar_one_or_none()
     if known is None:
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
@@ -166,11 +167,11 @@ def record_fingerprint(
             update(Generation)
             .where(Generation.stream == stream, Generation.generation == generation)
             .values(fingerprint=taken if is_empty else func.coalesce(Generation.fingerprint, taken))
-            .returning(*Generation.__table__.columns)
+            .returning(*Generation.columns())
         ).one_or_none()
     if row is None:
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
-    return _observation_of(row)
+    return record_of(GenerationObservation, row)
 
 
 def _require_at_rest(connection: Connection, stream: str) -> None:
@@ -218,20 +219,5 @@ def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageEr
 
 def _newest(stream: str) -> Select[Any]:
     return (
-        select(*Generation.__table__.columns)
-        .where(Generation.stream == stream)
-        .order_by(Generation.generation.desc())
-        .limit(1)
-    )
-
-
-def _observation_of(row: Row[Any]) -> GenerationObservation:
-    return GenerationObservation(
-        stream=row.stream,
-        generation=row.generation,
-        checkpoint=row.checkpoint,
-        opened_at=row.opened_at,
-        query_id=row.query_id,
-        fingerprint=row.fingerprint or {},
-        opened_by=row.opened_by or "",
+        select(*Generation.columns()).where(Generation.stream == stream).order_by(Generation.generation.desc()).limit(1)
     )

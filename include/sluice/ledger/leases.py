@@ -18,13 +18,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Row, cast, func, literal, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, cast, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import Lease
 from sluice.ledger.records.lease import LEASE_SECONDS, LeaseObservation
+from sluice.ledger.stored_values import record_of
 
 
 def acquire(connection: Connection, *, stream: str, run_id: str) -> int:
@@ -106,8 +107,8 @@ def find_lease(ledger: Ledger, stream: str) -> LeaseObservation | None:
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        row = connection.execute(select(*Lease.__table__.columns).where(Lease.stream == stream)).one_or_none()
-    return None if row is None else _observation_of(row)
+        row = connection.execute(select(*Lease.columns()).where(Lease.stream == stream)).one_or_none()
+    return None if row is None else record_of(LeaseObservation, row)
 
 
 def _token_above(token: ColumnElement[Any]) -> ColumnElement[int]:
@@ -121,7 +122,3 @@ def _token_above(token: ColumnElement[Any]) -> ColumnElement[int]:
 
 def _from_now(seconds: float) -> ColumnElement[Any]:
     return func.now() + timedelta(seconds=seconds)
-
-
-def _observation_of(row: Row[Any]) -> LeaseObservation:
-    return LeaseObservation(**row._mapping)

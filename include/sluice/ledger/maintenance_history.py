@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import TypeAdapter
-from sqlalchemy import Row, insert, select
+from sqlalchemy import insert, select
 
-from sluice.ledger.connection import Ledger, values_of
+from sluice.ledger.connection import Ledger
 from sluice.ledger.models import MaintenanceRun
 from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceObservation, StepObservation
+from sluice.ledger.stored_values import record_of, values_of
 
 _STEPS = TypeAdapter(tuple[StepObservation, ...])
 _SIZES = TypeAdapter(tuple[int, ...] | None)
 _KEPT = TypeAdapter(tuple[KeptSnapshot, ...] | None)
-_COLUMNS = [column for column in MaintenanceRun.__table__.columns if column.name != "number"]
+_COLUMNS = MaintenanceRun.columns(without=("number",))
 
 
 def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
@@ -38,14 +37,4 @@ def recent_maintenance(ledger: Ledger, table: str, limit: int) -> tuple[Maintena
     newest = select(*_COLUMNS).where(MaintenanceRun.table == table).order_by(MaintenanceRun.number.desc())
     with ledger.transaction() as connection:
         rows = connection.execute(newest.limit(limit)).all()
-    return tuple(_observation_of(row) for row in rows)
-
-
-def _observation_of(row: Row[Any]) -> MaintenanceObservation:
-    values = dict(row._mapping)
-    return MaintenanceObservation(
-        operations=_STEPS.validate_python(values.pop("operations")),
-        file_sizes=_SIZES.validate_python(values.pop("file_sizes")),
-        kept=_KEPT.validate_python(values.pop("kept")),
-        **values,
-    )
+    return tuple(record_of(MaintenanceObservation, row) for row in rows)

@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Row,
     Select,
     and_,
     cast,
@@ -28,6 +27,7 @@ from sluice.ledger.models import Batch, BatchTotals, SourceSample
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_selects import asked_for
 
 KEPT_FOR = timedelta(days=1)
@@ -75,11 +75,11 @@ def record_progress_sample(
             is_failure=lag.is_failure,
             is_refused=lag.is_refused,
         )
-        .returning(*SourceSample.__table__.columns)
+        .returning(*SourceSample.columns())
         .add_cte(delete(SourceSample).where(is_old).cte("removed"))
     )
     with ledger.transaction() as connection:
-        return _sample_of(connection.execute(recorded).one())
+        return record_of(ProgressSample, connection.execute(recorded).one())
 
 
 def _rows_read(
@@ -117,7 +117,7 @@ def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample
     """
     with ledger.transaction() as connection:
         rows = connection.execute(select_recent_samples(asked_for([stream]))).all()
-    return tuple(_sample_of(row) for row in rows)
+    return tuple(record_of(ProgressSample, row) for row in rows)
 
 
 def select_recent_samples(asked: FromClause) -> Select[Any]:
@@ -126,13 +126,9 @@ def select_recent_samples(asked: FromClause) -> Select[Any]:
         SourceSample.observed_at > func.now() - EACH_FOR, extract("minute", SourceSample.observed_at) % 10 == 0
     )
     kept = (
-        select(*SourceSample.__table__.columns)
+        select(*SourceSample.columns())
         .where(SourceSample.stream == asked.c.stream, is_kept)
         .order_by(SourceSample.observed_at.desc())
         .lateral("kept")
     )
     return select(*kept.c).select_from(asked.join(kept, true()))
-
-
-def _sample_of(row: Row[Any]) -> ProgressSample:
-    return ProgressSample(**row._mapping)

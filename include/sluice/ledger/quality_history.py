@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import TypeAdapter
-from sqlalchemy import Row, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from sluice.ledger.connection import Ledger, values_of
+from sluice.ledger.connection import Ledger
 from sluice.ledger.models import QualityResult
-from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation
+from sluice.ledger.stored_values import record_of, values_of
 
 _DETAILS = TypeAdapter(tuple[ExpectationObservation, ...])
-_COLUMNS = [column for column in QualityResult.__table__.columns if column.name != "number"]
+_COLUMNS = QualityResult.columns(without=("number",))
 
 
 def record_quality(ledger: Ledger, check: QualityObservation) -> None:
@@ -37,7 +36,7 @@ def newest_checks(ledger: Ledger) -> tuple[QualityObservation, ...]:
     newest = select(*_COLUMNS).ext(distinct_on(QualityResult.table))
     with ledger.transaction() as connection:
         rows = connection.execute(newest.order_by(QualityResult.table, QualityResult.number.desc())).all()
-    return tuple(_observation_of(row) for row in rows)
+    return tuple(record_of(QualityObservation, row) for row in rows)
 
 
 def recent_quality(ledger: Ledger, table: str, limit: int) -> tuple[QualityObservation, ...]:
@@ -45,14 +44,4 @@ def recent_quality(ledger: Ledger, table: str, limit: int) -> tuple[QualityObser
     newest = select(*_COLUMNS).where(QualityResult.table == table).order_by(QualityResult.number.desc())
     with ledger.transaction() as connection:
         rows = connection.execute(newest.limit(limit)).all()
-    return tuple(_observation_of(row) for row in rows)
-
-
-def _observation_of(row: Row[Any]) -> QualityObservation:
-    values = dict(row._mapping)
-    return QualityObservation(
-        verdict=QualityVerdict(values.pop("verdict")),
-        failed_expectations=tuple(values.pop("failed_expectations")),
-        details=_DETAILS.validate_python(values.pop("details")),
-        **values,
-    )
+    return tuple(record_of(QualityObservation, row) for row in rows)

@@ -41,7 +41,7 @@ def hand_over_generation(
     A live run of the stream, which has settled the refresh itself, is one of the new generation from now on.
     """
     row = connection.execute(
-        select(*Generation.__table__.columns).where(
+        select(*Generation.columns()).where(
             Generation.stream == source.stream, Generation.generation == source.generation
         )
     ).one()

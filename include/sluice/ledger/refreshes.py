@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, func, insert, or_, select, update
 
 from sluice.errors import UsageError
 from sluice.ledger.batches import totals
@@ -24,6 +24,7 @@ from sluice.ledger.models import Generation, Lease, Refresh
 from sluice.ledger.records.event import Event
 from sluice.ledger.records.refresh import OPEN_STATES, UNSETTLED_STATES, RefreshObservation, RefreshState
 from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
+from sluice.ledger.stored_values import record_of
 
 
 def newest_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
@@ -35,7 +36,7 @@ def newest_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
     """
     with ledger.transaction() as connection:
         row = connection.execute(_newest(stream)).one_or_none()
-    return None if row is None else _observation_of(row)
+    return None if row is None else record_of(RefreshObservation, row)
 
 
 def unsettled_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
@@ -62,8 +63,8 @@ def kept_shadows(ledger: Ledger) -> frozenset[str]:
         (Refresh.state == RefreshState.SWAPPED) & (Refresh.keeps_until > func.now()),
     )
     with ledger.transaction() as connection:
-        rows = connection.execute(select(*Refresh.__table__.columns).where(is_kept)).all()
-    return frozenset(_observation_of(row).shadow for row in rows)
+        rows = connection.execute(select(*Refresh.columns()).where(is_kept)).all()
+    return frozenset(record_of(RefreshObservation, row).shadow for row in rows)
 
 
 def begin_refresh(
@@ -87,12 +88,10 @@ def begin_refresh(
         if (newest := connection.execute(_newest(stream)).one_or_none()) is not None and newest.state in OPEN_STATES:
             raise UsageError(f"Refresh {newest.number} of {stream} is {newest.state}: it is to be ended first.")
         row = connection.execute(
-            insert(Refresh)
-            .values(state=RefreshState.BUILDING, keep_seconds=round(keeps.total_seconds()), **values)
-            .returning(*Refresh.__table__.columns)
+            insert(Refresh).values(state=RefreshState.BUILDING, keeps=keeps, **values).returning(*Refresh.columns())
         ).one()
         add_event(connection, event)
-    return _observation_of(row)
+    return record_of(RefreshObservation, row)
 
 
 def begin_swap(ledger: Ledger, number: int, *, previous: Mapping[str, Any]) -> RefreshObservation:
@@ -245,9 +244,9 @@ def _expected_generation(seen: RefreshObservation) -> int | None:
 
 def _locked(connection: Connection, number: int) -> RefreshObservation:
     """The refresh, whose stream admits no run and no reset until the transaction ends."""
-    is_it = select(*Refresh.__table__.columns).where(Refresh.number == number)
+    is_it = select(*Refresh.columns()).where(Refresh.number == number)
     _lock(connection, connection.execute(is_it).one().stream)
-    return _observation_of(connection.execute(is_it.with_for_update()).one())
+    return record_of(RefreshObservation, connection.execute(is_it.with_for_update()).one())
 
 
 def _lock(connection: Connection, stream: str) -> None:
@@ -262,16 +261,10 @@ def _require_state(seen: RefreshObservation, allowed: Collection[RefreshState]) 
 
 
 def _changed(connection: Connection, number: int, **values: Any) -> RefreshObservation:
-    changed = update(Refresh).where(Refresh.number == number).values(**values).returning(*Refresh.__table__.columns)
-    return _observation_of(connection.execute(changed).one())
+    changed = update(Refresh).where(Refresh.number == number).values(**values).returning(*Refresh.columns())
+    return record_of(RefreshObservation, connection.execute(changed).one())
 
 
 def _newest(stream: str) -> Select[Any]:
     newest_first = Refresh.number.desc()
-    return select(*Refresh.__table__.columns).where(Refresh.stream == stream).order_by(newest_first).limit(1)
-
-
-def _observation_of(row: Row[Any]) -> RefreshObservation:
-    values = dict(row._mapping)
-    keeps = timedelta(seconds=values.pop("keep_seconds"))
-    return RefreshObservation(**{**values, "state": RefreshState(row.state)}, keeps=keeps)
+    return select(*Refresh.columns()).where(Refresh.stream == stream).order_by(newest_first).limit(1)

@@ -1,4 +1,4 @@
-"""Removes old batches, whose totals stay, and old events; archives runs that ended long ago.
+"""Removes old batches, whose totals stay, old events and old work items; archives runs that ended long ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
 checkpoint starts, and the newest runs of every stream, from which restarts and the breaker are decided.
@@ -16,6 +16,7 @@ from sqlalchemy.orm import aliased
 from sluice.ledger.connection import Ledger
 from sluice.ledger.models import ArchivedRun, Batch, LedgerEvent, Run
 from sluice.ledger.records.run import LIVE_STATES
+from sluice.ledger.work_items import remove_old_work
 from sluice.settings import Settings
 
 RUNS_KEPT_OF_A_STREAM = 200
@@ -45,15 +46,17 @@ def retention_of(settings: Settings) -> Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
-    """How many batches and events were removed and runs archived; in a dry run, how many would be."""
+    """How many batches, events and work items were removed and runs archived; in a dry run, how many would be."""
 
     batches: int
     runs: int
     events: int = 0
+    work_items: int = 0
 
 
 def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> RetentionResult:
-    """Remove old batches and events, and archive old runs. Safe at any time, also beside drivers and when interrupted.
+    """Remove old batches, events and work items, and archive old runs. Safe at any time, also beside drivers and when
+    interrupted.
 
     Parameters
     ----------
@@ -74,11 +77,13 @@ def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = Fal
             events = connection.execute(
                 select(func.count()).select_from(LedgerEvent).where(_is_old_event(retention.events))
             ).scalar_one()
-        return RetentionResult(batches=batches, runs=runs, events=events)
+        work_items = remove_old_work(ledger, dry_run=True)
+        return RetentionResult(batches=batches, runs=runs, events=events, work_items=work_items)
     return RetentionResult(
         batches=_remove_batches(ledger, retention.batches),
         runs=_archive_runs(ledger, retention.runs),
         events=_remove_events(ledger, retention.events),
+        work_items=remove_old_work(ledger),
     )
 
 

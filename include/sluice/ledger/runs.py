@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func,
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError, RunAlreadyLiveError, UnknownRunError
-from sluice.failure_reasons import Failure, FailureReason
+from sluice.failure_reasons import Failure
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import effective_desired_state
@@ -23,6 +23,7 @@ from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
 from sluice.ledger.records.event import Event
 from sluice.ledger.records.refresh import is_shadow_name
 from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
+from sluice.ledger.stored_values import record_of, values_of
 from sluice.processes.process_identity import ProcessIdentity
 
 _IS_LIVE = Run.state.in_(sorted(LIVE_STATES))
@@ -70,7 +71,7 @@ def admit_run(
             if admitted is not None and event is not None:
                 add_event(connection, event, run_id=admitted.run_id)
         if admitted is not None:
-            return run_of(admitted)
+            return record_of(RunObservation, admitted)
         if live is not None:
             raise already_live(live)
     raise LedgerError(f"Stream {stream} was refused {_ADMISSION_TRIES} times by runs that ended in between.")
@@ -96,9 +97,7 @@ def _admitted(connection: Connection, run_id: str, admission: Mapping[str, Any])
     token = leases.acquire(connection, stream=stream, run_id=run_id)
     # Who resets a stream holds its lease's row meanwhile: the generation is read again now that it is ours.
     values = {"token": token, "generation": _current_generation(stream)}
-    return connection.execute(
-        update(Run).where(Run.run_id == run_id).values(**values).returning(*Run.__table__.columns)
-    ).one()
+    return connection.execute(update(Run).where(Run.run_id == run_id).values(**values).returning(*Run.columns())).one()
 
 
 def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_file: Path | None) -> RunObservation:
@@ -114,31 +113,25 @@ def record_process(ledger: Ledger, run_id: str, identity: ProcessIdentity, log_f
     LedgerError: when the run is unknown, has ended, or has another process. The process must not begin then.
     """
     same_process = and_(
-        Run.host == identity.host,
-        Run.pid == identity.pid,
+        Run.process_host == identity.host,
+        Run.process_pid == identity.pid,
         Run.process_started_at_seconds == identity.started_at_seconds,
-        Run.application.is_not_distinct_from(identity.application),
-        Run.boot_id.is_not_distinct_from(identity.boot_id),
-        Run.pid_namespace.is_not_distinct_from(identity.pid_namespace),
+        Run.process_application.is_not_distinct_from(identity.application),
+        Run.process_boot_id.is_not_distinct_from(identity.boot_id),
+        Run.process_pid_namespace.is_not_distinct_from(identity.pid_namespace),
     )
     with ledger.transaction() as connection:
         bound = connection.execute(
             update(Run)
-            .where(Run.run_id == run_id, _IS_LIVE, or_(Run.pid.is_(None), same_process))
+            .where(Run.run_id == run_id, _IS_LIVE, or_(Run.process_pid.is_(None), same_process))
             .values(
-                host=identity.host,
-                pid=identity.pid,
-                process_started_at_seconds=identity.started_at_seconds,
-                application=identity.application,
-                boot_id=identity.boot_id,
-                pid_namespace=identity.pid_namespace,
-                process_start_ticks=identity.start_ticks,
+                **{f"process_{name}": value for name, value in values_of(identity).items()},
                 log_file=str(log_file) if log_file is not None else None,
             )
-            .returning(*Run.__table__.columns)
+            .returning(*Run.columns())
         ).one_or_none()
         if bound is not None:
-            return run_of(bound)
+            return record_of(RunObservation, bound)
         run = _run(connection, run_id)
     if not run.is_live:
         raise LedgerError(f"Run {run_id} of stream {run.stream} has ended ({run.state}: {run.reason}); nothing begins.")
@@ -211,15 +204,14 @@ def record_end(
                 ended_at=func.coalesce(Run.ended_at, func.now()),
                 exit_code=func.coalesce(Run.exit_code, exit_code),
                 reason=func.coalesce(Run.reason, reason),
-                failure_class=func.coalesce(Run.failure_class, None if failure is None else failure.failure_class),
-                failure_reason=func.coalesce(Run.failure_reason, None if failure is None else failure.reason),
+                failure=func.coalesce(Run.failure, None if failure is None else failure.reason),
             )
-            .returning(*Run.__table__.columns)
+            .returning(*Run.columns())
         ).one_or_none()
         leases.release(connection, run_id=run_id)
     if ended is None:
         raise UnknownRunError(run_id)
-    return run_of(ended)
+    return record_of(RunObservation, ended)
 
 
 def take_over(ledger: Ledger, run_id: str, *, reason: str, event: Event | None = None) -> RunObservation:
@@ -295,7 +287,7 @@ def find_run(ledger: Ledger, run_id: str) -> RunObservation:
 def live_run(connection: Connection, stream: str) -> RunObservation | None:
     """The live run of a stream, inside the transaction of the caller; none when none lives."""
     row = connection.execute(_runs(stream).where(_IS_LIVE)).one_or_none()
-    return None if row is None else run_of(row)
+    return None if row is None else record_of(RunObservation, row)
 
 
 def live_streams(ledger: Ledger) -> frozenset[str]:
@@ -318,7 +310,7 @@ def recent_runs(ledger: Ledger, stream: str, limit: int) -> tuple[RunObservation
     """The newest runs of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:
         rows = connection.execute(_runs(stream).order_by(Run.number.desc()).limit(limit)).all()
-    return tuple(run_of(row) for row in rows)
+    return tuple(record_of(RunObservation, row) for row in rows)
 
 
 def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
@@ -331,59 +323,18 @@ def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
     query = select(*newest.c).select_from(Lease).join(newest, true()).order_by(Lease.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
-    return tuple(run_of(row) for row in rows if not is_shadow_name(row.stream))
-
-
-def run_of(row: Row[Any]) -> RunObservation:
-    """The run that a row of the table `runs` holds."""
-    process = None
-    if row.pid is not None:
-        process = ProcessIdentity(
-            host=row.host,
-            pid=row.pid,
-            started_at_seconds=row.process_started_at_seconds,
-            application=row.application,
-            boot_id=row.boot_id,
-            pid_namespace=row.pid_namespace,
-            start_ticks=row.process_start_ticks,
-        )
-    return RunObservation(
-        run_id=row.run_id,
-        stream=row.stream,
-        token=row.token,
-        generation=row.generation,
-        mode=row.mode,
-        state=RunState(row.state),
-        desired_state=DesiredState(row.desired_state),
-        launched_at=row.launched_at,
-        launched_by=row.launched_by,
-        declaration_digest=row.declaration_digest,
-        process=process,
-        heartbeat_at=row.heartbeat_at,
-        ended_at=row.ended_at,
-        exit_code=row.exit_code,
-        reason=row.reason,
-        log_file=Path(row.log_file) if row.log_file is not None else None,
-        end_asked_at=row.end_asked_at,
-        end_asked_because=row.end_asked_because,
-        failure=_failure_of(row),
-    )
-
-
-def _failure_of(row: Row[Any]) -> Failure | None:
-    """The recorded failure; none when the row has no reason, or one that only a newer program knows."""
-    return Failure.of(FailureReason(row.failure_reason)) if row.failure_reason in set(FailureReason) else None
+    return tuple(record_of(RunObservation, row) for row in rows if not is_shadow_name(row.stream))
 
 
 def _runs(stream: str) -> Select[Any]:
-    return select(*Run.__table__.columns).where(Run.stream == stream)
+    return select(*Run.columns()).where(Run.stream == stream)
 
 
 def _run(connection: Connection, run_id: str) -> RunObservation:
-    row = connection.execute(select(*Run.__table__.columns).where(Run.run_id == run_id)).one_or_none()
+    row = connection.execute(select(*Run.columns()).where(Run.run_id == run_id)).one_or_none()
     if row is None:
         raise UnknownRunError(run_id)
-    return run_of(row)
+    return record_of(RunObservation, row)
 
 
 def _current_generation(stream: str) -> ColumnElement[int]:

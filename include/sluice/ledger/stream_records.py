@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, FromClause, Row, Select, TableValuedAlias, func, select, true
 
-from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS, batch_of
+from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of
 from sluice.ledger.models import Batch, DagPauseSeen, Generation, Lease, Run, StreamDesiredState, Trouble
@@ -28,7 +27,7 @@ from sluice.ledger.records.progress_sample import ProgressSample
 from sluice.ledger.records.run import RunObservation
 from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.records.stream_trouble import StreamTrouble
-from sluice.ledger.runs import run_of
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_selects import asked_for, select_newest
 
 RUNS = 2
@@ -87,7 +86,7 @@ def read_streams(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamRec
     """
     with ledger.transaction() as connection:
         asked = _Asked(connection, names)
-        runs = asked.newest(Run, tuple(Run.__table__.columns), Run.number.desc(), limit=RUNS)
+        runs = asked.newest(Run, Run.columns(), Run.number.desc(), limit=RUNS)
         newest = asked.newest(Batch, BATCH_COLUMNS, *_NEWEST_BATCH, limit=1)
         batches = asked.newest(Batch, SHORT_BATCH_COLUMNS, *_NEWEST_BATCH, limit=BATCHES)
         samples = asked.rows(select_recent_samples(asked.names))
@@ -105,16 +104,16 @@ def read_streams(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamRec
         return StreamRecords(
             stream=name,
             observed_at=single.now,
-            desired=desired_state_of(name, single.row("desired")),
-            runs=tuple(run_of(row) for row in runs.get(name, ())),
-            newest_batch=None if batch is None else batch_of(batch),
-            batches=tuple(batch_of(row) for row in batches.get(name, ())),
-            lease=None if lease is None else LeaseObservation(**lease),
+            desired=desired_state_of(name, single.values("desired")),
+            runs=tuple(record_of(RunObservation, row) for row in runs.get(name, ())),
+            newest_batch=None if batch is None else record_of(BatchObservation, batch),
+            batches=tuple(record_of(BatchObservation, row) for row in batches.get(name, ())),
+            lease=None if lease is None else record_of(LeaseObservation, lease),
             generation=None if generation is None else generation["generation"],
             fingerprint={} if generation is None else generation["fingerprint"] or {},
-            samples=tuple(ProgressSample(**row._mapping) for row in samples.get(name, ())),
-            dag_pause=None if pause is None else DagPause(**pause),
-            trouble=None if trouble is None else StreamTrouble(**trouble, observed_at=single.now),
+            samples=tuple(record_of(ProgressSample, row) for row in samples.get(name, ())),
+            dag_pause=None if pause is None else record_of(DagPause, pause),
+            trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
         )
 
     return {name: records(name) for name in names}
@@ -153,11 +152,6 @@ class _Singles:
         prefix = f"{table}_"
         found = {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
         return None if found["stream"] is None else found
-
-    def row(self, table: str) -> SimpleNamespace | None:
-        """The same with attributes."""
-        values = self.values(table)
-        return None if values is None else SimpleNamespace(**values)
 
 
 class _Asked:

@@ -60,7 +60,7 @@ def select_arrivals(asked: TableValuedAlias) -> Select[Any]:
     read by now, so at the latest with the sample that follows that one.
     """
     newest = (
-        select(*SourceSample.__table__.columns)
+        select(*SourceSample.columns())
         .where(SourceSample.stream == asked.c.stream)
         .where(func.coalesce(SourceSample.undone, SourceSample.unread_rows).is_not(None))
         .order_by(SourceSample.observed_at.desc())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
@@ -12,6 +10,7 @@ from sluice.ledger.events import add_event
 from sluice.ledger.models import Trouble
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.stored_values import record_of
 
 
 def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
@@ -32,10 +31,10 @@ def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str
         insert(Trouble)
         .values(stream=stream, reason=reason, explanation=explanation)
         .on_conflict_do_update(index_elements=[Trouble.stream], set_=change)
-        .returning(*Trouble.__table__.columns, func.now().label("observed_at"))
+        .returning(*Trouble.columns(), func.now().label("observed_at"))
     )
     with ledger.transaction() as connection:
-        return _trouble_of(connection.execute(recorded).one())
+        return record_of(StreamTrouble, connection.execute(recorded).one())
 
 
 def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
@@ -55,7 +54,7 @@ def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
     """
     with ledger.transaction() as connection:
         gone = connection.execute(
-            delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.__table__.columns)
+            delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.columns())
         ).one_or_none()
         if gone is not None and gone.reported_at is not None:
             text = f"It was {gone.reason} since {gone.since:%Y-%m-%d %H:%M:%S %Z}."
@@ -92,16 +91,12 @@ def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    query = select(*Trouble.__table__.columns, func.now().label("observed_at")).order_by(Trouble.stream)
+    query = select(*Trouble.columns(), func.now().label("observed_at")).order_by(Trouble.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
-    return tuple(_trouble_of(row) for row in rows)
+    return tuple(record_of(StreamTrouble, row) for row in rows)
 
 
 def _event(stream: str, action: EventAction, state: str, explanation: str, *, by: str) -> Event:
     reason = state.replace(" ", "_")
     return Event(name=stream, actor=Actor.component(by), action=action, reason=reason, explanation=explanation)
-
-
-def _trouble_of(row: Any) -> StreamTrouble:
-    return StreamTrouble(**row._mapping)

@@ -22,9 +22,9 @@ from sluice.ledger.connection import checked_url, engine_options, ledger_errors
 from sluice.ledger.desired_states import desired_state_of, select_desired_states
 from sluice.ledger.models import Run
 from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.run import WatchedRun
+from sluice.ledger.records.run import RunObservation, WatchedRun
 from sluice.ledger.records.work import WorkObservation
-from sluice.ledger.runs import run_of
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.work_items import look_at, observation_of
 
 Answer = TypeVar("Answer")
@@ -138,9 +138,9 @@ def _answer_all(waiting: Iterable[Iterable[asyncio.Future[Answer]]], answer: Ans
 
 async def _find_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str, WatchedRun | LedgerError]:
     is_requested = Run.run_id == any_(literal(run_ids, ARRAY(Text)))
-    query = select(*Run.__table__.columns, func.now().label("observed_at")).where(is_requested)
+    query = select(*Run.columns(), func.now().label("observed_at")).where(is_requested)
     rows = await _query(await _engine_of_this_loop(ledger_url), query)
-    found = {row.run_id: WatchedRun(run=run_of(row), observed_at=row.observed_at) for row in rows}
+    found = {row.run_id: WatchedRun(run=record_of(RunObservation, row), observed_at=row.observed_at) for row in rows}
     return {run_id: found.get(run_id) or UnknownRunError(run_id) for run_id in run_ids}
 
 

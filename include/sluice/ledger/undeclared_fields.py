@@ -17,6 +17,7 @@ from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.records.event import Actor, Event, EventAction
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.records.undeclared_field import UndeclaredField
+from sluice.ledger.stored_values import record_of
 
 MOST_FIELDS = 200
 """Of one input: a sender whose keys are data, such as ids, sends new fields without end. The others are summed up."""
@@ -87,7 +88,7 @@ def undeclared_fields(ledger: Ledger, stream: str) -> tuple[UndeclaredField, ...
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    query = select(*SeenField.__table__.columns).where(SeenField.stream == stream)
+    query = select(*SeenField.columns()).where(SeenField.stream == stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query.order_by(SeenField.input, SeenField.field)).all()
-    return tuple(UndeclaredField(**row._mapping) for row in rows)
+    return tuple(record_of(UndeclaredField, row) for row in rows)

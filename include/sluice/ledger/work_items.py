@@ -294,17 +294,25 @@ def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:
         return frozenset(connection.execute(select(WorkRow.item).where(these)).scalars())
 
 
-def remove_old_work(ledger: Ledger) -> int:
-    """Remove what ended long ago. Returns how many items were removed.
+def remove_old_work(ledger: Ledger, *, dry_run: bool = False) -> int:
+    """Remove the items that ended long ago or were left long ago, and the applications that have none any more.
+
+    Returns
+    -------
+    How many items were removed; in a dry run, how many would be.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached.
     """
+    before = func.now() - KEPT_FOR
+    is_old = or_(WorkRow.ended_at < before, and_(_IS_OPEN, WorkRow.waits_until < before))
     with ledger.transaction() as connection:
-        removed = connection.execute(delete(WorkRow).where(WorkRow.ended_at < func.now() - KEPT_FOR)).rowcount
+        if dry_run:
+            return connection.execute(select(func.count()).select_from(WorkRow).where(is_old)).scalar_one()
+        removed = connection.execute(delete(WorkRow).where(is_old)).rowcount
         is_named = exists().where(WorkRow.application == Application.application)
-        connection.execute(delete(Application).where(Application.ended_at < func.now() - KEPT_FOR, ~is_named))
+        connection.execute(delete(Application).where(Application.ended_at < before, ~is_named))
     return removed
 
 

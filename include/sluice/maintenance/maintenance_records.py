@@ -12,6 +12,7 @@ from sluice.ledger.records.maintenance import (
     MaintenanceStep,
     StepObservation,
     StepOutcome,
+    TableFigures,
 )
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.reader_costs import ReaderCost
@@ -35,26 +36,25 @@ def maintenance_record(
         started_at=before.observed_at,
         ended_at=ended_at,
         launched_by=launched_by,
-        snapshot_before=before.snapshot_id,
-        snapshot_after=after.snapshot_id,
-        rows_before=before.rows,
-        rows_after=after.rows,
-        files_before=before.data_files,
-        files_after=after.data_files,
-        bytes_before=before.data_bytes,
-        bytes_after=after.data_bytes,
-        delete_files_before=before.delete_files,
-        delete_files_after=after.delete_files,
-        manifests_before=before.manifests,
-        manifests_after=after.manifests,
-        snapshots_before=len(before.snapshots),
-        snapshots_after=len(after.snapshots),
+        before=_figures(before),
+        after=_figures(after),
         operations=tuple(operations),
-        small_files_before=before.small_files,
-        small_files_after=after.small_files,
         file_sizes=after.file_sizes,
         oldest_snapshot_at=min((snapshot.committed_at for snapshot in after.snapshots), default=None),
         kept=tuple(_kept(plan)),
+    )
+
+
+def _figures(seen: TableObservation) -> TableFigures:
+    return TableFigures(
+        snapshot=seen.snapshot_id,
+        rows=seen.rows,
+        files=seen.data_files,
+        bytes=seen.data_bytes,
+        delete_files=seen.delete_files,
+        manifests=seen.manifests,
+        snapshots=len(seen.snapshots),
+        small_files=seen.small_files,
     )
 
 
@@ -130,10 +130,10 @@ def run_sentences(run: MaintenanceObservation) -> Iterator[str]:
         took = f" ({operation.duration_ms / 1000:.1f} s)" if operation.outcome is not StepOutcome.SKIPPED else ""
         yield f"{run.table}: {operation.step} {operation.outcome}: {operation.explanation}{took}"
     figures = (
-        ("files", run.files_before, run.files_after),
-        ("bytes", run.bytes_before, run.bytes_after),
-        ("manifests", run.manifests_before, run.manifests_after),
-        ("snapshots", run.snapshots_before, run.snapshots_after),
-        ("rows", run.rows_before, run.rows_after),
+        ("files", run.before.files, run.after.files),
+        ("bytes", run.before.bytes, run.after.bytes),
+        ("manifests", run.before.manifests, run.after.manifests),
+        ("snapshots", run.before.snapshots, run.after.snapshots),
+        ("rows", run.before.rows, run.after.rows),
     )
     yield f"{run.table}: " + ", ".join(f"{name} {before} → {after}" for name, before, after in figures)

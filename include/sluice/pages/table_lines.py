@@ -133,7 +133,7 @@ def _line(known: KnownTable, readable: frozenset[str], **fixed: Any) -> TableLin
         **_checked(known.quality),
         file_sizes=known.file_sizes,
         debt_history=tuple(
-            debt_of(run.small_files_before, run.delete_files_before) for run in reversed(known.maintenance)
+            debt_of(run.before_small_files, run.before_delete_files) for run in reversed(known.maintenance)
         ),
     )
 
@@ -142,12 +142,12 @@ def _maintained(run: Row[Any] | None) -> Mapping[str, Any]:
     if run is None:
         return {}
     return {
-        "rows": run.rows_after,
-        "files": run.files_after,
-        "bytes": run.bytes_after,
-        "debt": debt_of(run.small_files_after, run.delete_files_after),
-        "snapshots": run.snapshots_after,
-        "files_before": run.files_before,
+        "rows": run.after_rows,
+        "files": run.after_files,
+        "bytes": run.after_bytes,
+        "debt": debt_of(run.after_small_files, run.after_delete_files),
+        "snapshots": run.after_snapshots,
+        "files_before": run.before_files,
         "maintained_at": run.ended_at,
     }
 

@@ -63,7 +63,7 @@ def load_table_page(ledger: Ledger, line: TableLine, policy: MaintenanceDeclarat
     """
     runs = recent_maintenance(ledger, line.table, limit=CHART_RUNS)
     newest = runs[0] if runs else None
-    kept = () if newest is None else newest.kept or ()
+    kept = () if newest is None else newest.kept
     return TablePage(
         bars=bars_of(line.file_sizes),
         charts=charts_of_runs(runs),
@@ -80,21 +80,21 @@ def charts_of_runs(runs: Sequence[MaintenanceObservation]) -> tuple[Chart, ...]:
     if not runs:
         return ()
     old_first = runs[::-1]
-    small = [debt_of(run.small_files_before, 0) for run in old_first]
-    deletes = [run.delete_files_before for run in old_first]
+    small = [debt_of(run.before.small_files, 0) for run in old_first]
+    deletes = [run.before.delete_files for run in old_first]
     return (
         _chart("Debt found by each run", ("small files", small), ("delete files", deletes)),
-        _chart("Data files", ("before", [run.files_before for run in old_first]), _after(old_first)),
+        _chart("Data files", ("before", [run.before.files for run in old_first]), _after(old_first)),
         _chart(
             "Snapshots and manifests",
-            ("snapshots", [run.snapshots_before for run in old_first]),
-            ("manifests", [run.manifests_before for run in old_first]),
+            ("snapshots", [run.before.snapshots for run in old_first]),
+            ("manifests", [run.before.manifests for run in old_first]),
         ),
     )
 
 
 def _after(runs: Sequence[MaintenanceObservation]) -> tuple[str, list[int | None]]:
-    return ("after", [run.files_after for run in runs])
+    return ("after", [run.after.files for run in runs])
 
 
 def _chart(title: str, *series: tuple[str, Sequence[int | None]]) -> Chart:
@@ -128,10 +128,10 @@ def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: Mainten
     if step is MaintenanceStep.REWRITE_DATA_FILES and policy.compaction is not None:
         return f"due once a partition has {policy.compaction.min_input_files} small files"
     if step is MaintenanceStep.REWRITE_MANIFESTS and policy.manifest_rewrite is not None:
-        missing = policy.manifest_rewrite.min_manifests - run.manifests_after
+        missing = policy.manifest_rewrite.min_manifests - run.after.manifests
         return "due now" if missing <= 0 else f"due after {missing:,} more manifests"
     if step is MaintenanceStep.EXPIRE_SNAPSHOTS and policy.expiry is not None and run.oldest_snapshot_at is not None:
-        if run.snapshots_after <= policy.expiry.retain_last:
+        if run.after.snapshots <= policy.expiry.retain_last:
             return f"due once there are more than {policy.expiry.retain_last:,} snapshots"
         left = run.oldest_snapshot_at + policy.expiry.older_than - now
         return "due now" if left.total_seconds() <= 0 else f"due in {duration_text(left)}, by the oldest snapshot"

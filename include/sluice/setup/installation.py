@@ -51,22 +51,34 @@ class Installation:
     progress: Progress
     java_folders: tuple[str, ...] = JAVA_FOLDERS
 
-    def provide(self) -> None:
+    def provide(self, *, has_class_archive: bool = True) -> None:
         """Install what is missing and write the record.
+
+        Parameters
+        ----------
+        has_class_archive: whether the archive of Spark's classes is made when it is missing.
 
         Raises
         ------
         PrerequisiteError: when something is missing and cannot or may not be installed.
         """
         lock = read_lock(self.root)
+        # Clones share the jars.
         with _only_one(self.cache, progress=self.progress), ThreadPoolExecutor(max_workers=1) as background:
             try:
-                self._provide(lock, background=background)
+                java, jars = self._provide(lock, background=background)
             except BaseException:
                 self.runner.stop()  # otherwise leaving this block would wait for the programs that still run
                 raise
+        if has_class_archive:
+            # Not under the lock of all clones: it takes half a minute, and each clone has an archive of its own.
+            with _only_one(self.root / ".venv", progress=self.progress):
+                provide_class_archive(self.root, java=java, jars=jars, runner=self.runner, progress=self.progress)
+        self._record(java=java, jars=jars)
+        self.progress.report(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
 
-    def _provide(self, lock: JarLock, *, background: ThreadPoolExecutor) -> None:
+    def _provide(self, lock: JarLock, *, background: ThreadPoolExecutor) -> tuple[JavaRuntime, Path]:
+        """Provide Java, the packages and the jars; the Java, and the folder of the jars."""
         java_found = self._begin_java(background)
         compiled: Future[None] | None = None
         if not is_environment_ready(self.root):
@@ -80,9 +92,7 @@ class Installation:
         )
         if compiled is not None:
             compiled.result()
-        provide_class_archive(self.root, java=java, jars=jars, runner=self.runner, progress=self.progress)
-        self._record(java=java, jars=jars)
-        self.progress.report(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
+        return java, jars
 
     def _begin_java(self, background: ThreadPoolExecutor) -> Future[JavaRuntime]:
         """The Java that was found or is being installed; raises before anything else is downloaded for nothing."""
@@ -127,10 +137,10 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def _only_one(cache: Path, *, progress: Progress) -> Iterator[None]:
-    """Hold the cache's lock: clones share the jars, and two bootstraps of one clone would share its `.venv`."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
+def _only_one(folder: Path, *, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a folder that several bootstraps may want to change."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

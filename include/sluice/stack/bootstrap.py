@@ -2,8 +2,8 @@
 
 Purpose: a fresh Linux machine with Python and make becomes one on which `sluice` runs.
 How it works: it makes `.venv` from `uv.lock`; finds Java, or installs it with the system's package manager; fetches the
-jars of `ivy.lock` into the user's cache, which all clones share; records an archive of Spark's classes; and writes to
-`.sluice/bootstrap.json` where Java and the jars lie.
+jars of `ivy.lock` into the user's cache, which all clones share; records an archive of Spark's classes, unless
+`--without-class-archive` is given; and writes to `.sluice/bootstrap.json` where Java and the jars lie.
 What it does not do: it starts no process that stays, and changes nothing outside the project and the user's cache. Only
 when Java is missing and the user may install packages does it install one (`SLUICE_NO_INSTALL=1` forbids that).
 A repeated run takes less than a second and needs no network. Ctrl-C leaves nothing half-made.
@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
+
+WITHOUT_CLASS_ARCHIVE = "--without-class-archive"
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
         progress=Progress(),
     )
     try:
-        installation.provide()
+        installation.provide(has_class_archive=WITHOUT_CLASS_ARCHIVE not in sys.argv[1:])
     except (SluiceError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1

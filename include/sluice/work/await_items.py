@@ -5,16 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from io import TextIOWrapper
-from pathlib import Path
-from uuid import UUID
 
 from sluice.errors import LaunchError
-from sluice.launching.item_log import lines_of_item
 from sluice.ledger.records.work import Pool, WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
 from sluice.work.pools import EngineProfile
+from sluice.work.read_item_log import FollowedLog
 from sluice.work.start_application import WorkQueue
 
 _LOOK_SECONDS = 0.3
@@ -48,7 +44,7 @@ def await_item(
     SettingsError: when the Spark connection is missing or wrong.
     LedgerError: when the ledger cannot be reached.
     """
-    log = _FollowedLog(item=item, on_line=on_line)
+    log = FollowedLog(item=item, on_line=on_line)
     while True:
         for other in beside:
             observe_item(queue.ledger, other)
@@ -71,30 +67,3 @@ def _require_same_deployment(now: Pool, asked_for: Pool) -> None:
             "starts now would do it.",
             next_step="Run the command again.",
         )
-
-
-@dataclass(slots=True, kw_only=True)
-class _FollowedLog:
-    """The lines of an item in the log of its application, as they come."""
-
-    item: str
-    on_line: Callable[[str], object]
-    _file: TextIOWrapper | None = None
-    _path: str = ""
-    _lines: list[str] = field(default_factory=list)
-    _shown: int = 0
-
-    def read(self, seen: WorkObservation) -> None:
-        """Hand on what has come."""
-        if seen.log_file is None or not Path(seen.log_file).exists():
-            return
-        if seen.log_file != self._path:
-            self._path, self._lines, self._shown = seen.log_file, [], 0
-            self._file = Path(seen.log_file).open(encoding="utf-8", errors="replace")  # noqa: SIM115  # read again later
-        if self._file is None:
-            return
-        while line := self._file.readline():
-            self._lines.append(line.rstrip("\n"))
-        for line in list(lines_of_item(self._lines, UUID(self.item)))[self._shown :]:
-            self._shown += 1
-            self.on_line(line)

@@ -97,6 +97,7 @@ class WorkQueue:
             pool=pool.name,
             with_delta="yes" if profile.with_delta else "no",
             repeats_tasks="yes" if profile.repeats_tasks else "no",
+            ui="yes" if profile.ui_of else "no",
             cores=str(profile.engine.cores or ""),
         )
         request = LaunchRequest(

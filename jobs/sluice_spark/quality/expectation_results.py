@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ SAMPLES = 10
 """The number of unexpected values of an expectation on its page and in the ledger: enough to recognise a pattern."""
 
 _SITE = "pages"
+
+_evaluating = threading.Lock()
+"""The library keeps the project of a check in the process, and looks suites and results up there: of two checks at the
+same time one would find those of the other."""
 
 
 def import_great_expectations() -> None:
@@ -48,7 +53,7 @@ def evaluate(
     run: str,
     pages: Path,
 ) -> tuple[ExpectationObservation, ...]:
-    """Evaluate every expectation, and build the pages of the check.
+    """Evaluate every expectation, and build the pages of the check. One check of a process waits for the other.
 
     Parameters
     ----------
@@ -63,6 +68,13 @@ def evaluate(
     The results in the order of the expectations. An expectation that cannot be evaluated is a result, not an error.
     """
     import_great_expectations()
+    with _evaluating:
+        return _evaluate(rows, expectations, suite=suite, run=run, pages=pages)
+
+
+def _evaluate(
+    rows: DataFrame, expectations: Sequence[ExpectationDeclaration], *, suite: str, run: str, pages: Path
+) -> tuple[ExpectationObservation, ...]:
     import great_expectations as gx
     from great_expectations.core.run_identifier import RunIdentifier
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration

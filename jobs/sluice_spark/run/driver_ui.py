@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LedgerError
 from sluice.launching.launch_settings import LOCAL_IP_VARIABLE, LOOPBACK
 from sluice.ledger.connection import Ledger
@@ -23,13 +22,13 @@ _KEY_BYTES = 32
 """Of HMAC-SHA256: as long as its result."""
 
 
-def new_ui_key(declaration: StreamDeclaration) -> str | None:
-    """A key for the UI of this run; none when it is not declared, or would listen on more than loopback.
+def new_ui_key(*, is_declared: bool) -> str | None:
+    """A key for the UI of this application; none when it is not declared, or would listen on more than loopback.
 
     It is made here, in the process that uses it, and leaves it by the ledger alone: it is in no command line, no
     environment and no file.
     """
-    if not declaration.engine.ui:
+    if not is_declared:
         return None
     if os.environ.get(LOCAL_IP_VARIABLE) != LOOPBACK:
         _log.warning("engine.ui: no UI is served here; it would listen on all addresses of this machine")

@@ -20,6 +20,7 @@ def run_increment(
     *,
     launched_by: str,
     sessions: Sessions,
+    ui_key: str | None,
     stop: StopRequest,
 ) -> None:
     """Run a stream over everything that is there now.
@@ -28,6 +29,7 @@ def run_increment(
     ----------
     launched_by: who asked, for people who read it.
     sessions: opens the session that it works in.
+    ui_key: of the application, as for `SupervisedRun`.
     stop: what asks it to stop.
 
     Raises
@@ -43,5 +45,13 @@ def run_increment(
         )
     run = admit_increment(ledger, stream, launched_by=launched_by)
     with recorded_end(ledger, run.run_id) as say_reason:
-        work = SupervisedRun(settings=settings, ledger=ledger, stream=stream, run=run, sessions=sessions, stop=stop)
+        work = SupervisedRun(
+            settings=settings,
+            ledger=ledger,
+            stream=stream,
+            run=run,
+            sessions=sessions,
+            stop=stop,
+            ui_key=ui_key,
+        )
         say_reason(work.work())

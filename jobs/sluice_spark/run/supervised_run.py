@@ -28,7 +28,7 @@ from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Record
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
-from sluice_spark.run.driver_ui import new_ui_key, record_ui
+from sluice_spark.run.driver_ui import record_ui
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.job import failure_of_error
@@ -48,6 +48,7 @@ class SupervisedRun:
 
     sessions: opens the Spark session that the run works in, and closes it.
     stop: what asks the run to stop; a signal to the driver does.
+    ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
     end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
     """
@@ -58,6 +59,7 @@ class SupervisedRun:
     run: RunObservation
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
+    ui_key: str | None = field(default=None, repr=False)
     end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
 
@@ -75,14 +77,16 @@ class SupervisedRun:
         stop = self.stop
         lease = HeldLease(stream=self.run.stream, token=self.run.token)
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
-        with heartbeat, Watchdog(stop, end_process=self.end_process), LedgerWriter(self.ledger) as writer:
-            declaration = self.stream.declaration
-            key = new_ui_key(declaration)
-            with self.sessions(self.settings, declaration, ui_key=key) as spark:
-                if key is not None:
-                    record_ui(spark, self.ledger, self.run, key=key)
-                with stopped_by_signals(spark, stop), heartbeat.naming_a_lost_lease():
-                    reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
+        with (
+            heartbeat,
+            Watchdog(stop, end_process=self.end_process),
+            LedgerWriter(self.ledger) as writer,
+            self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark,
+        ):
+            if self.ui_key is not None:
+                record_ui(spark, self.ledger, self.run, key=self.ui_key)
+            with stopped_by_signals(spark, stop), heartbeat.naming_a_lost_lease():
+                reason = self.work_in(spark, stop=stop, lease=lease, hand_over=writer.hand_over)
         if reason in LEASE_ENDS:
             raise LeaseLostError(f"Run {self.run.run_id} of {self.run.stream}, token {lease.token}: {reason}.")
         return reason

@@ -101,5 +101,5 @@ def hand_context_on() -> None:
     ) -> Future[_T]:
         return submit(pool, in_this_context(function), *arguments, **named)
 
-    threading.Thread.start = start_in_context  # type: ignore[method-assign, assignment]
-    ThreadPoolExecutor.submit = submit_in_context  # type: ignore[method-assign, assignment]
+    setattr(threading.Thread, "start", start_in_context)  # noqa: B010  # mypy compares the names of arguments
+    setattr(ThreadPoolExecutor, "submit", submit_in_context)  # noqa: B010

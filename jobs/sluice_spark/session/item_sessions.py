@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -39,6 +39,7 @@ class EngineProfile:
     with_delta: bool = False
     cores: int | None = None
     repeats_tasks: bool = True
+    ui_key: str | None = field(default=None, repr=False)
 
 
 def _unobserved(_: SparkSession) -> None:
@@ -72,6 +73,11 @@ class ItemSessions:
     def spark(self) -> SparkSession | None:
         """The session that the application was opened with; none before the first item that needs Spark."""
         return self._first
+
+    @property
+    def ui_key(self) -> str | None:
+        """Signs the requests to Spark's own UI of the application; none when it has none."""
+        return self._profile.ui_key
 
     @contextmanager
     def session(
@@ -110,7 +116,7 @@ class ItemSessions:
     def __call__(
         self, settings: Settings, declaration: StreamDeclaration, *, ui_key: str | None
     ) -> Iterator[SparkSession]:
-        """The session of an increment (`Sessions`). There is no UI of a single item, so the key is not used."""
+        """The session of an increment (`Sessions`). ui_key: is the application's already."""
         with self.session(
             settings,
             state=declaration.state,
@@ -137,6 +143,7 @@ class ItemSessions:
                     deletes_files=False,
                     repeats_tasks=profile.repeats_tasks,
                     names_call_sites=False,
+                    ui_key=profile.ui_key,
                 )
                 choose_call_sites_by_context()
                 self._opened(self._first)

@@ -1,4 +1,4 @@
-"""The Spark session of a stream's run: one that ends with the run, or a fresh one of a driver that is kept."""
+"""The Spark session of a stream's run: one that ends with the run, or one of an application that does work items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
-from sluice_spark.session.session import another_session, open_session
+from sluice_spark.session.session import open_session
 
 
 class Sessions(Protocol):
@@ -49,30 +49,3 @@ def session_of(settings: Settings, declaration: StreamDeclaration, *, ui_key: st
         names_call_sites=declaration.runs_python,
         ui_key=ui_key,
     )
-
-
-class KeptApplication:
-    """One Spark application for many runs of a stream, each with a session of its own: views and settings of a run are
-    not there in the next one."""
-
-    def __init__(self) -> None:
-        self._first: SparkSession | None = None
-
-    @contextmanager
-    def session(
-        self, settings: Settings, declaration: StreamDeclaration, *, ui_key: str | None
-    ) -> Iterator[SparkSession]:
-        """A session of the application, which is opened by the first run."""
-        if self._first is None:
-            self._first = session_of(settings, declaration, ui_key=ui_key)
-        yield another_session(self._first, declaration.state)
-
-    @property
-    def spark(self) -> SparkSession | None:
-        """The session that the application was opened with; none before the first run."""
-        return self._first
-
-    def stop(self) -> None:
-        """End the application."""
-        if self._first is not None:
-            self._first.stop()

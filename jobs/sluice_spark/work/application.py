@@ -38,6 +38,7 @@ from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work.interval_work import interval_lane
 from sluice_spark.work.item_work import ItemWork
 from sluice_spark.work.news import News
+from sluice_spark.work.work_steps import ReachedStep, WorkStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class WorkApplication:
 
     application: its id in the ledger. is_worn: says why the process has reached a bound, once it has; empty before.
     stop: what asks the application to end: a signal, or that the ledger counts it as ended.
-    linger_seconds: how long it waits for its first item.
+    linger_seconds: how long it waits for its first item. reached: is called at each step of each item.
     """
 
     application: str
@@ -76,6 +77,7 @@ class WorkApplication:
     is_worn: Callable[[], str]
     stop: StopRequest = field(default_factory=StopRequest)
     linger_seconds: float
+    reached: ReachedStep = unnoticed_step
     _running: dict[Future[None], Unit] = field(default_factory=dict)
     _lingers_until: Deadline = field(init=False)
     _looks_at_withdrawn: Deadline = field(default_factory=lambda: Deadline.after(0))
@@ -144,6 +146,8 @@ class WorkApplication:
 
     def _claim(self, pool: Executor) -> None:
         claimed = self._while_reachable(self._claimed, ())
+        for item in claimed:
+            self.reached(WorkStep.CLAIMED, item)
         for items in self._units(claimed):
             unit = Unit(items=tuple(items), stops={item.item: StopRequest() for item in items})
             future = pool.submit(self._work, unit)
@@ -157,7 +161,14 @@ class WorkApplication:
             lane_of=lambda stream: interval_lane(self.declarations, stream),
             now=database_time(self.ledger),
         )
-        return claim(self.ledger, self.application, bench.choose)
+
+        def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
+            chosen = bench.choose(waiting)
+            for item in chosen:
+                self.reached(WorkStep.CHOSEN, item)
+            return chosen
+
+        return claim(self.ledger, self.application, choose)
 
     def _units(self, claimed: Sequence[WorkItem]) -> list[list[WorkItem]]:
         """What each thread does. An item that runs alone is never part of a batch of several."""
@@ -231,6 +242,7 @@ class WorkApplication:
         self, item: WorkItem, ledger: Ledger, state: WorkState, *, failure: str | None = None, result: Any = None
     ) -> None:
         """Record an end; while the ledger is away, again, until the application would count as dead."""
+        self.reached(WorkStep.DONE, item)
         for attempt in Retrying(
             retry=retry_if_exception_type(LedgerUnreachableError),
             stop=stop_after_delay(DEAD_AFTER.total_seconds()),
@@ -240,6 +252,7 @@ class WorkApplication:
             with attempt:
                 if not end_item(ledger, item, self.application, state, failure=failure, result=result):
                     _log.warning("%s of %s is not wanted from this application any more", item.kind, item.subject)
+        self.reached(WorkStep.RECORDED, item)
 
     def _work_on(self, item: WorkItem, stop: StopRequest, ledger: Ledger) -> ItemWork:
         return ItemWork(
@@ -249,6 +262,7 @@ class WorkApplication:
             ledger=ledger,
             item=item,
             stop=stop,
+            reached=self.reached,
         )
 
     def _while_reachable(self, query: Callable[[], Any], otherwise: Any) -> Any:

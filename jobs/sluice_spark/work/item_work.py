@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -43,6 +44,7 @@ from sluice_spark.run.increment_job import run_increment
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work.interval_work import IntervalWork
+from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class ItemWork:
     """One item in one thread of an application.
 
     stop: what asks the item to stop: it was withdrawn, or the application ends.
+    reached: is called at each step.
     """
 
     settings: Settings
@@ -63,6 +66,7 @@ class ItemWork:
     ledger: Ledger
     item: WorkItem
     stop: StopRequest
+    reached: ReachedStep = unnoticed_step
 
     def do(self) -> Any:
         """Do what the item asks for.
@@ -105,7 +109,7 @@ class ItemWork:
             ledger=self.ledger,
             declarations=self.declarations,
             open_session=open_session,
-            reached=self._continue_unless_stopped,
+            reached=self._has_reached,
         )
 
     def _increment(self, request: Increment) -> None:
@@ -115,6 +119,7 @@ class ItemWork:
             self.declarations.stream(request.stream),
             launched_by=self.item.asked_by,
             sessions=self.sessions,
+            ui_key=self.sessions.ui_key,
             stop=self.stop,
         )
 
@@ -132,7 +137,7 @@ class ItemWork:
                 asked_by=self.item.asked_by,
                 keeps=timedelta(days=float(request.keep_days)),
                 open_session=open_session,
-                reached=self._continue_unless_stopped,
+                reached=self._has_reached,
             ).work()
 
     def _gaps(self, request: FindGaps) -> Any:
@@ -185,7 +190,11 @@ class ItemWork:
     def _state_of(self, stream: str) -> StateDeclaration:
         return self.declarations.stream(stream).declaration.state
 
-    def _continue_unless_stopped(self, _: object = None) -> None:
+    def _has_reached(self, step: StrEnum) -> None:
+        self.reached(step, self.item)
+        self._continue_unless_stopped()
+
+    def _continue_unless_stopped(self) -> None:
         """Called between the steps of an item.
 
         Raises

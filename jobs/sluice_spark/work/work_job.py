@@ -17,12 +17,14 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, files_digest
+from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
 from sluice_spark.session.item_context import hand_context_on
 from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.news import News
 from sluice_spark.work.wear import Wear
+from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +33,12 @@ LOST_EXIT_CODE = 70
 """The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
 
 
-def run_work(command: RunWork) -> None:
+def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None:
     """Do the items of a pool until there is none for a while.
+
+    Parameters
+    ----------
+    reached: is called at each step of each item.
 
     Raises
     ------
@@ -61,6 +67,7 @@ def run_work(command: RunWork) -> None:
             with_delta=command.with_delta == "yes",
             cores=int(command.cores) if command.cores else None,
             repeats_tasks=command.repeats_tasks == "yes",
+            ui_key=new_ui_key(is_declared=command.ui == "yes"),
         )
 
         sessions = ItemSessions(profile, opened=SIGNALS.take_in_jvm)
@@ -75,6 +82,7 @@ def run_work(command: RunWork) -> None:
                 is_worn=Wear(sessions=sessions).reason,
                 stop=stop,
                 linger_seconds=LINGER_SECONDS,
+                reached=reached,
             )
             reason = application.serve()
             hand_back(ledger, command.application_id)

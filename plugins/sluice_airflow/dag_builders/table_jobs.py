@@ -24,6 +24,8 @@ CHOOSE_TASK = "choose_tables"
 PLATFORM_OWNER = "sluice"
 """Who owns the platform's own tasks."""
 
+_RETRY_DELAY = timedelta(minutes=1)
+
 _NOT_WHEN_UNPAUSED = timedelta(seconds=1)
 """How late a first run may still be made up for when the DAG is unpaused. Airflow's own answer, also to `False`, is
 minutes, and whoever unpauses the DAG to run one table would wait for all of them."""
@@ -69,7 +71,7 @@ def table_jobs_dag(
         params={CHOICE: choice_param(CHOICE, among=list(chosen_tables))},
         auto_register=False,
     ) as dag:
-        choose = _choose_tables(list(chosen_tables), due)
+        choose = _choose_tables(list(chosen_tables), due, retries=retries)
         for namespace, members in _by_namespace(chosen_tables).items():
             with TaskGroup(namespace):
                 for table in members:
@@ -79,14 +81,16 @@ def table_jobs_dag(
                         owner=owner_of[table.table],
                         doc_md=storable_page(f"{table.description}\n\nOwner: {table.owner}"),
                         retries=retries,
-                        retry_delay=timedelta(minutes=1),
+                        retry_delay=_RETRY_DELAY,
                         inlets=[table_asset(table.table)],
                     )
     return dag
 
 
-def _choose_tables(tables: list[str], due: Callable[[Sequence[str], str], Sequence[str]] | None) -> Any:
-    @task.branch(task_id=CHOOSE_TASK)
+def _choose_tables(
+    tables: list[str], due: Callable[[Sequence[str], str], Sequence[str]] | None, *, retries: int
+) -> Any:
+    @task.branch(task_id=CHOOSE_TASK, retries=retries, retry_delay=_RETRY_DELAY)
     def choose_tables(params: Mapping[str, Any] | None = None, run_id: str | None = None) -> list[str]:
         """The ids of the tasks to run: a task is called like its table."""
         names = chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.ledger.connection import Ledger
-    from sluice.ledger.records.work import WorkObservation
 
 
 class BackfillOperator(WorkOperator):
@@ -36,7 +35,7 @@ class BackfillOperator(WorkOperator):
         _require_backfill(context)
         super().execute(context)
 
-    def is_done(self, context: Context, seen: WorkObservation, ledger: Ledger) -> None:
+    def finish(self, context: Context, ledger: Ledger) -> None:
         """Push the results by stream."""
         from sluice.backfill.run_results import RESULTS, results_of_run
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sluice.ledger.announcements import UnannouncedPublications
     from sluice.ledger.connection import Ledger
-    from sluice.ledger.records.work import WorkObservation
 
 
 def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) -> bool:
@@ -62,7 +61,7 @@ class IncrementOperator(WorkOperator):
         with self._reporting_failures(context):
             super().look_again(context, event, item=item)
 
-    def is_done(self, context: Context, seen: WorkObservation, ledger: Ledger) -> None:
+    def finish(self, context: Context, ledger: Ledger) -> None:
         """Announce what was published."""
         self._end_well(context)
 

@@ -6,18 +6,18 @@ task. `sluice_airflow.triggers` and the ledger are imported when the task runs: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.log import mask_secret
 
 from sluice.errors import (
     ERROR_CLASSES,
-    ClusterError,
     DeclarationError,
-    LaunchError,
     SchemaError,
     SettingsError,
     SluiceError,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from sluice.ledger.connection import Ledger
     from sluice.ledger.records.work import WorkObservation
+    from sluice.settings import Settings
+    from sluice.work.pools import EngineProfile
     from sluice.work.requests import WorkRequest
     from sluice.work.start_application import WorkQueue
     from sluice_airflow.composition import Deployment
@@ -51,7 +53,7 @@ POLL_SECONDS = 1.0
 """Between two looks at an item while its task is deferred."""
 
 _LOG_LINES = 400
-"""Of the log of an item that has failed, in the log of its task."""
+"""Of the log of an item, in the log of its task."""
 
 _LASTING = (UsageError, SettingsError, DeclarationError, SchemaError, UnhealthyError)
 """Errors that another try would only repeat: the input must change first."""
@@ -85,33 +87,31 @@ class WorkOperator(BaseOperator):
         AirflowException: with the work's own reason; Airflow tries again as often as the task allows.
         AirflowFailException: when another try could only repeat the failure.
         """
-        from sluice.ledger.work_items import ask
-
-        deployment = self._deployment()
-        with deployment.open_ledger() as ledger:
-            queue = deployment.work_queue(ledger, asked_by=self.asked_by)
-            try:
-                (item,) = ask(ledger, queue.item(self.request, self._profile(deployment)))
-            except (SettingsError, UsageError, DeclarationError) as error:
-                raise AirflowFailException(str(error)) from error
-            self._go_on(context, queue, ledger, item)
+        with _errors_of_airflow():
+            deployment = self._deployment()
+            with deployment.open_ledger() as ledger:
+                queue = deployment.work_queue(ledger, asked_by=self.asked_by)
+                self._ask(queue, self._profile(queue))
+                self._go_on(context, queue)
 
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
         """Go on after a trigger fired. Airflow's database holds this name for every deferred task."""
-        deployment = self._deployment()
-        with deployment.open_ledger() as ledger:
-            self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by), ledger, item)
+        self._item = item
+        with _errors_of_airflow():
+            deployment = self._deployment()
+            with deployment.open_ledger() as ledger:
+                self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by))
 
     def on_kill(self) -> None:
-        """Ask for the work no more, when the task is ended before it waits."""
+        """Withdraw the item of a task that is ended on its worker. While it waits, its trigger does that."""
         from sluice.ledger.work_items import withdraw_items
 
         if self._item:
             with self._deployment().open_ledger() as ledger:
                 withdraw_items(ledger, [self._item])
 
-    def is_done(self, context: Context, seen: WorkObservation, ledger: Ledger) -> None:
-        """Called on a worker when the item is done; for subclasses."""
+    def finish(self, context: Context, ledger: Ledger) -> None:
+        """What is left to do on a worker when the item is done; for subclasses."""
 
     @property
     def request(self) -> WorkRequest:
@@ -121,77 +121,83 @@ class WorkOperator(BaseOperator):
 
         return REQUESTS[WorkKind(self.kind)](**self.fields)
 
-    def _go_on(self, context: Context, queue: WorkQueue, ledger: Ledger, item: str) -> None:
+    def _ask(self, queue: WorkQueue, profile: EngineProfile) -> None:
+        from sluice.ledger.work_items import ask
+
+        (self._item,) = ask(queue.ledger, queue.item(self.request, profile))
+
+    def _go_on(self, context: Context, queue: WorkQueue) -> None:
         """Start an application for the item, wait for it, or end as it has ended."""
         from sluice.ledger.records.work import WorkState
         from sluice.ledger.work_items import observe_item
 
-        self._item = item
-        seen = observe_item(ledger, item)
+        seen = observe_item(queue.ledger, self._item)
         if seen.needs_application:
-            item = self._start_application(queue, ledger, item)
-            seen = observe_item(ledger, item)
+            self._start_application(queue)
+            seen = observe_item(queue.ledger, self._item)
         if seen.state.is_open:
-            self._defer(item)
-        if seen.state is WorkState.FAILED:
-            self._show_log(seen)
-            raise failure_of_work(seen.failure or "", subject=self.subject)
+            self._wait()
         if seen.state is WorkState.WITHDRAWN:
-            raise AirflowException(f"Work item {item} was withdrawn; the task asks again.")
-        self.is_done(context, seen, ledger)
+            raise AirflowException(f"Work item {self._item} of {self.subject} was withdrawn.")
+        self._show_log(seen, queue.settings)
+        if seen.state is WorkState.FAILED:
+            raise failure_of_work(seen.failure or "", subject=self.subject)
+        self.finish(context, queue.ledger)
 
-    def _start_application(self, queue: WorkQueue, ledger: Ledger, item: str) -> str:
-        """Start an application for the item as the deployment is now. Returns the item: another one when the files of
-        the deployment have changed since it was asked for, because no application could take it any more."""
-        from sluice.ledger.work_items import ask, find_pool
+    def _start_application(self, queue: WorkQueue) -> None:
+        """Start an application for the item as the deployment is now. When its files have changed since the item was
+        asked for, no application could take that any more: another one is asked for."""
+        from sluice.ledger.work_items import find_pool
 
-        profile = self._profile(self._deployment())
-        wanted = queue.item(self.request, profile)
-        if wanted.pool != find_pool(ledger, item):
-            (item,) = ask(ledger, wanted)
-        try:
-            application = queue.start_application(item, wanted.pool, profile)
-        except (LaunchError, ClusterError) as error:
-            raise AirflowException(str(error)) from error
-        except SettingsError as error:
-            raise AirflowFailException(str(error)) from error
-        if application is not None:
-            self.log.info("Application %s was started for the pool %s.", application, wanted.pool.name)
-        return item
+        profile = self._profile(queue)
+        pool = queue.item(self.request, profile).pool
+        if pool != find_pool(queue.ledger, self._item):
+            self._ask(queue, profile)
+        queue.start_application(self._item, pool, profile)
 
-    def _defer(self, item: str) -> None:
+    def _wait(self) -> NoReturn:
         from sluice.ledger.records.work import WorkKind
         from sluice_airflow.triggers.work_trigger import WorkTrigger
 
         trigger = WorkTrigger(
             stream=self.subject,
-            item=item,
+            item=self._item,
             results_of=self.asked_by if self.kind == WorkKind.INTERVAL else "",
             ends_task=self.ends_in_trigger,
             poll_seconds=POLL_SECONDS,
         )
-        self.log.info("Work item %s is in the queue; its log: sluice work logs %s", item, item[:8])
-        self.defer(trigger=trigger, method_name=self.look_again.__name__, kwargs={"item": item})
+        self.log.info("Work item %s is in the queue; its log: sluice work logs %s", self._item, self._item[:8])
+        self.defer(trigger=trigger, method_name=self.look_again.__name__, kwargs={"item": self._item})
 
-    def _show_log(self, seen: WorkObservation) -> None:
+    def _show_log(self, seen: WorkObservation, settings: Settings) -> None:
         """Repeat what the application has logged about the item, if its log is on this host."""
         from sluice.work.read_item_log import last_lines_of_item
 
+        for secret in settings.secret_values():
+            mask_secret(secret)  # whatever a library of the application has written into its log
         for line in last_lines_of_item(seen, limit=_LOG_LINES):
             self.log.info("%s", line)
 
-    def _profile(self, deployment: Deployment) -> Any:
+    def _profile(self, queue: WorkQueue) -> EngineProfile:
         from sluice.work.profiles import profile_for
 
-        return profile_for(self.request, deployment.settings.pipelines)
+        return profile_for(self.request, queue.settings.pipelines)
 
     def _deployment(self) -> Deployment:
-        from sluice_airflow.composition import load_deployment  # SQLAlchemy: too slow for parsing a DAG file
+        from sluice_airflow.composition import load_deployment  # SQLAlchemy: too slow for the parsing of a DAG file
 
-        try:
-            return load_deployment()
-        except SettingsError as error:
-            raise AirflowFailException(str(error)) from error
+        return load_deployment()
+
+
+@contextmanager
+def _errors_of_airflow() -> Iterator[None]:
+    """Raise an error of ours as one of Airflow's, which does not try again what another try could only repeat."""
+    try:
+        yield
+    except _LASTING as error:
+        raise AirflowFailException(str(error)) from error
+    except SluiceError as error:
+        raise AirflowException(str(error)) from error
 
 
 class WorkFailedError(AirflowException):

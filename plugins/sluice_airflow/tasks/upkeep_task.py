@@ -29,7 +29,8 @@ def tidy_ledger(*, dags: Collection[str]) -> None:
     with deployment.open_ledger() as ledger:
         done = apply_retention(ledger, retention_of(settings))
         newest = newest_runs(ledger)
-    _log.info("%d batches forgotten, %d runs archived, %d events deleted", done.batches, done.runs, done.events)
+    _log.info("%d batches deleted, %d runs archived", done.batches, done.runs)
+    _log.info("%d events and %d work items deleted", done.events, done.work_items)
     before = now - timedelta(days=settings.driver_logs_kept_days)
     _log.info("%d log files of drivers deleted", remove_driver_logs(settings.logs, before=before, newest_runs=newest))
     before = now - timedelta(days=settings.airflow_logs_kept_days)

@@ -1,4 +1,4 @@
-"""The base of Sluice's triggers: they poll the ledger, wait through its outages, and stop streams of marked tasks.
+"""The base of Sluice's triggers: they poll the ledger, wait through its outages, and obey marks of their tasks.
 
 The modules of this room are imported by the triggerer and by running tasks, never while DAG files are parsed.
 """
@@ -42,9 +42,8 @@ _log = logging.getLogger(__name__)
 class LedgerTrigger(BaseTrigger):
     """Poll the ledger until there is something to report.
 
-    It only reads, so it may run twice, on any host, and be restarted at any time. A stream's driver is not its child:
-    neither a cancelled trigger nor a cleared task stops a stream. A task that a person has marked as failed or
-    successful does, after its batch.
+    It may run twice, on any host, and be restarted at any time. A driver is not its child: neither a cancelled trigger
+    nor a cleared task stops what is watched. A task that a person has marked as failed or successful does.
 
     Parameters
     ----------
@@ -86,24 +85,37 @@ class LedgerTrigger(BaseTrigger):
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in self.arguments}
 
     async def on_kill(self) -> None:
-        """Stop the stream gracefully when its task was marked; do nothing when it was cleared, or only moved.
+        """Obey when the task was marked; do nothing when it was cleared, or only moved.
 
         Airflow waits 30 seconds for this. The first query of a triggerer to Airflow may take longer on a busy machine,
         so the work goes on without the trigger: a person's click is not lost.
         """
-        work = asyncio.create_task(self._stop_if_marked())
+        work = asyncio.create_task(self._obey_if_marked())
         _background.add(work)
         work.add_done_callback(_background.discard)
         await asyncio.shield(work)
 
-    async def _stop_if_marked(self) -> None:
+    async def obey_mark(self, *, noticed_ago: timedelta) -> None:
+        """Stop the stream after its batch: its task was marked.
+
+        Parameters
+        ----------
+        noticed_ago: how long ago Airflow called this trigger about it.
+        """
+        await asyncio.to_thread(suspend_as_marked, load_deployment().ledger_url, self.stream, noticed_ago=noticed_ago)
+
+    @property
+    def watched(self) -> str:
+        """What is watched, for the beginning of a sentence."""
+        return f"Stream {self.stream}"
+
+    async def _obey_if_marked(self) -> None:
         task, noticed_at = self.task_instance, time.monotonic()
         if task is None or not await is_marked(task):
-            _log.info("The task of stream %s was not marked; the stream goes on", self.stream)
+            _log.info("%s goes on: its task was not marked", self.watched)
             return
-        noticed_ago = timedelta(seconds=time.monotonic() - noticed_at)
-        await asyncio.to_thread(suspend_as_marked, load_deployment().ledger_url, self.stream, noticed_ago=noticed_ago)
-        _log.info("The task of stream %s was marked: it stops after its batch unless requested since", self.stream)
+        await self.obey_mark(noticed_ago=timedelta(seconds=time.monotonic() - noticed_at))
+        _log.info("%s stops unless it was requested since: its task was marked", self.watched)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with what was seen. The task supervises the stream again before it acts."""
@@ -118,11 +130,11 @@ class LedgerTrigger(BaseTrigger):
             try:
                 seen = await self.look(ledger_url, waited_seconds=time.monotonic() - began_at)
                 if is_away:
-                    self.log.info("The ledger answers again; stream %s is watched on", self.stream)
+                    self.log.info("%s is watched again: the ledger answers", self.watched)
                 is_away, answered_at = False, time.monotonic()
             except LedgerError as error:
                 if not is_away:
-                    self.log.warning("Stream %s cannot be watched and is left alone: %s", self.stream, error)
+                    self.log.warning("%s cannot be watched and is left alone: %s", self.watched, error)
                 is_away = True
                 if time.monotonic() - answered_at > LEDGER_OUTAGE_SECONDS:
                     seen = "the ledger is away"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from sluice.backfill.run_results import RESULTS, results_of_run
+from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.records.work import WorkState
 from sluice.ledger.trigger_queries import observe_item, query_row
 from sluice.ledger.work_items import withdraw
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.triggers.ledger_trigger import LedgerTrigger, is_marked
+from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 1
 
@@ -26,6 +28,8 @@ class WorkTrigger(LedgerTrigger):
 
     Each look says that the task still waits: an item that no task waits for is not begun. All triggers of a triggerer
     share one query. A task whose item is done may end here, without a worker; any other end calls it back.
+
+    A mark in the second before a trigger begins reaches none: what has begun goes on to its end then.
 
     Parameters
     ----------
@@ -62,18 +66,26 @@ class WorkTrigger(LedgerTrigger):
         return None if seen.state.is_open else seen.state.value
 
     async def event(self, seen: str) -> TriggerEvent:
-        """The end of the task when its item is done."""
+        """The end of the task when its item is done, with its results; a worker reads these when they cannot be read
+        here."""
         if seen != WorkState.DONE or not self.ends_task:
             return await super().event(seen)
-        xcoms = {RESULTS: await asyncio.to_thread(self._results)} if self.results_of else None
+        try:
+            xcoms = {RESULTS: await asyncio.to_thread(self._results)} if self.results_of else None
+        except LedgerError as error:
+            self.log.warning("The results of %s cannot be read: %s", self.watched, error)
+            return await super().event(seen)
         return TaskSuccessEvent(xcoms=xcoms)
 
-    async def on_kill(self) -> None:
-        """Ask for the item no more when a person has marked the task. A cleared task asks again by itself, and one
-        whose trigger was only moved to another triggerer waits on."""
-        task = self.task_instance
-        if task is not None and await is_marked(task):
-            await query_row(load_deployment().ledger_url, withdraw([self.item]))
+    async def obey_mark(self, *, noticed_ago: timedelta) -> None:
+        """Withdraw the item: its task was marked. A cleared task asks again, and that withdraws this item too."""
+        del noticed_ago  # another try has an item of its own
+        await query_row(load_deployment().ledger_url, withdraw([self.item]))
+
+    @property
+    def watched(self) -> str:
+        """What is watched, for the beginning of a sentence."""
+        return f"Work item {self.item} of {self.stream}"
 
     def _results(self) -> dict[str, Any]:
         with open_ledger(load_deployment().ledger_url) as ledger:

@@ -13,8 +13,9 @@ import pytest
 
 from sluice.backfill.intervals import Interval
 from sluice.demo import verification
-from sluice.demo.backfill_step import check_repair, check_repetition, restrict
+from sluice.demo.backfill_step import check_repair, check_repetition, restrict, restrict_expected
 from sluice.demo.comparison import CheckResult, compare, compare_number, require_truth
+from sluice.demo.first_rows import check_arrived
 from sluice.demo.flights_data import Span, flights_of
 from sluice.demo.lakehouse_copy import create_schema_of, open_database
 from sluice.demo.proof import expect_recovered, load_oracle
@@ -319,6 +320,7 @@ def test_damage_that_a_backfill_left_in_its_days_is_found_and_nothing_else(
 ) -> None:
     database.execute(mistake)
     restrict(database, FIRST_OF_JANUARY)
+    restrict_expected(database, FIRST_OF_JANUARY)
     silver, gold = check_repair(database, FIRST_OF_JANUARY)
     found = [any(check.missing_rows for check in (silver, gold)), any(check.surplus_rows for check in (silver, gold))]
     assert [*found, silver.is_true, gold.is_true] == seen
@@ -328,6 +330,7 @@ def test_damage_that_a_backfill_left_in_its_days_is_found_and_nothing_else(
 
 def test_a_row_that_a_repeated_backfill_has_changed_is_found(database: duckdb.DuckDBPyConnection) -> None:
     restrict(database, FIRST_OF_JANUARY)
+    restrict_expected(database, FIRST_OF_JANUARY)
     unchanged = check_repetition(database, database, FIRST_OF_JANUARY)
     assert [check.is_true for check in unchanged] == [True, True]
     assert [check.expected_rows for check in unchanged] == [
@@ -384,3 +387,11 @@ def test_numbers_are_compared_in_both_directions() -> None:
     assert compare_number(name="n", statement="s", expected=2, seen=2).is_true
     assert compare_number(name="n", statement="s", expected=2, seen=1).missing_rows == 1
     assert compare_number(name="n", statement="s", expected=2, seen=5).surplus_rows == 3
+
+
+def test_bronze_is_compared_with_the_topic_as_far_as_it_has_come(database: duckdb.DuckDBPyConnection) -> None:
+    assert check_arrived(database).is_true
+    database.execute('delete from seen.bronze.flights where "offset" > 40 or partition = 1')
+    assert check_arrived(database).is_true
+    database.execute('delete from seen.bronze.flights where "offset" = 7 and partition = 2')
+    assert check_arrived(database).missing_rows == 1

@@ -104,6 +104,7 @@ def test_the_lag_of_the_last_hours_has_gaps_where_it_was_unknown(ledger: Ledger)
     with ledger.transaction() as connection:
         for hours, unread in ((5.5, 10), (3.5, None), (2.5, 30), (0.1, 40)):
             values = {"stream": "clicks", "observed_at": now - timedelta(hours=hours), "read_rows": 0, "problem": ""}
+            values["generation"] = 1
             connection.execute(insert(SourceSample).values(unread_rows=unread, is_failure=False, **values))
 
     history = lag_history(ledger, ["clicks", "unknown"], within=timedelta(hours=6), points=6)
@@ -132,8 +133,8 @@ def test_no_query_reads_a_whole_table(ledger: Ledger) -> None:
         connection.execute(text(FILL))
         connection.execute(
             text(
-                "INSERT INTO sluice.progress_samples (stream, observed_at, read_rows, unread_rows, problem) "
-                "SELECT 's' || n % 100, now() - (n / 100) * interval '1 minute', n, n % 7, '' "
+                "INSERT INTO sluice.progress_samples (stream, observed_at, generation, read_rows, unread_rows) "
+                "SELECT 's' || n % 100, now() - (n / 100) * interval '1 minute', 1, n, n % 7 "
                 "FROM generate_series(0, 20000) AS n"
             )
         )

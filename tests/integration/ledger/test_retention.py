@@ -16,8 +16,10 @@ from sluice.ledger.progress_samples import recent_progress_samples, record_progr
 from sluice.ledger.records.lag import LagObservation
 from sluice.ledger.records.run import RunState
 from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.records.work import NewItem, Pool, WorkKind
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
 from sluice.ledger.runs import admit_run, recent_runs, record_end
+from sluice.ledger.work_items import ask, find_items, withdraw_items
 
 KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90), events=timedelta(days=365))
 
@@ -125,3 +127,17 @@ def test_old_runs_are_archived_whole_but_for_the_newest_and_the_live_ones(
     assert lease is not None
     assert (lease.token, lease.run_id) == (live.token, live.run_id)
     assert apply_retention(ledger, KEPT) == RetentionResult(batches=0, runs=0)
+
+
+def test_work_that_ended_long_ago_is_removed(ledger: Ledger) -> None:
+    pool = Pool(name="spark_default-0", digest="d")
+    asked = NewItem(kind=WorkKind.CHECK_TABLE, subject="t", payload={"table": "t"}, asked_by="a test", pool=pool)
+    withdraw_items(ledger, ask(ledger, asked))
+    assert apply_retention(ledger, KEPT).work_items == 0
+
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.work_items SET ended_at = now() - interval '31 days'"))
+
+    assert apply_retention(ledger, KEPT, dry_run=True).work_items == 1
+    assert apply_retention(ledger, KEPT).work_items == 1
+    assert find_items(ledger, limit=9) == ()

@@ -17,6 +17,7 @@ from sluice.ledger.records.maintenance import (
     MaintenanceStep,
     StepObservation,
     StepOutcome,
+    TableFigures,
 )
 from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
 
@@ -26,20 +27,8 @@ MAINTENANCE = MaintenanceObservation(
     started_at=NOON,
     ended_at=NOON + timedelta(seconds=9),
     launched_by="a test",
-    snapshot_before=2**62,
-    snapshot_after=2**62 + 1,
-    rows_before=10,
-    rows_after=10,
-    files_before=40,
-    files_after=1,
-    bytes_before=4_000,
-    bytes_after=2**40,
-    delete_files_before=0,
-    delete_files_after=0,
-    manifests_before=12,
-    manifests_after=1,
-    snapshots_before=30,
-    snapshots_after=5,
+    before=TableFigures(snapshot=2**62, rows=10, files=40, bytes=4_000, manifests=12, snapshots=30, small_files=40),
+    after=TableFigures(snapshot=2**62 + 1, rows=10, files=1, bytes=2**40, manifests=1, snapshots=5),
     operations=(
         StepObservation(
             step=MaintenanceStep.REWRITE_DATA_FILES,
@@ -51,8 +40,6 @@ MAINTENANCE = MaintenanceObservation(
             result={"rewritten_data_files_count": 40},
         ),
     ),
-    small_files_before=40,
-    small_files_after=0,
     file_sizes=(0, 0, 0, 0, 1, 0, 0),
     oldest_snapshot_at=NOON - timedelta(days=5),
     kept=(

@@ -70,6 +70,14 @@ def let_pass(ledger: Ledger, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
+def begun_beside(ledger: Ledger) -> str:
+    """An application of another pool."""
+    (item,) = ask(ledger, wanted(pool=Pool(name="beside", digest=POOL.digest)))
+    application = begin_application(ledger, item, started_by="a test")
+    assert application is not None
+    return application
+
+
 def fall_silent(ledger: Ledger, application: str) -> None:
     """Let the last report of an application be long ago."""
     past = "now() - interval '10 min'"
@@ -112,6 +120,26 @@ def test_items_are_claimed_in_order_of_priority_and_age_and_once(ledger: Ledger,
 
     assert [item.item for answer in answers for item in answer] == [high, low, later]
     assert {item.attempt for answer in answers for item in answer} == {1}
+
+
+def test_of_two_applications_one_claims_an_item_and_neither_waits_for_the_other(
+    ledger: Ledger, other_process: Ledger
+) -> None:
+    items = ask(ledger, wanted("a"), wanted("b"))
+    first = started(ledger, items[0])
+    let_pass(ledger, "UPDATE sluice.applications SET started_at = now() - interval '1 h'")
+    let_pass(ledger, "UPDATE sluice.work_items SET not_before = now() - interval '1 h'")
+    second = started(ledger, items[0])
+    beside: list[WorkItem] = []
+
+    def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        beside.extend(others.submit(claimed, other_process, second).result(timeout=30))
+        return waiting
+
+    with ThreadPoolExecutor(1) as others:
+        taken = claim(ledger, first, choose)
+
+    assert ([one.item for one in taken], beside) == (list(items), [])
 
 
 def test_an_application_claims_what_its_chooser_takes_and_leaves_the_rest(ledger: Ledger) -> None:
@@ -162,6 +190,16 @@ def test_an_end_is_recorded_once_with_its_result(ledger: Ledger) -> None:
         (WorkState.DONE, {"rows": 3}, None),
         (WorkState.FAILED, None, "sluice: failed: OSError: no"),
     ]
+
+
+@pytest.mark.parametrize("other", ["application = '{}'", "attempt = attempt + 1", "state = 'waiting'"])
+def test_only_the_very_claim_of_an_item_can_end_it(ledger: Ledger, other: str) -> None:
+    (item,) = ask(ledger, wanted())
+    application = started(ledger, item)
+    (mine,) = claimed(ledger, application)
+    let_pass(ledger, f"UPDATE sluice.work_items SET {other.format(begun_beside(ledger))} WHERE item = '{item}'")  # noqa: S608
+
+    assert not end_item(ledger, mine, application, WorkState.DONE)
 
 
 @pytest.mark.parametrize("dies", ["silent", "ended"])
@@ -309,13 +347,15 @@ def test_triggers_share_a_look_that_says_that_their_tasks_wait(ledger: Ledger, l
 
 
 def test_old_work_is_removed_and_open_work_stays(ledger: Ledger) -> None:
-    ids = ask(ledger, wanted("old"), wanted("new"), wanted("open"))
+    ids = ask(ledger, wanted("old"), wanted("new"), wanted("open"), wanted("left"))
     application = started(ledger, ids[0])
     for one in claimed(ledger, application)[:2]:
         end_item(ledger, one, application, WorkState.DONE)
     let_pass(ledger, f"UPDATE sluice.work_items SET ended_at = now() - interval '31 d' WHERE item = '{ids[0]}'")  # noqa: S608
+    let_pass(ledger, f"UPDATE sluice.work_items SET waits_until = now() - interval '31 d' WHERE item = '{ids[3]}'")  # noqa: S608
 
-    assert remove_old_work(ledger) == 1
-    assert {item.item for item, _ in find_items(ledger, limit=9)} == set(ids[1:])
+    assert remove_old_work(ledger, dry_run=True) == 2
+    assert remove_old_work(ledger) == 2
+    assert {item.item for item, _ in find_items(ledger, limit=9)} == set(ids[1:3])
     with pytest.raises(LedgerError, match="knows no work item"):
         observe_item(ledger, ids[0])

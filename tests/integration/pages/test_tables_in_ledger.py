@@ -38,7 +38,7 @@ def declarations(tmp_path: Path) -> Declarations:
 
 
 def test_a_line_has_the_newest_figures_and_the_debt_of_each_run(ledger: Ledger, declarations: Declarations) -> None:
-    earlier = replace(MAINTENANCE, small_files_before=None, small_files_after=None, file_sizes=None, kept=None)
+    earlier = replace(MAINTENANCE, before=replace(MAINTENANCE.before, small_files=7), file_sizes=(), kept=())
     record_maintenance(ledger, earlier)
     record_maintenance(ledger, MAINTENANCE)
     record_quality(ledger, QUALITY)
@@ -47,7 +47,7 @@ def test_a_line_has_the_newest_figures_and_the_debt_of_each_run(ledger: Ledger, 
 
     assert sorted(lines) == ["bronze.flights", "quarantine.silver", "silver.flights"]
     line = lines["bronze.flights"]
-    assert (line.debt, line.debt_history) == (0, (None, 40)), "an earlier version did not count small files"
+    assert (line.debt, line.debt_history) == (0, (7, 40))
     assert line.file_sizes == (0, 0, 0, 0, 1, 0, 0)
     assert (line.holders, line.others_hold) == (("silver",), 1)
     assert line.held_for == timedelta(days=5, seconds=9)
@@ -105,7 +105,8 @@ def test_no_query_reads_a_whole_table(ledger: Ledger, declarations: Declarations
             )
         connection.execute(
             text(
-                "INSERT INTO sluice.events (subject, name, actor_kind, actor, action, reason, explanation, evidence) "
+                "INSERT INTO sluice.events "
+                "(subject, name, actor_kind, actor_name, action, reason, explanation, evidence) "
                 "SELECT 'table', 't' || n % 200, 'component', 'a', 'maintain_table', 'r', '', '{}' "
                 "FROM generate_series(1, 20000) AS n"
             )
@@ -121,9 +122,17 @@ def test_no_query_reads_a_whole_table(ledger: Ledger, declarations: Declarations
 
 _COLUMNS = {
     "maintenance_runs": [
-        *("started_at", "ended_at", "launched_by", "rows_before", "rows_after", "files_before", "files_after"),
-        *("bytes_before", "bytes_after", "delete_files_before", "delete_files_after", "manifests_before"),
-        *("manifests_after", "snapshots_before", "snapshots_after", "operations", "small_files_before", "file_sizes"),
+        *("started_at", "ended_at", "launched_by", "before_rows", "after_rows", "before_files", "after_files"),
+        *("before_bytes", "after_bytes", "before_delete_files", "after_delete_files", "before_manifests"),
+        *(
+            "after_manifests",
+            "before_snapshots",
+            "after_snapshots",
+            "operations",
+            "before_small_files",
+            "after_small_files",
+            "file_sizes",
+        ),
     ],
     "quality_results": [
         *("checked_at", "launched_by", "verdict", "rows", "expectations", "failed_expectations", "details"),

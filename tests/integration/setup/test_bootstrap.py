@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import PrerequisiteError
+from sluice.setup.class_archive import ARCHIVE_NAME
 from sluice.setup.command_runner import CommandRunner
 from sluice.setup.installation import Installation, cache_folder
+from sluice.setup.python_environment import environment_stamp
 from sluice.setup.setup_progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -144,6 +146,33 @@ def test_interruption_ends_with_its_own_exit_code(project: Path, tmp_path: Path,
 )
 def test_cache_follows_the_desktop_standard(environment: dict[str, str], folder: Path) -> None:
     assert cache_folder(environment) == folder
+
+
+def test_class_archive_is_made_when_it_is_asked_for(project: Path, tmp_path: Path) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "load_classes.py").write_text("the job")
+    python = project / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho recorded > "$3"\n')
+    python.chmod(0o755)
+    (project / ".venv" / "lib").symlink_to(ROOT / ".venv" / "lib")  # the Ivy of pyspark
+    (project / ".venv" / "sluice-stamp").write_text(environment_stamp(project))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "jars").symlink_to(cache_folder(os.environ) / "jars")
+    installation = Installation(
+        root=project,
+        cache=cache,
+        environment=os.environ,
+        runner=CommandRunner(),
+        progress=Progress(),
+    )
+
+    installation.provide(has_class_archive=False)
+    assert not (project / ".venv" / ARCHIVE_NAME).exists()
+
+    installation.provide()
+    assert (project / ".venv" / ARCHIVE_NAME).read_text() == "recorded\n"
 
 
 def test_record_says_where_java_and_jars_are() -> None:

@@ -11,7 +11,6 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
@@ -19,6 +18,7 @@ from sluice_airflow.dag_builders.backfill_gaps import backfill_gaps_dag
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator
+from sluice_airflow.operators.gap_operator import GapOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL = "backfill: {column: at, interval: day, at_once: 3}\n"
@@ -42,17 +42,17 @@ def _starts(length: str, first: str, last: str) -> list[str]:
     return starts
 
 
-def test_one_job_replaces_the_interval_of_its_run(folder: Path) -> None:
+def test_one_task_asks_for_the_interval_of_its_run(folder: Path) -> None:
     dag = _dag(folder)
     (task,) = dag.tasks
     assert (dag.dag_id, dag.max_active_runs, dag.is_paused_upon_creation) == ("daily_flights__backfill", 3, False)
     assert task.max_active_tis_per_dag is None, "the runs of a backfill wait for one application together"
-    assert getattr(task, "application_args", None) == [
-        "--stream=daily_flights",
-        "--start={{ data_interval_start.isoformat() if data_interval_start is defined else '' }}",
-        "--end={{ data_interval_end.isoformat() if data_interval_end is defined else '' }}",
-        "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}",
-    ]
+    assert isinstance(task, BackfillOperator)
+    assert task.fields == {
+        "stream": "daily_flights",
+        "start": "{{ data_interval_start.isoformat() if data_interval_start is defined else '' }}",
+        "end": "{{ data_interval_end.isoformat() if data_interval_end is defined else '' }}",
+    }
 
 
 def test_a_run_that_is_triggered_by_hand_fails_for_good_with_the_way_to_backfill(folder: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_run_that_is_triggered_by_hand_fails_for_good_with_the_way_to_backfill
 
     task.render_template_fields(Context(dag=dag, run_id="manual__1"))
 
-    assert "--start=" in (task.application_args or ())
-    with pytest.raises(AirflowFailException, match=r"manual__1 belongs to none: .* choose Backfill"):
+    assert task.fields["start"] == ""
+    with pytest.raises(AirflowFailException, match=r"manual__1 is not a backfill run: .* choose Backfill"):
         task.execute(Context(dag_run=run))
 
 
@@ -94,14 +94,14 @@ def test_gaps_are_searched_for_each_stream_that_declares_a_backfill(folder: Path
     dag = backfill_gaps_dag(load_declarations(folder))
 
     (task,) = dag.tasks
-    assert isinstance(task, SparkJobOperator)
+    assert isinstance(task, GapOperator)
     assert (task.task_id, dag.max_active_runs, dag.params["days"]) == ("daily_flights", 1, 8)
-    assert task.application_args == [
-        "--stream=daily_flights",
-        "--start={{ (dag_run.run_after - macros.timedelta(days=params.days)).isoformat() }}",
-        "--end=",
-        "--fails=yes",
-    ]
+    assert task.fields == {
+        "stream": "daily_flights",
+        "start": "{{ (dag_run.run_after - macros.timedelta(days=params.days)).isoformat() }}",
+        "end": "",
+        "fails": "yes",
+    }
 
 
 def test_the_page_of_the_stream_names_it(folder: Path) -> None:

@@ -1,61 +1,31 @@
-"""The task of a backfill beside a real ledger: when it starts an application, and what it makes of the end of one."""
+"""The task of a backfill beside a real ledger: what it asks for, and the results that it shows."""
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import sys
-import warnings
-from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
-from sluice.ledger.backfill_requests import application_lock, observe_request, take_request
-from sluice.ledger.records.backfill_request import RequestState
-from sluice_airflow.triggers.request_trigger import RequestTrigger
+from pendulum import DateTime
 from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.applications import beat, begin_application
+from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
 from sluice.ledger.connection import Ledger
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.records.work import NewItem, Pool, WorkState
+from sluice.ledger.work_items import ask, claim, end_item
+from sluice.work.requests import ReplaceInterval
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator
 
-SPARK_SUBMIT = """\
-import os, sys, pathlib, psycopg
-pathlib.Path(os.environ["SEEN"]).write_text(" ".join(sys.argv))
-with psycopg.connect(os.environ["SLUICE_LEDGER_URL"].replace("+psycopg", "")) as connection:
-    if os.environ["REPLACES"]:
-        connection.execute("UPDATE sluice.backfill_requests SET state = 'done', ended_at = now()")
-print("sluice: failed: OSError: the application died", file=sys.stderr)
-sys.exit(int(os.environ["EXITS_WITH"]))
-"""
-
-
-@pytest.fixture
-def started(tmp_path: Path, folder: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that a `spark-submit` leaves when it starts: an application that dies, with its interval replaced."""
-    program = tmp_path / "bin" / "spark-submit"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{SPARK_SUBMIT}")
-    program.chmod(0o755)
-    for name, value in deployment_environment(tmp_path, pipelines=folder, ledger_url=ledger_url).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SEEN", str(tmp_path / "started"))
-    monkeypatch.setenv("EXITS_WITH", "1")
-    monkeypatch.setenv("REPLACES", "yes")
-    connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    yield tmp_path / "started"
-    with warnings.catch_warnings():  # the provider leaves the pipe of its process to the garbage collector
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+FIFTH, SIXTH = DateTime(2013, 1, 5, tzinfo=UTC), DateTime(2013, 1, 6, tzinfo=UTC)
 
 
 class Pushed(dict[str, Any]):
@@ -65,75 +35,85 @@ class Pushed(dict[str, Any]):
         self[key] = value
 
 
-def task_of_a_run(folder: Path) -> tuple[BackfillOperator, Context]:
-    """The task of a run of the fifth of January, with its templates rendered, and its context."""
+@pytest.fixture
+def context(folder: Path) -> Context:
+    """The context of the task in the run of the fifth of January."""
     write_continuous_stream(folder, "daily_flights", more="backfill: {column: at, interval: day, at_once: 3}\n")
-    (task,) = backfill_dag(load_declarations(folder).stream("daily_flights")).tasks
-    assert isinstance(task, BackfillOperator)
-    run = SimpleNamespace(dag_id="daily_flights__backfill", run_id="backfill__5", run_type="backfill")
-    task.application_args = [
-        *("--stream=daily_flights", "--start=2013-01-05T00:00:00+00:00", "--end=2013-01-06T00:00:00+00:00"),
-        "--launched-by=airflow: daily_flights__backfill, backfill__5",
-    ]
-    return task, Context(dag_run=run, ti=Pushed())  # type: ignore[typeddict-item]  # what the operator uses of a run
-
-
-def number_of(task: BackfillOperator) -> int:
-    """The request of a task."""
-    assert task._number is not None
-    return task._number
-
-
-def test_it_starts_an_application_and_is_done_when_its_own_interval_is(
-    started: Path, folder: Path, ledger: Ledger
-) -> None:
-    """The application has died at the interval of another run."""
-    task, context = task_of_a_run(folder)
-
-    task.execute(context)
-
-    assert "--start=2013-01-05T00:00:00+00:00" in started.read_text()
-    assert observe_request(ledger, number_of(task)).state is RequestState.DONE
-    assert context["ti"] == {"results": {}}  # type: ignore[comparison-overlap]  # Pushed is a dict
-
-
-def test_it_fails_when_its_application_dies_before(
-    started: Path, folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REPLACES", "")
-    task, context = task_of_a_run(folder)
-
-    with pytest.raises(AirflowException, match="the application died"):
-        task.execute(context)
-
-    assert observe_request(ledger, number_of(task)).state is RequestState.WITHDRAWN, (
-        "another run need not wait for this one"
+    dag = backfill_dag(load_declarations(folder).stream("daily_flights"))
+    return Context(
+        dag=dag,
+        dag_run=cast(Any, SimpleNamespace(dag_id=dag.dag_id, run_id="backfill__5", run_type="backfill")),
+        run_id="backfill__5",
+        ti=cast(Any, Pushed()),
+        data_interval_start=FIFTH,
+        data_interval_end=SIXTH,
     )
 
 
-def test_beside_an_application_it_is_deferred_and_when_that_has_died_it_starts_the_next(
-    started: Path, folder: Path, ledger: Ledger
+@pytest.fixture
+def task(context: Context) -> BackfillOperator:
+    """The task, with its templates rendered."""
+    (task,) = context["dag"].tasks
+    assert isinstance(task, BackfillOperator)
+    task.render_template_fields(context)
+    return task
+
+
+def test_it_asks_for_the_interval_of_its_run(task: BackfillOperator) -> None:
+    assert task.asked_by == "airflow: daily_flights__backfill, backfill__5"
+    assert task.request == ReplaceInterval(
+        stream="daily_flights", start="2013-01-05T00:00:00+00:00", end="2013-01-06T00:00:00+00:00"
+    )
+
+
+def test_a_task_that_goes_on_on_a_worker_shows_the_results_of_its_run(
+    task: BackfillOperator,
+    context: Context,
+    ledger: Ledger,
+    ledger_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task, context = task_of_a_run(folder)
-    with application_lock(ledger, "daily_flights"):
-        with pytest.raises(TaskDeferred) as deferred:
-            task.execute(context)
-        assert take_request(ledger, "daily_flights", digest=load_declarations(folder).digest) is not None
-    assert isinstance(trigger := deferred.value.trigger, RequestTrigger)
-    assert trigger.number == number_of(task)
-    assert trigger.launched_by == "airflow: daily_flights__backfill, backfill__5"
-    assert not started.exists()
+    """As it does after an outage of the ledger; else the trigger ends it, with the same results."""
+    for name, value in deployment_environment(tmp_path, pipelines=tmp_path, ledger_url=ledger_url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    _replace_interval(ledger, task)
 
-    task.look_again(context, {"seen": "taken"}, **(deferred.value.kwargs or {}))
+    task.look_again(context, {"seen": "the ledger is away"}, item=_done_item(ledger, task))
 
-    assert started.exists(), "the application has died: this run starts the next one"
+    assert context["ti"] == {  # type: ignore[comparison-overlap]  # Pushed is a dict
+        "results": {
+            "daily_flights": {
+                "interval": "2013-01-05 00:00 to 2013-01-06 00:00 UTC",
+                "attempt": 1,
+                "state": "published",
+                "snapshot": str(2**60),
+                "rows": {"published": 3},
+            }
+        }
+    }
 
 
-def test_a_killed_task_asks_no_more(started: Path, folder: Path, ledger: Ledger) -> None:
-    task, context = task_of_a_run(folder)
-    with application_lock(ledger, "daily_flights"), pytest.raises(TaskDeferred):
-        task.execute(context)
+def _replace_interval(ledger: Ledger, task: BackfillOperator) -> None:
+    """Leave what the work on the task's interval leaves, and another run's result, which is not to be shown."""
+    for launched_by, start, end in ((task.asked_by, FIFTH, SIXTH), ("another run", SIXTH, SIXTH.replace(day=7))):
+        key = begin_attempt(ledger, task.subject, start=start, end=end, launched_by=launched_by)
+        end_attempt(ledger, key, BackfillState.PUBLISHED, rows={"published": 3}, snapshot_id=2**60)
 
-    task.on_kill()
 
-    assert observe_request(ledger, number_of(task)).state is RequestState.WITHDRAWN
+def _done_item(ledger: Ledger, task: BackfillOperator) -> str:
+    wanted = NewItem(
+        kind=task.request.kind,
+        subject=task.subject,
+        payload=task.request.payload(),
+        asked_by=task.asked_by,
+        pool=Pool(name="spark_default-0", digest="d"),
+    )
+    (item,) = ask(ledger, wanted)
+    application = begin_application(ledger, item, started_by="a test")
+    assert application is not None
+    assert beat(ledger, application)
+    (claimed,) = claim(ledger, application, lambda waiting: waiting)
+    assert end_item(ledger, claimed, application, WorkState.DONE)
+    return item

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_incremental_stream
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.work.requests import Increment
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.increments import incremental_stream_dag
+from sluice_airflow.operators.increment_operator import IncrementOperator
 
 BRONZE = table_asset("bronze.flights")
 HOURLY = CronTriggerTimetable("@hourly", timezone="UTC")
@@ -22,15 +23,12 @@ def _dag(folder: Path, schedule: str = "{cron: '@hourly'}") -> DAG:
     return incremental_stream_dag(load_declarations(folder).stream("daily_flights"))
 
 
-def test_one_job_in_the_pool_reads_what_is_new(folder: Path) -> None:
+def test_one_task_asks_for_what_is_new(folder: Path) -> None:
     (task,) = _dag(folder).tasks
-    assert isinstance(task, SparkJobOperator)
-    assert (task.task_id, task.pool, task.application) == ("run", "spark", "jobs/run_increment.py")
+    assert isinstance(task, IncrementOperator)
+    assert (task.task_id, task.pool, task.request) == ("run", "spark", Increment(stream="daily_flights"))
     assert task.priority_weight > 1, "ahead of maintenance in the pool"
-    assert task.application_args == [
-        "--stream=daily_flights",
-        "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}",
-    ]
+    assert task.asked_by == "airflow: {{ dag.dag_id }}, {{ run_id }}"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_a_step_that_is_refused_is_red_without_spark(place: Place) -> None:
     begun.parent.mkdir(parents=True)
     begun.write_text("v1\n")
 
-    with pytest.raises(AirflowFailException, match="expire_snapshots refused, reader_unknown: the position of stream reader"):
+    with pytest.raises(
+        AirflowFailException, match="expire_snapshots refused, reader_unknown: the position of stream reader"
+    ):
         place.run_task()
 
     assert place.asked() == []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.triggers.base import BaseTrigger
 
-from sluice_airflow.operators.backfill_operator import BackfillOperator
+from sluice_airflow.operators.increment_operator import IncrementOperator
 from sluice_airflow.operators.stream_operator import StreamOperator
+from sluice_airflow.operators.work_operator import WorkOperator
 
 STORED: list[tuple[str, dict[str, Any]]] = [
     (
@@ -31,8 +33,15 @@ STORED: list[tuple[str, dict[str, Any]]] = [
         {"stream": "flights", "known_change_at": None, "due_seconds": None, "poll_seconds": 2.0, "version": 1},
     ),
     (
-        "sluice_airflow.triggers.request_trigger.RequestTrigger",
-        {"stream": "flights", "number": 7, "launched_by": "a run", "poll_seconds": 2.0, "version": 1},
+        "sluice_airflow.triggers.work_trigger.WorkTrigger",
+        {
+            "stream": "flights",
+            "item": "4f5c1c2e-6b5b-4f4e-8d5c-0a1b2c3d4e5f",
+            "results_of": "airflow: flights__backfill, a run",
+            "ends_task": True,
+            "poll_seconds": 1.0,
+            "version": 1,
+        },
     ),
     (
         "sluice_airflow.triggers.publication_trigger.PublicationTrigger",
@@ -56,4 +65,5 @@ def test_a_stored_trigger_is_made_again_as_it_was(path: str, arguments: dict[str
 
 def test_the_method_that_a_deferred_task_resumes_with_keeps_its_name() -> None:
     assert callable(StreamOperator.look_again)
-    assert callable(BackfillOperator.look_again)
+    for operator in (WorkOperator, IncrementOperator):
+        inspect.signature(operator.look_again).bind(operator, {}, event={"seen": "done"}, item="4f5c1c2e")

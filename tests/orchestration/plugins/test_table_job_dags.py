@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from airflow.providers.standard.operators.python import BranchPythonOperator
 from airflow.sdk import DAG, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
-from sluice_airflow.operators.spark_job_operator import SparkJobOperator
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.work.requests import CheckTable, MaintainTable
 from sluice_airflow.dag_builders.choices import chosen
 from sluice_airflow.dag_builders.data_quality import data_quality_dag
+from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
 from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag
+from sluice_airflow.operators.work_operator import WorkOperator
 
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 NO_MAINTENANCE = "maintenance: {compaction: null, manifest_rewrite: null, expiry: null}\n"
 
 
-def _jobs(dag: DAG) -> dict[str, SparkJobOperator]:
-    return {task.task_id: task for task in dag.tasks if isinstance(task, SparkJobOperator)}
+def _jobs(dag: DAG) -> dict[str, WorkOperator]:
+    return {task.task_id: task for task in dag.tasks if isinstance(task, WorkOperator)}
 
 
 def test_every_table_that_asks_for_it_is_maintained(tmp_path: Path) -> None:
@@ -30,8 +34,11 @@ def test_every_table_that_asks_for_it_is_maintained(tmp_path: Path) -> None:
     jobs = _jobs(table_maintenance_dag(load_declarations(tmp_path)))
     assert list(jobs) == ["bronze.flights"]
     job = jobs["bronze.flights"]
-    assert (job.application, job.pool, job.owner) == ("jobs/maintain_table.py", "spark", "table-owner")
-    assert job.application_args == ["--table=bronze.flights", "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}"]
+    assert (job.pool, job.owner) == ("spark", "table-owner")
+    assert (job.request, job.asked_by) == (
+        MaintainTable(table="bronze.flights"),
+        "airflow: {{ dag.dag_id }}, {{ run_id }}",
+    )
 
 
 def test_the_quarantine_of_a_stream_is_maintained_too(tmp_path: Path) -> None:
@@ -42,7 +49,7 @@ def test_the_quarantine_of_a_stream_is_maintained_too(tmp_path: Path) -> None:
     stream.write_text(stream.read_text().replace("sql: rows.sql", "python: rows.py:rows"))
     jobs = _jobs(table_maintenance_dag(load_declarations(tmp_path)))
     assert set(jobs) >= {"bronze.flights", "silver.flights", "quarantine.silver_flights"}
-    assert "--table=quarantine.silver_flights" in (jobs["quarantine.silver_flights"].application_args or [])
+    assert jobs["quarantine.silver_flights"].request == MaintainTable(table="quarantine.silver_flights")
 
 
 def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:
@@ -50,9 +57,7 @@ def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:
     write_table(tmp_path, "silver.flights", more=QUALITY)
     jobs = _jobs(data_quality_dag(load_declarations(tmp_path)))
     assert list(jobs) == ["silver.flights"]
-    job = jobs["silver.flights"]
-    assert job.application == "jobs/check_quality.py"
-    assert job.application_args == ["--table=silver.flights", "--launched-by=airflow: {{ dag.dag_id }}, {{ run_id }}"]
+    assert jobs["silver.flights"].request == CheckTable(table="silver.flights")
 
 
 def test_the_form_offers_the_tables_and_refuses_others(tmp_path: Path) -> None:
@@ -69,6 +74,32 @@ def test_the_tables_that_were_not_chosen_take_no_slot(tmp_path: Path) -> None:
     dag = table_maintenance_dag(load_declarations(tmp_path))
     assert dag.get_task("bronze.flights").upstream_task_ids == {"choose_tables"}
     assert dag.get_task("choose_tables").pool == "default_pool"
+
+
+def test_the_chosen_tables_are_planned_together_and_those_with_nothing_due_take_no_slot(tmp_path: Path) -> None:
+    for table in ("gold.first", "gold.second", "gold.third"):
+        write_table(tmp_path, table)
+    planned: list[tuple[list[str], str]] = []
+
+    def due(names: Sequence[str], run_id: str) -> list[str]:
+        planned.append((list(names), run_id))
+        return ["gold.third"]
+
+    dag = table_jobs_dag(
+        "sample",
+        description="",
+        document="",
+        cron="17 * * * *",
+        tables=[table.declaration for table in load_declarations(tmp_path).tables.values()],
+        request=lambda table: MaintainTable(table=table),
+        retries=1,
+        due=due,
+    )
+    choose = dag.get_task("choose_tables")
+    assert isinstance(choose, BranchPythonOperator)
+
+    assert choose.python_callable({"tables": ["gold.first", "gold.third"]}, "manual__1") == ["gold.third"]
+    assert planned == [(["gold.first", "gold.third"], "manual__1")]
 
 
 def test_unpausing_starts_no_run_of_all_tables(tmp_path: Path) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 from tests.fixtures.backfills import (
     DAY_5,
@@ -20,36 +15,29 @@ from tests.fixtures.backfills import (
     staging_tables,
 )
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import applications_of, ask_for, await_killed, start, waited_for
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.work.requests import ReplaceInterval
 
 VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
 IDS = sorted(row["id"] for row in expected())
 OTHER_IDS = [number for number in IDS if not 50 <= number < 80]
 
 
-@pytest.mark.drill  # every test run kills applications, which do the same (`test_backfill_requests.py`)
+@pytest.mark.drill  # every test run kills applications, which do the same (`test_work_intervals.py`)
 @pytest.mark.parametrize("step", BackfillStep, ids=str)
 def test_a_killed_backfill_is_completed_by_the_next(step: BackfillStep, workshop: Workshop, services: Stack) -> None:
     stream = declare_read_stream(workshop)
     delete_days(workshop, "target")
-    command = [f"--stream={stream}", f"--start={DAY_5}", f"--end={DAY_8}", f"--step={step}"]
-    killed = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-m", "tests.faults.dying_backfill", *command],
-        env={
-            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
-            **services.environment(),
-            "SLUICE_PIPELINES": str(workshop.folder),
-        },
-        capture_output=True,
-        text=True,
-        timeout=420,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    request = ReplaceInterval(stream=stream, start=DAY_5, end=DAY_8)
+    item = ask_for(workshop, request)
+    dies_at = (step, 1)
+    with waited_for(workshop, [item]), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
+        await_killed(workshop, start(workshop, item, request, launcher))
     assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)
 
     result = backfill(workshop, stream)

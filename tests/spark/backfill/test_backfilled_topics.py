@@ -11,12 +11,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from sluice.ledger.records.backfill_request import RequestState
 from tests.fixtures.backfills import (
     COLUMNS,
     TRANSFORM,
-    application,
-    ask,
+    ask_for_day,
     backfill,
     delete_days,
     expected,
@@ -25,13 +23,14 @@ from tests.fixtures.backfills import (
     row,
     rows_of_days,
     search_gaps,
-    states_of_requests,
 )
+from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
 from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.records.work import WorkState
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 
@@ -83,7 +82,7 @@ def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(worksh
 def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left(
     workshop: Workshop, topic: str
 ) -> None:
-    stream = declare_topic_stream(workshop, topic, reads={"records": "timestamp"}, margin="3 hours")
+    stream = declare_topic_stream(workshop, topic, reads={"records": "timestamp"}, margin="3 hours", at_once=6)
     send(workshop, topic, rows_of_days())
     workshop.run(stream)
     remove_days(workshop, topic, before=4)
@@ -99,10 +98,10 @@ def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left
     assert report.searched.start.day == 5, "the first interval whose records are all left"
     assert [(gap.interval.start.day, gap.expected_rows) for gap in report.gaps] == [(5, 3), (6, 3), (7, 3)]
 
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
-    application(workshop, stream, 5, at_once=6)
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+    serve(workshop, items)
 
-    assert states_of_requests(workshop, numbers) == [RequestState.DONE] * 3
+    assert states_of(workshop, items) == [WorkState.DONE] * 3
     assert workshop.rows("target") == expected()
 
 

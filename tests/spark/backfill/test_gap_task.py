@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from tests.fixtures.backfills import COLUMNS, declare_read_stream, delete_days
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.work.start_application import WorkQueue
 from sluice_airflow.dag_builders.backfill_gaps import DAYS, backfill_gaps_dag
 from sluice_airflow.operators.gap_operator import GapOperator
-
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the provider leaves its pipe open
 
 CONNECTION = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
 
 
 @pytest.fixture(autouse=True)
-def _airflows_environment(workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _airflows_environment(workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of a task of Airflow."""
     for name, value in services.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_PIPELINES", str(workshop.folder))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(CONNECTION))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    yield
-    gc.collect()  # the pipes that the provider has left open: not in the next test, which does not expect the warning
 
 
 def task_of(workshop: Workshop, stream: str) -> GapOperator:
@@ -55,11 +46,19 @@ def task_of(workshop: Workshop, stream: str) -> GapOperator:
     return task
 
 
-def test_the_task_is_red_with_the_names_of_the_gaps(workshop: Workshop) -> None:
+def test_the_task_is_red_with_the_names_of_the_gaps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task defers; the application is one of this process."""
     stream = declare_read_stream(workshop)
     delete_days(workshop, "target", "2013-01-05", "2013-01-06")
+    task, items = task_of(workshop, stream), list[str]()
+    monkeypatch.setattr(WorkQueue, "start_application", lambda _, item, *__: items.append(item))
+
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(Context())
+    serve(workshop, items)
+
     with pytest.raises(AirflowFailException, match=r"1 of 8 intervals .* 2013-01-05 .* is missing: 3 rows expected"):
-        task_of(workshop, stream).execute(Context())
+        task.look_again(Context(), **(deferred.value.kwargs or {}))
 
 
 def test_a_stream_that_has_published_nothing_is_skipped_with_words(workshop: Workshop) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
 
 import pytest
-from sluice.ledger.backfill_requests import observe_request
-from sluice.ledger.records.backfill_request import RequestState
 from tests.fixtures.backfills import (
     COUNT_DAYS,
     DAYS,
-    application,
-    ask,
-    at_step,
+    ask_for_day,
     day_of_january,
     declare_read_stream,
     delete_days,
@@ -26,18 +21,20 @@ from tests.fixtures.backfills import (
     name_of_run,
     row,
     staging_tables,
-    states_of_requests,
-    waited_for,
 )
 from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.errors import VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.locks import interval_lock
+from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
 from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
+from sluice.ledger.records.work import WorkItem, WorkState
+from sluice.ledger.work_items import observe_item
+from sluice.work.requests import ReplaceInterval
+from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 
 AT_ONCE = 6
 """Half of them are computed together."""
@@ -47,15 +44,55 @@ KILLED_AT = (BackfillStep.PUBLISHED,)
 
 OF_EACH_INTERVAL = (BackfillStep.CHECKED, BackfillStep.PUBLISHED, BackfillStep.RECORDED)
 IDS = sorted(row["id"] for row in expected())
-DONE, PUBLISHED = RequestState.DONE, BackfillState.PUBLISHED
+DONE, PUBLISHED = WorkState.DONE, BackfillState.PUBLISHED
 
 
 @pytest.fixture
 def stream(workshop: Workshop) -> str:
     """A stream into a table with a partition for each day, three of which were deleted."""
-    name = declare_read_stream(workshop, partitioned_by="day")
+    return stream_with(workshop, at_once=AT_ONCE)
+
+
+def stream_with(workshop: Workshop, *, at_once: int) -> str:
+    """The same, with so many intervals at once."""
+    name = declare_read_stream(workshop, partitioned_by="day", at_once=at_once)
     delete_days(workshop, "target")
     return name
+
+
+def ask_for_days(workshop: Workshop, stream: str, *days: int) -> list[str]:
+    """Ask for days as their runs do."""
+    return [ask_for_day(workshop, stream, day) for day in days]
+
+
+def replaced(workshop: Workshop, stream: str, *days: int, reached: ReachedStep = unnoticed_step) -> list[str]:
+    """Ask for days and have them done; the items."""
+    items = ask_for_days(workshop, stream, *days)
+    serve(workshop, items, reached=reached)
+    return items
+
+
+def counted_in(steps: Counter[StrEnum]) -> ReachedStep:
+    """Counts the steps of backfills."""
+    return lambda step, _: steps.update([step] if isinstance(step, BackfillStep) else [])
+
+
+def at_step(step: BackfillStep, act: Callable[[], object]) -> ReachedStep:
+    """Do something when a step is reached for the first time."""
+    done: list[StrEnum] = []
+
+    def reached(here: StrEnum, item: WorkItem) -> None:
+        del item
+        if here is step and not done:
+            done.append(here)
+            act()
+
+    return reached
+
+
+def result_of(workshop: Workshop, item: str) -> Any:
+    """What an item has returned."""
+    return observe_item(workshop.ledger, item).result
 
 
 def attempts(workshop: Workshop, stream: str) -> dict[int, list[BackfillAttemptObservation]]:
@@ -72,15 +109,14 @@ def states(workshop: Workshop, stream: str) -> dict[int, list[BackfillState]]:
 
 
 def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (7, 6, 5)]
-    steps = Counter[BackfillStep]()
+    steps = Counter[StrEnum]()
 
-    result = application(workshop, stream, 7, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+    items = replaced(workshop, stream, 7, 6, 5, reached=counted_in(steps))
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert steps == {step: 3 if step in OF_EACH_INTERVAL else 1 for step in BackfillStep}
     assert workshop.rows("target") == expected()
-    assert result.key == f"{stream}/backfill/20130107T0000-20130108T0000/1"
+    assert result_of(workshop, items[0])["key"] == f"{stream}/backfill/20130107T0000-20130108T0000/1"
     found = attempts(workshop, stream)
     assert {day: one.launched_by for day, (one,) in found.items()} == {day: name_of_run(day) for day in (5, 6, 7)}
     assert [one.state for (one,) in found.values()] == [PUBLISHED] * 3
@@ -94,13 +130,12 @@ def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Work
 
 
 def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) -> None:
-    application(workshop, stream, 5)
+    replaced(workshop, stream, 5)
     workshop.append("target", [row(7, day=6, word="forged")])
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
 
-    application(workshop, stream, 5, at_once=AT_ONCE)
+    items = replaced(workshop, stream, 5, 6, 7)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     ended = {day: of_day[-1] for day, of_day in attempts(workshop, stream).items()}
     assert {day: one.state for day, one in ended.items()} == {
@@ -113,31 +148,30 @@ def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) ->
 
 @pytest.mark.drill  # every test run asks for random days
 def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (5, 7)]
-    steps = Counter[BackfillStep]()
+    steps = Counter[StrEnum]()
 
-    application(workshop, stream, 5, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+    items = replaced(workshop, stream, 5, 7, reached=counted_in(steps))
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE]
     assert steps[BackfillStep.COMPUTED] == 2
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
 @pytest.mark.parametrize("seed", sampled([1, 2], [1]))
 def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_gives(
-    seed: int, workshop: Workshop, stream: str
+    seed: int, workshop: Workshop
 ) -> None:
     """Days are missing or hold rows that no source has; some that are asked for are right."""
     chance = random.Random(seed)  # noqa: S311  # no secret
+    stream = stream_with(workshop, at_once=chance.choice([4, 6, 16]))
     forged = chance.sample(range(1, DAYS + 1), 3)
     workshop.append("target", [row(day, day=day, word="forged") for day in forged])
     days = chance.sample(range(1, DAYS + 1), DAYS)
     asked = [day for day in days if day in {5, 6, 7, *forged} or chance.random() < 0.5]
-    numbers = [ask(workshop, stream, day) for day in asked]
 
-    application(workshop, stream, asked[0], at_once=chance.choice([4, 6, 16]))
+    items = replaced(workshop, stream, *asked)
 
-    assert states_of_requests(workshop, numbers) == [DONE] * len(asked)
+    assert states_of(workshop, items) == [DONE] * len(asked)
     assert workshop.rows("target") == expected()
     changed = {day for day, ended in states(workshop, stream).items() if ended[-1] is PUBLISHED}
     assert changed == {5, 6, 7, *forged}
@@ -145,14 +179,14 @@ def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_g
 
 
 def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    items = ask_for_days(workshop, stream, 5, 6, 7)
 
     def forge() -> None:
         workshop.append("target", [row(7, day=6, word="forged")])
 
-    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.CHECKED, forge))
+    serve(workshop, items, reached=at_step(BackfillStep.CHECKED, forge))
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     assert states(workshop, stream) == {
         5: [PUBLISHED],
@@ -162,28 +196,33 @@ def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop
 
 
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    items = ask_for_days(workshop, stream, 5, 6, 7)
 
     def go_on() -> None:
         workshop.append("source", [row(700, day=6), row(701, day=1)])
         workshop.run(stream)
 
-    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.STAGED, go_on))
+    serve(workshop, items, reached=at_step(BackfillStep.STAGED, go_on))
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted([700, 701, *IDS])
     assert states(workshop, stream) == {day: [PUBLISHED] for day in (5, 6, 7)}
 
 
-def test_days_that_fail_together_are_computed_alone(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
-
+@pytest.mark.parametrize(
+    "error",
+    sampled(errors := [VerificationError("The rows do not add up."), ValueError("a mistake of the user")], errors[1:]),
+    ids=lambda error: type(error).__name__,
+)
+def test_days_that_fail_together_are_computed_alone(error: Exception, workshop: Workshop, stream: str) -> None:
     def fail() -> None:
-        raise VerificationError("The rows do not add up.")
+        raise error
 
-    application(workshop, stream, 5, at_once=AT_ONCE, reached=at_step(BackfillStep.STAGED, fail))
+    items = ask_for_days(workshop, stream, 5, 6, 7)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    serve(workshop, items, reached=at_step(BackfillStep.STAGED, fail))
+
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     assert states(workshop, stream) == {day: [BackfillState.FAILED, PUBLISHED] for day in (5, 6, 7)}
     assert staging_tables(workshop, stream) == []
@@ -196,33 +235,36 @@ def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, s
     workshop.append("target", [row(7, day=5, word="forged"), row(8, day=6, word="forged")])
     with workshop.table("target").update_spec() as spec:
         spec.add_field("at", "day", "at_day")
-    numbers = [ask(workshop, stream, day) for day in (5, 6)]
 
-    application(workshop, stream, 5, at_once=AT_ONCE)
+    items = replaced(workshop, stream, 5, 6)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE]
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if number < 70 or number >= 80]
     assert not any(BackfillState.FAILED in ended for ended in states(workshop, stream).values())
 
 
 def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    items = ask_for_days(workshop, stream, 5, 6, 7)
     sixth = day_of_january(6)
 
     with interval_lock(workshop.ledger, stream, (sixth.start, sixth.end)):
-        application(workshop, stream, 5, at_once=AT_ONCE)
+        serve(workshop, items)
 
-    assert states_of_requests(workshop, numbers) == [DONE, RequestState.FAILED, DONE]
-    assert "is being backfilled by another run" in (observe_request(workshop.ledger, numbers[1]).failure or "")
+    assert states_of(workshop, items) == [DONE, WorkState.FAILED, DONE]
+    assert "is being backfilled by another run" in (observe_item(workshop.ledger, items[1]).failure or "")
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
 def test_two_runs_that_want_the_same_day_take_turns(workshop: Workshop, stream: str) -> None:
-    numbers = [ask(workshop, stream, 5), ask(workshop, stream, 5, launched_by="another run"), ask(workshop, stream, 6)]
+    items = [
+        ask_for_day(workshop, stream, 5),
+        ask_for_day(workshop, stream, 5, asked_by="another run"),
+        ask_for_day(workshop, stream, 6),
+    ]
 
-    application(workshop, stream, 5, at_once=AT_ONCE)
+    serve(workshop, items)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert sorted(states(workshop, stream)[5]) == [PUBLISHED, BackfillState.UNCHANGED]
 
 
@@ -230,13 +272,13 @@ def test_two_runs_that_want_the_same_day_take_turns(workshop: Workshop, stream: 
 def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
-    numbers = [ask(workshop, stream, day) for day in (5, 6)]
+    items = ask_for_days(workshop, stream, 5, 6)
     head = workshop.table("target").metadata.current_snapshot_id
 
-    with pytest.raises(VerificationError, match="26 rows were read; 2 published"):
-        application(workshop, stream, 5, at_once=AT_ONCE)
+    serve(workshop, items)
 
-    assert states_of_requests(workshop, numbers) == [RequestState.FAILED] * 2
+    assert "26 rows were read; 2 published" in (observe_item(workshop.ledger, items[0]).failure or "")
+    assert states_of(workshop, items) == [WorkState.FAILED] * 2
     assert workshop.table("target").metadata.current_snapshot_id == head
     assert states(workshop, stream) == {day: [BackfillState.FAILED] * 2 for day in (5, 6)}
 
@@ -247,11 +289,10 @@ def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: st
     (workshop.folder / f"{stream}.py").write_text(
         text.replace("word <> 'bad'", "word <> 'bad' and id <> 51").replace("word = 'bad'", "word = 'bad' or id = 51")
     )
-    numbers = [ask(workshop, stream, day) for day in (5, 6)]
 
-    application(workshop, stream, 5, at_once=AT_ONCE)
+    items = replaced(workshop, stream, 5, 6)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE]
     assert [one["payload"] for one in workshop.rows(f"quarantine.{stream}")].count("word") == 1
     assert [one["id"] for one in workshop.rows("target")] == [one for one in IDS if one != 51 and not 70 <= one < 80]
 
@@ -272,14 +313,15 @@ def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop,
     workshop.append("source", [row(700, day=8)])
     workshop.run(stream)
     workshop.run(reader)
-    numbers = [ask(workshop, stream, day) for day in (5, 6)]
-    steps = Counter[BackfillStep]()
+    steps = Counter[StrEnum]()
 
-    result = application(workshop, stream, 5, at_once=AT_ONCE, reached=lambda step: steps.update([step]))
+    items = replaced(workshop, stream, 5, 6, reached=counted_in(steps))
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE]
     assert steps[BackfillStep.COMPUTED] == 3, "once for both days, and once for each follower"
-    assert [one.key for one in result.followers] == [f"{reader}/backfill/20130105T0000-20130106T0000/1"]
+    assert [one["key"] for one in result_of(workshop, items[0])["followers"]] == [
+        f"{reader}/backfill/20130105T0000-20130106T0000/1"
+    ]
     counted = {one["at"].day: one["rows"] for one in workshop.rows("days")}
     assert {day: counted[day] for day in (5, 6)} == {5: 3, 6: 3}
     assert states(workshop, reader) == {5: [PUBLISHED], 6: [PUBLISHED]}
@@ -290,35 +332,20 @@ def test_when_the_application_is_killed_the_next_completes_every_day(
     step: BackfillStep, workshop: Workshop, stream: str, services: Stack
 ) -> None:
     """It is killed at the second of three days where each day has the step."""
-    numbers = [ask(workshop, stream, day) for day in (5, 6, 7)]
+    items = ask_for_days(workshop, stream, 5, 6, 7)
     fifth = day_of_january(5)
-    command = [f"--stream={stream}", f"--start={fifth.start.isoformat()}", f"--end={fifth.end.isoformat()}"]
-    with waited_for(workshop, numbers):
-        killed = subprocess.run(  # noqa: S603  # our own program
-            [
-                *(sys.executable, "-m", "tests.faults.dying_backfill", *command),
-                *(f"--step={step}", f"--time={2 if step in OF_EACH_INTERVAL else 1}", f"--at-once={AT_ONCE}"),
-                f"--asked-by={name_of_run(5)}",
-            ],
-            env={
-                **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
-                **services.environment(),
-                "SLUICE_PIPELINES": str(workshop.folder),
-            },
-            capture_output=True,
-            text=True,
-            timeout=420,
-            check=False,
-        )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    request = ReplaceInterval(stream=stream, start=fifth.start.isoformat(), end=fifth.end.isoformat())
+    dies_at = (step, 2 if step in OF_EACH_INTERVAL else 1)
+    with waited_for(workshop, items), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
+        await_killed(workshop, start(workshop, items[0], request, launcher))
     visible = {5} if step is BackfillStep.CHECKED else {5, 6} if step in OF_EACH_INTERVAL else set()
     hidden = {day * 10 + number for day in {5, 6, 7} - visible for number in range(3)}
     assert ids_by_duckdb(workshop) == [number for number in IDS if number not in hidden]
 
-    with waited_for(workshop, numbers):
-        application(workshop, stream, 5, at_once=AT_ONCE)
+    with waited_for(workshop, items):
+        serve(workshop, items)
 
-    assert states_of_requests(workshop, numbers) == [DONE, DONE, DONE]
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert ids_by_duckdb(workshop) == IDS
     assert staging_tables(workshop, stream) == []
     last = {day: of_day[-1].state for day, of_day in attempts(workshop, stream).items()}

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
-from sluice.launching.job_command import MaintainTable
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
-from sluice_spark.maintenance.maintenance_run import maintain_table
+from sluice.ledger.records.maintenance import MaintenanceStep, StepOutcome
 from sluice_spark.maintenance.table_content import changed_content
-
-
-def maintain(workshop: Workshop, table: str) -> MaintenanceObservation:
-    """Maintain a table as the job does."""
-    command = MaintainTable(table=table, launched_by="a test")
-    return maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
 
 
 def test_expiry_keeps_the_snapshots_that_static_inputs_name(workshop: Workshop) -> None:
@@ -69,7 +62,7 @@ def test_a_table_with_maps_is_compacted_and_compared(workshop: Workshop) -> None
     run = maintain(workshop, name)
 
     (done,) = (one for one in run.operations if one.step is MaintenanceStep.REWRITE_DATA_FILES)
-    assert (done.outcome, run.files_after) == (StepOutcome.DONE, 1)
+    assert (done.outcome, run.after.files) == (StepOutcome.DONE, 1)
     assert (done.result["rewrites_verified"], done.result["rows_hashed"]) == (1, True)
     before, after = (snapshot.snapshot_id for snapshot in workshop.table(name).snapshots()[-3:-1])
     assert "contains Content(rows=" in changed_content(

@@ -14,18 +14,17 @@ import yaml
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LedgerError
-from sluice.launching.job_command import MaintainTable
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
 from sluice.ledger.locks import maintenance_lock
 from sluice.ledger.maintenance_history import newest_maintenance
 from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
 from sluice.tables.inspection import observe_table
-from sluice_spark.maintenance.maintenance_run import maintain_table
-from sluice_spark.maintenance.table_content import changed_content
+from sluice_spark.maintenance.table_content import changed_content, rewrites_since
 
 COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}
@@ -53,12 +52,6 @@ def append(workshop: Workshop, table: str, first: int, last: int) -> None:
     """Append a row, and with it a file and a snapshot, for every number from `first` up to `last`."""
     for number in range(first, last):
         workshop.append(table, [{"id": number, "word": f"word {number}"}])
-
-
-def maintain(workshop: Workshop, table: str) -> MaintenanceObservation:
-    """Maintain a table as the job does."""
-    command = MaintainTable(table=table, launched_by="a test")
-    return maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
 
 
 def run_stream(workshop: Workshop, stream: str) -> None:
@@ -114,16 +107,16 @@ def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> No
     run = maintain(workshop, table)
 
     assert workshop.rows(table) == before
-    assert (run.files_before, run.files_after) == (12, 1)
-    assert (run.rows_before, run.rows_after) == (12, 12)
-    assert (run.snapshots_before, run.snapshots_after) == (12, 2)  # what the two rewrites became
-    assert run.manifests_after < run.manifests_before
+    assert (run.before.files, run.after.files) == (12, 1)
+    assert (run.before.rows, run.after.rows) == (12, 12)
+    assert (run.before.snapshots, run.after.snapshots) == (12, 2)  # what the two rewrites became
+    assert run.after.manifests < run.before.manifests
     compaction = step(run, MaintenanceStep.REWRITE_DATA_FILES)
     assert compaction.outcome is StepOutcome.DONE
     assert compaction.result == {
         "rewritten_data_files_count": 12,
         "added_data_files_count": 1,
-        "rewritten_bytes_count": run.bytes_before,
+        "rewritten_bytes_count": run.before.bytes,
         "failed_data_files_count": 0,
         "removed_delete_files_count": 0,
         "rewrites_verified": 1,
@@ -140,8 +133,7 @@ def test_what_is_in_order_needs_no_spark(workshop: Workshop) -> None:
     table = declare(workshop, "rows", **COMPACTION)
     append(workshop, table, 0, 2)
 
-    command = MaintainTable(table=table, launched_by="a test")
-    run = maintain_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+    run = maintain(workshop, table, open_session=unneeded)
 
     assert run.success
     assert {done.outcome for done in run.operations} == {StepOutcome.SKIPPED}
@@ -150,10 +142,9 @@ def test_what_is_in_order_needs_no_spark(workshop: Workshop) -> None:
 def test_a_table_without_a_snapshot_is_left_alone(workshop: Workshop) -> None:
     table = declare(workshop, "rows", **COMPACTION)
 
-    command = MaintainTable(table=table, launched_by="a test")
-    run = maintain_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+    run = maintain(workshop, table, open_session=unneeded)
 
-    assert (run.success, run.snapshot_before, run.snapshot_after) == (True, None, None)
+    assert (run.success, run.before.snapshot, run.after.snapshot) == (True, None, None)
 
 
 def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str, str]) -> None:
@@ -167,7 +158,7 @@ def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str,
     run = maintain(workshop, source)
 
     assert step(run, MaintenanceStep.EXPIRE_SNAPSHOTS).outcome is StepOutcome.DONE
-    assert run.snapshots_after < run.snapshots_before
+    assert run.after.snapshots < run.before.snapshots
     assert f"sluice_pin__{stream}__records__position" in workshop.table(source).refs()
     run_stream(workshop, stream)
     append(workshop, source, 12, 14)
@@ -219,7 +210,7 @@ def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tu
     assert (expiry.outcome, expiry.reason) == (StepOutcome.REFUSED, "reader_unknown")
     assert stream in expiry.explanation
     assert not run.success
-    assert run.snapshots_after == run.snapshots_before
+    assert run.after.snapshots == run.before.snapshots
 
 
 @pytest.mark.parametrize("expires", ["the platform", "a stranger"])
@@ -326,7 +317,7 @@ def test_rewrites_are_distinguished_from_what_others_commit(workshop: Workshop) 
     now = database_time(workshop.ledger)
     seen = observe_table(workshop.table(table), name=table, small_file_bytes=1, now=now)
 
-    assert seen.rewrites_since(head) == ((head, seen.snapshots[-2].snapshot_id),)
+    assert rewrites_since(seen, head) == ((head, seen.snapshots[-2].snapshot_id),)
 
 
 def test_a_table_has_one_maintenance_run_at_a_time(workshop: Workshop) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from tests.fixtures.upkeep import check
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UsageError
-from sluice.launching.job_command import CheckQuality
 from sluice.ledger.quality_history import newest_quality
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.records.quality_check import QualityVerdict
 from sluice.quality.quality_pages import QualityPages
-from sluice_spark.quality.table_check import check_table
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
 UNIQUE = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
@@ -43,12 +42,6 @@ def declare(workshop: Workshop, expectations: Sequence[Any]) -> str:
     (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
     workshop.create_tables()
     return name
-
-
-def check(workshop: Workshop, table: str) -> QualityObservation:
-    """Check a table as the job does."""
-    command = CheckQuality(table=table, launched_by="a test")
-    return check_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
@@ -160,8 +153,7 @@ def test_what_is_committed_later_is_not_looked_at(workshop: Workshop) -> None:
         workshop.append(table, rows(9))
         return workshop.spark
 
-    command = CheckQuality(table=table, launched_by="a test")
-    seen = check_table(command, workshop.settings, workshop.ledger, open_session=commit_first)
+    seen = check(workshop, table, open_session=commit_first)
 
     assert (seen.verdict, seen.rows) == (QualityVerdict.PASSED, 1)
     assert seen.snapshot_id != workshop.table(table).metadata.current_snapshot_id
@@ -183,8 +175,7 @@ def test_a_table_without_a_snapshot_needs_no_spark(workshop: Workshop) -> None:
     def unneeded() -> SparkSession:
         raise AssertionError("a Spark session was opened")
 
-    command = CheckQuality(table=table, launched_by="a test")
-    seen = check_table(command, workshop.settings, workshop.ledger, open_session=unneeded)
+    seen = check(workshop, table, open_session=unneeded)
 
     assert (seen.verdict, seen.snapshot_id) == (QualityVerdict.NOTHING_TO_CHECK, None)
     assert seen.report is not None

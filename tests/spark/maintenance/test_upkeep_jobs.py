@@ -1,4 +1,4 @@
-"""The upkeep jobs as processes of their own, started the way a person and Airflow start them."""
+"""Maintenance and quality checks by the queue: by a command, which starts an application, and in one that runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import ask_for, serve
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import EngineDeclaration
-from sluice.launching.job_command import CheckQuality
-from sluice.launching.launch_settings import launch_conf
-from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+from sluice.ledger.records.work import WorkState
+from sluice.ledger.work_items import observe_item
+from sluice.work.requests import CheckTable
 
 JOB_SECONDS = 300
 
@@ -57,34 +57,27 @@ def test_a_person_maintains_a_table(workshop: Workshop, environment: Mapping[str
 
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert (document["files_before"], document["files_after"]) == (6, 1)
-    assert document["launched_by"] == "sluice table maintain"
+    assert (document["before"]["files"], document["after"]["files"]) == (6, 1)
+    assert document["launched_by"].startswith("command line: ")
     assert [row["id"] for row in workshop.rows(table)] == list(range(6))
     history = json.loads(run([*sluice, "history", table, "--json"], environment).stdout)
-    assert [past["snapshot_after"] for past in history["runs"]] == [document["snapshot_after"]]
+    assert [past["after"]["snapshot"] for past in history["runs"]] == [document["after"]["snapshot"]]
 
 
-def test_a_quality_job_that_finds_bad_data_fails_with_the_reason(
-    workshop: Workshop, environment: Mapping[str, str]
+def test_a_check_that_finds_bad_data_fails_with_the_reason(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     bounds = {"column": "id", "min_value": 0, "max_value": 3}
     expectation = {"type": "expect_column_values_to_be_between", "kwargs": bounds}
     table = declare(workshop, quality={"expectations": [expectation]})
-    settings = workshop.settings
-    command = spark_submit_command(
-        SparkConnection(),
-        CheckQuality(table=table, launched_by="a test"),
-        home=settings.home,
-        conf=launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True),
-        name="check",
-    )
+    item = ask_for(workshop, CheckTable(table=table))
 
-    ended = run(command, environment)
+    assert serve(workshop, [item]) == "no further work came"
 
-    assert ended.returncode == 1
-    # spark-submit hands on both of a Python driver's streams as its own output.
+    seen = observe_item(workshop.ledger, item)
     reason = "sluice: failed: UnhealthyError: 1 of 1 expectations do not hold on 6 rows of snapshot"
-    assert ended.stdout.strip().splitlines()[-1].startswith(reason)
-    assert "The page about it: " in ended.stdout
-    page = workshop.folder.parent / "reports" / table / "index.html"
+    assert (seen.state, (seen.failure or "").splitlines()[-1].startswith(reason)) == (WorkState.FAILED, True)
+    assert "The page about it: " in caplog.text
+    page = workshop.settings.reports / table / "index.html"
     assert "2 unexpected" in page.read_text()

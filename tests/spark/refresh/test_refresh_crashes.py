@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 from tests.fixtures.drill import sampled
 from tests.fixtures.refreshes import (
@@ -21,6 +16,7 @@ from tests.fixtures.refreshes import (
     wrong,
 )
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import applications_of, ask_for, await_killed, start, waited_for
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UsageError
@@ -33,6 +29,7 @@ from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import has_given_way
 from sluice.refresh.refresh_steps import RefreshStep
 from sluice.supervision.stream_reset import plan_reset, reset_stream
+from sluice.work.requests import RefreshTable
 
 NEW = {"id": 100, "word": "new"}
 BEFORE_THE_COMMIT = (
@@ -58,20 +55,11 @@ def fail() -> None:
 )
 def test_a_killed_refresh_is_completed_by_the_next(step: RefreshStep, workshop: Workshop, services: Stack) -> None:
     name = run_wrong_copy(workshop)
-    killed = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-m", "tests.faults.dying_refresh", f"--stream={name}", f"--step={step}"],
-        env={
-            **{name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"},
-            **services.environment(),
-            "SLUICE_PIPELINES": str(workshop.folder),
-            "SLUICE_CHECKPOINTS": workshop.settings.checkpoints,
-        },
-        capture_output=True,
-        text=True,
-        timeout=420,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    request = RefreshTable(stream=name, keep_days="7")
+    item = ask_for(workshop, request)
+    dies_at = (step, 1)
+    with waited_for(workshop, [item]), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
+        await_killed(workshop, start(workshop, item, request, launcher))
     assert rows_by_duckdb(workshop) == (wrong(ROWS) if step in BEFORE_THE_COMMIT else right(ROWS))
     number = _number(workshop, name)
 

@@ -20,10 +20,10 @@ from tests.fixtures.refreshes import (
     take_it_back,
     wrong,
 )
+from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import StaleTokenError, UnpublishableError, UsageError
-from sluice.launching.job_command import MaintainTable
 from sluice.ledger.connection import database_time
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
@@ -36,7 +36,6 @@ from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.refresh_steps import RefreshStep
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.tables.catalog import open_catalog
-from sluice_spark.maintenance.maintenance_run import maintain_table
 
 NEW = {"id": 100, "word": "new"}
 EXPIRED_AT_ONCE = {"compaction": None, "expiry": {"older_than": "1 millisecond", "retain_last": 1}}
@@ -75,8 +74,7 @@ def test_expiry_keeps_what_is_needed_to_take_a_refresh_back(workshop: Workshop) 
     workshop.run_supervised(name)
 
     for table in ("source", "target"):
-        command = MaintainTable(table=workshop.table_name(table), launched_by="a test")
-        maintain_table(command, workshop.settings, workshop.ledger, open_session=lambda: workshop.spark)
+        maintain(workshop, workshop.table_name(table))
 
     tag = workshop.table("target").refs()[refreshed.tag]
     assert len(list(workshop.table("target").snapshots())) == 2, "the tagged one and the newest"

@@ -1,4 +1,4 @@
-"""The demo's streams as real drivers under `spark-submit`: from Kafka to gold, killed and stopped on the way."""
+"""The demo's streams as real drivers under `spark-submit`, killed and stopped on the way; increments by the queue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
 from tests.fixtures.demo_tables import expected_gold, row_count, rows
 from tests.fixtures.driver_uis import read_compressed, require_closed, require_readable
-from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
+from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, secrets_of, wait_until
 from tests.fixtures.stack import Stack
+from tests.fixtures.work import ask_for, serve, states_of
+from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import Declarations, load_declarations
 from sluice.declarations.quarantine_table import all_tables
@@ -25,18 +28,20 @@ from sluice.demo.preparation import write_reference_data
 from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
 from sluice.demo.replayer import replay
 from sluice.demo.weather_files import drop_weather, open_landing_folder
-from sluice.launching.job_command import RunIncrement
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.records.work import WorkState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
+from sluice.ledger.work_items import observe_item
 from sluice.processes.driver_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import KafkaConnection, Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.work.requests import Increment
 
 SPAN = Span(first_day=FIRST_DAY, days=3)
 BATCH_LINE = re.compile(r" INFO batch (\d+): ")
@@ -96,18 +101,17 @@ def jobs(services: Stack, settings: Settings, tmp_path_factory: pytest.TempPathF
         yield started
 
 
+@pytest.fixture
+def platform(spark: SparkSession, settings: Settings, ledger: Ledger) -> Workshop:
+    """The demo's streams in the session of the ring; their checkpoints lie in the object store."""
+    in_store = settings.model_copy(update={"checkpoints": IN_STORE})
+    return Workshop(spark=spark, settings=in_store, ledger=ledger, namespace="bronze")
+
+
 def send(records: tuple[PlannedRecord, ...], topic: FlightsTopic) -> None:
     """Send records as fast as Kafka takes them."""
     arguments = {"plan_name": "test", "hours_per_second": None, "report": lambda _: None, "is_stopped": lambda: False}
     assert replay(records, topic=topic, **arguments) == len(records)  # type: ignore[arg-type]  # a dict of named ones
-
-
-def secrets_of(services: Stack) -> list[str]:
-    """Everything secret in the environment of the stack."""
-    words = ("SECRET", "PASSWORD", "CREDENTIAL", "ACCESS_KEY", "LEDGER_URL")
-    found = [value for name, value in services.environment().items() if any(word in name for word in words)]
-    assert len(found) >= 4
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -290,16 +294,14 @@ def test_a_driver_that_has_ended_left_its_event_log_without_secrets(
 
 @of_the_chain
 def test_increments_bring_the_weather_beside_the_delays(
-    chain: dict[str, Job], jobs: Jobs, catalog: Catalog, ledger: Ledger, settings: Settings, declarations: Declarations
+    chain: dict[str, Job], platform: Workshop, catalog: Catalog, ledger: Ledger, settings: Settings
 ) -> None:
-    """Their checkpoints lie in the object store here."""
     days = drop_weather(open_landing_folder(settings), ends_at=SPAN.ends_at)
     assert len(days) > 0
     for name in ("bronze_weather", "gold_delays_by_weather"):
-        job = jobs.start(
-            RunIncrement(stream=name, launched_by="a test"), declarations.stream(name), SLUICE_CHECKPOINTS=IN_STORE
-        )
-        assert job.wait(PATIENCE_SECONDS) == 0, job.log.read_text()
+        item = ask_for(platform, Increment(stream=name))
+        serve(platform, [item])
+        assert states_of(platform, [item]) == [WorkState.DONE]
 
     weather = read_weather()
     hours = pl.DataFrame(weather).filter(pl.col("time_hour").dt.date().is_in(days)).height
@@ -322,24 +324,26 @@ def test_increments_bring_the_weather_beside_the_delays(
 
 
 def test_an_increment_beside_a_live_run_fails_and_says_which(
-    jobs: Jobs, catalog: Catalog, ledger: Ledger, declarations: Declarations
+    platform: Workshop, catalog: Catalog, ledger: Ledger, declarations: Declarations
 ) -> None:
     stream = declarations.stream("bronze_weather")
     live = admit_run(
         ledger, stream=stream.name, mode="incremental", declaration_digest=stream.digest, launched_by="another"
     )
     record_process(ledger, live.run_id, identity_of(os.getpid()), None)
+    item = ask_for(platform, Increment(stream=stream.name))
     try:
-        job = jobs.start(RunIncrement(stream=stream.name, launched_by="a test"), stream)
-        assert job.wait() == 1
+        serve(platform, [item])
     finally:
         record_end(ledger, live.run_id, state=RunState.FINISHED, exit_code=0, reason="the test is over")
-    last = [line for line in job.log.read_text().splitlines() if line.startswith("sluice: ")][-1]
+    seen = observe_item(ledger, item)
+    assert seen.state is WorkState.FAILED
+    last = (seen.failure or "").splitlines()[-1]
     assert last.startswith(f"sluice: failed: RunAlreadyLiveError: Stream bronze_weather has a live run: {live.run_id}")
 
 
 def test_an_increment_takes_the_place_of_a_run_whose_driver_is_gone_and_without_anything_new_is_no_batch(
-    jobs: Jobs, catalog: Catalog, ledger: Ledger, declarations: Declarations
+    platform: Workshop, catalog: Catalog, ledger: Ledger, declarations: Declarations
 ) -> None:
     stream = declarations.stream("bronze_weather")
     before = totals(ledger, stream.name).batches
@@ -350,13 +354,10 @@ def test_an_increment_takes_the_place_of_a_run_whose_driver_is_gone_and_without_
     gone = ProcessIdentity(host=here.host, pid=2**22 - 1, started_at_seconds=here.started_at_seconds)
     record_process(ledger, lost.run_id, gone, Path("nowhere.log"))
 
-    job = jobs.start(
-        RunIncrement(stream=stream.name, launched_by="a test"),
-        stream,
-        SLUICE_CHECKPOINTS=IN_STORE,
-    )
+    item = ask_for(platform, Increment(stream=stream.name))
+    serve(platform, [item])
 
-    assert job.wait() == 0, job.log.read_text()
+    assert states_of(platform, [item]) == [WorkState.DONE]
     assert (find_run(ledger, lost.run_id).state, find_run(ledger, lost.run_id).reason) == (
         RunState.LOST,
         "its driver is gone",

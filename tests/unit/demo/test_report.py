@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.demo.comparison import compare_number
 from sluice.demo.demo_progress import StepDuration, StepLog
 from sluice.demo.report import DemoReport, RowBalance, TableReport, WhereToLook, print_report
-from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.records.maintenance import MaintenanceObservation, TableFigures
 from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -22,20 +22,8 @@ MAINTENANCE = MaintenanceObservation(
     started_at=NOW,
     ended_at=NOW,
     launched_by="test",
-    snapshot_before=1,
-    snapshot_after=2,
-    rows_before=10,
-    rows_after=10,
-    files_before=1_234,
-    files_after=2,
-    bytes_before=10,
-    bytes_after=10,
-    delete_files_before=0,
-    delete_files_after=0,
-    manifests_before=4,
-    manifests_after=1,
-    snapshots_before=30,
-    snapshots_after=20,
+    before=TableFigures(snapshot=1, rows=10, files=1_234, bytes=10, manifests=4, snapshots=30),
+    after=TableFigures(snapshot=2, rows=10, files=2, bytes=10, manifests=1, snapshots=20),
     operations=(),
 )
 

@@ -89,7 +89,7 @@ def test_a_run_in_sentences() -> None:
 def test_a_run_has_the_debt_of_its_table_and_for_whom_snapshots_are_kept() -> None:
     done = run(step(StepOutcome.DONE))
 
-    assert (done.small_files_before, done.small_files_after) == (12, 1)
+    assert (done.before.small_files, done.after.small_files) == (12, 1)
     assert done.file_sizes == (1, 0, 0, 0, 0, 0, 0)
     assert done.oldest_snapshot_at == NOON - timedelta(days=8)
     assert done.kept == (

@@ -6,7 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.records.maintenance import (
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepObservation,
+    StepOutcome,
+    TableFigures,
+)
 from sluice.maintenance.run_verdict import BLOCKED_FOR_LONG, problems_of_run
 
 NOW = datetime(2026, 11, 23, 12, 17, tzinfo=UTC)
@@ -23,21 +29,9 @@ def run(outcome: StepOutcome, reason: str = "some_reason", *, hours_ago: int = 0
         started_at=NOW - hours_ago * HOUR,
         ended_at=NOW - hours_ago * HOUR,
         launched_by="a test",
-        snapshot_before=None,
-        snapshot_after=None,
+        before=TableFigures(),
+        after=TableFigures(),
         operations=(step,),
-        rows_before=0,
-        rows_after=0,
-        files_before=0,
-        files_after=0,
-        bytes_before=0,
-        bytes_after=0,
-        delete_files_before=0,
-        delete_files_after=0,
-        manifests_before=0,
-        manifests_after=0,
-        snapshots_before=0,
-        snapshots_after=0,
     )
 
 

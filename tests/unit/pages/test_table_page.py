@@ -11,7 +11,7 @@ from tests.unit.maintenance.test_maintenance_records import NOON, run, step
 from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceStep, StepOutcome
+from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
 from sluice.pages.file_histogram import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.page_templates import render
 from sluice.pages.table_lines import TableLine, debt_of
@@ -71,9 +71,10 @@ def test_debt_is_small_files_and_delete_files_and_unknown_where_they_were_not_co
 
 
 def test_the_charts_begin_with_the_oldest_run() -> None:
-    newer = replace(run(step(StepOutcome.DONE)), small_files_before=3)
+    older = run(step(StepOutcome.DONE))
+    newer = replace(older, before=replace(older.before, small_files=3))
 
-    debt, files, *_ = charts_of_runs([newer, run(step(StepOutcome.DONE))])
+    debt, files, *_ = charts_of_runs([newer, older])
 
     assert debt.figure == "3 small files · 0 delete files"
     assert debt.summary == "Debt found by each run: now 3 small files, 0 delete files; at most 12."
@@ -85,17 +86,21 @@ def test_the_charts_begin_with_the_oldest_run() -> None:
     ("kind", "changed", "said"),
     [
         (MaintenanceStep.REWRITE_DATA_FILES, {}, "due once a partition has 5 small files"),
-        (MaintenanceStep.REWRITE_MANIFESTS, {"manifests_after": 40}, "due after 60 more manifests"),
-        (MaintenanceStep.REWRITE_MANIFESTS, {"manifests_after": 100}, "due now"),
-        (MaintenanceStep.EXPIRE_SNAPSHOTS, {"snapshots_after": 20}, "due once there are more than 20 snapshots"),
+        (MaintenanceStep.REWRITE_MANIFESTS, {"after": TableFigures(manifests=40)}, "due after 60 more manifests"),
+        (MaintenanceStep.REWRITE_MANIFESTS, {"after": TableFigures(manifests=100)}, "due now"),
         (
             MaintenanceStep.EXPIRE_SNAPSHOTS,
-            {"snapshots_after": 21, "oldest_snapshot_at": NOON - timedelta(days=4, hours=22)},
+            {"after": TableFigures(snapshots=20)},
+            "due once there are more than 20 snapshots",
+        ),
+        (
+            MaintenanceStep.EXPIRE_SNAPSHOTS,
+            {"after": TableFigures(snapshots=21), "oldest_snapshot_at": NOON - timedelta(days=4, hours=22)},
             "due in 2 h, by the oldest snapshot",
         ),
         (
             MaintenanceStep.EXPIRE_SNAPSHOTS,
-            {"snapshots_after": 21, "oldest_snapshot_at": NOON - timedelta(days=6)},
+            {"after": TableFigures(snapshots=21), "oldest_snapshot_at": NOON - timedelta(days=6)},
             "due now",
         ),
         (MaintenanceStep.EXPIRE_SNAPSHOTS, {"oldest_snapshot_at": None}, ""),

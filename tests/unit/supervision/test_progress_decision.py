@@ -80,7 +80,7 @@ def look(
     return ProgressSample(
         stream="flights",
         observed_at=NOW - minutes_ago * MINUTE,
-        generation=None if batch is None else generation,
+        generation=generation,
         batch=batch,
         read_rows=read,
         unread_rows=unread,

@@ -73,17 +73,30 @@ class KeptSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigures:
+    """What a table held: its newest snapshot of main, and how many rows, data files, bytes of them, delete files and
+    manifests that has. snapshots: of the whole table. small_files: the data files that compaction counts as small."""
+
+    snapshot: int | None = None
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    delete_files: int = 0
+    manifests: int = 0
+    snapshots: int = 0
+    small_files: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceObservation:
     """One maintenance run of one table, with the table's figures before and after it.
 
     The figures are of the newest snapshot of main; a table without a snapshot has zeros and unset snapshot ids.
     A stream may commit during the run, so rows and files of its batches are in the figures after it.
 
-    operations: every step in the order in which it was judged, skipped ones included.
-    small_files_before, small_files_after: data files that compaction counts as small.
+    before, after: the figures. operations: every step in the order in which it was judged, skipped ones included.
     file_sizes: the number of data files after the run by size (`tables.table_observation.FILE_SIZE_EDGES`).
     oldest_snapshot_at: of the snapshots after the run. kept: what its readers and writers still needed at the start.
-    These are unset in the records of earlier versions.
     recorded_at: the database's clock; unset until the ledger has it.
     """
 
@@ -91,26 +104,12 @@ class MaintenanceObservation:
     started_at: datetime
     ended_at: datetime
     launched_by: str
-    snapshot_before: int | None
-    snapshot_after: int | None
-    rows_before: int
-    rows_after: int
-    files_before: int
-    files_after: int
-    bytes_before: int
-    bytes_after: int
-    delete_files_before: int
-    delete_files_after: int
-    manifests_before: int
-    manifests_after: int
-    snapshots_before: int
-    snapshots_after: int
+    before: TableFigures
+    after: TableFigures
     operations: tuple[StepObservation, ...]
-    small_files_before: int | None = None
-    small_files_after: int | None = None
-    file_sizes: tuple[int, ...] | None = None
+    file_sizes: tuple[int, ...] = ()
     oldest_snapshot_at: datetime | None = None
-    kept: tuple[KeptSnapshot, ...] | None = None
+    kept: tuple[KeptSnapshot, ...] = ()
     recorded_at: datetime | None = None
 
     @property

@@ -11,7 +11,7 @@ class ProgressSample:
     """One sample.
 
     observed_at: the database's time.
-    generation: that of the run that reads; unset in samples of earlier versions.
+    generation: that of the run that reads.
     batch: the newest recorded batch of that generation; unset before its first.
     read_rows: what the batches of that generation have read together.
     unread_rows: what lies in the sources and no recorded batch has read, asked of the sources themselves; unset when
@@ -23,7 +23,7 @@ class ProgressSample:
 
     stream: str
     observed_at: datetime
-    generation: int | None
+    generation: int
     batch: int | None
     read_rows: int
     unread_rows: int | None
@@ -34,5 +34,5 @@ class ProgressSample:
 
     @property
     def known_undone(self) -> int | None:
-        """Rows and files that are known to be unread; samples of earlier versions know rows only."""
+        """Rows and files that are known to be unread; unset when nothing is known."""
         return self.unread_rows if self.undone is None else self.undone

@@ -63,8 +63,8 @@ class HeartbeatAnswer:
 class RunObservation:
     """A run as the ledger has it. All times are the database's, with time zone.
 
-    token: the fencing token of the run's lease: its admission in milliseconds of the database's clock, or more; a small
-        number when an older version admitted it. Every later run of the stream has a higher one.
+    token: the fencing token of the run's lease: its admission in milliseconds of the database's clock, or more. Every
+        later run of the stream has a higher one.
         It goes with everything that the run publishes, so that a table can refuse an older run's publication.
     end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to go on.
     failure: as the driver reported it; `failures.classification.failure_of_run` derives it for other ends.

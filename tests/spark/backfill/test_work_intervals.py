@@ -1,0 +1,176 @@
+"""One application replaces the intervals of many runs; when it is killed, nothing is half visible and others go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+
+import pytest
+from tests.fixtures.backfills import (
+    ask_for_day,
+    day_of_january,
+    declare_read_stream,
+    delete_days,
+    expected,
+    ids_by_duckdb,
+    name_of_run,
+    staging_tables,
+)
+from tests.fixtures.drill import sampled
+from tests.fixtures.stack import Stack
+from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
+from tests.fixtures.workshop import Workshop
+
+from sluice.backfill.backfill_steps import BackfillStep
+from sluice.backfill.run_results import results_of_run
+from sluice.errors import VerificationError
+from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.events import recent_events
+from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.records.event import EventSubject
+from sluice.ledger.records.work import WorkItem, WorkState
+from sluice.ledger.work_items import observe_item, withdraw_items
+from sluice.processes.deadline import wait_until
+from sluice.work.requests import ReplaceInterval
+from sluice_spark.run.stop_request import StopReason
+from sluice_spark.work.work_steps import ReachedStep
+
+KILLED_AT = (BackfillStep.STAGED,)
+"""A sample: each costs a process with a JVM. `make drill` kills at every step."""
+
+VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+IDS = sorted(row["id"] for row in expected())
+DONE, FAILED, WAITING = WorkState.DONE, WorkState.FAILED, WorkState.WAITING
+
+
+@pytest.fixture
+def stream(workshop: Workshop) -> str:
+    """A stream that has read eight days, three of which were deleted from its target."""
+    name = declare_read_stream(workshop)
+    delete_days(workshop, "target")
+    return name
+
+
+def at_day(day: int, step: BackfillStep, act: Callable[[], object]) -> ReachedStep:
+    """Do something when a day of January has reached a step."""
+
+    def reached(here: StrEnum, item: WorkItem) -> None:
+        if here is step and datetime.fromisoformat(item.payload["start"]).day == day:
+            act()
+
+    return reached
+
+
+def failing_on(day: int, error: Exception) -> ReachedStep:
+    """Makes a day of January fail when its rows are computed."""
+
+    def fail() -> None:
+        raise error
+
+    return at_day(day, BackfillStep.COMPUTED, fail)
+
+
+@pytest.mark.parametrize("at_once", sampled([1, 2, 6], [6]))
+def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop, at_once=at_once)
+    delete_days(workshop, "target")
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+
+    assert serve(workshop, items) == "no further work came"
+
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    seen = observe_item(workshop.ledger, items[0])
+    assert seen.result["key"] == f"{stream}/backfill/20130105T0000-20130106T0000/1"
+    assert staging_tables(workshop, stream) == []
+    for day in (5, 6, 7):
+        of_run = results_of_run(workshop.ledger, name_of_run(day))[stream]
+        assert (of_run["interval"][:10], of_run["state"]) == (f"2013-01-0{day}", "published")
+        assert (of_run["rows"]["published"], of_run["rows"]["quarantined"]) == (3, 2)
+    events = recent_events(workshop.ledger, EventSubject.STREAM, stream, limit=20)
+    assert {event.actor.name for event in events} >= {name_of_run(day) for day in (5, 6, 7)}
+
+
+def test_a_run_that_has_read_edited_declarations_needs_another_application(workshop: Workshop, stream: str) -> None:
+    fifth = ask_for_day(workshop, stream, 5)
+    file = workshop.folder / f"{stream}.stream.yaml"
+    file.write_text(f"{file.read_text()}# edited\n")
+    sixth = ask_for_day(workshop, stream, 6)
+
+    serve(workshop, [fifth, sixth])
+
+    seen = observe_item(workshop.ledger, sixth)
+    assert states_of(workshop, [fifth, sixth]) == [DONE, WAITING]
+    assert seen.needs_application
+
+
+def test_a_day_that_fails_is_reported_to_its_run_and_the_others_are_replaced(workshop: Workshop, stream: str) -> None:
+    """The second day fails, as an imbalance would make it."""
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+
+    serve(workshop, items, reached=failing_on(6, VerificationError("The rows do not add up.")))
+
+    assert states_of(workshop, items) == [DONE, FAILED, DONE]
+    failure = observe_item(workshop.ledger, items[1]).failure or ""
+    assert failure.splitlines()[-1] == "sluice: failed: VerificationError: The rows do not add up."
+    assert ids_by_duckdb(workshop) == [number for number in IDS if not 60 <= number < 70]
+
+
+def test_after_an_error_by_which_the_process_may_be_damaged_it_takes_no_further_day(
+    workshop: Workshop, stream: str
+) -> None:
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+
+    reason = serve(workshop, items, reached=failing_on(6, OSError("the application fails here")))
+
+    assert reason == f"interval of {stream} has failed, by which the process may be damaged"
+    assert states_of(workshop, items) == [DONE, FAILED, WAITING]
+    failure = observe_item(workshop.ledger, items[1]).failure or ""
+    assert failure.splitlines()[-1] == "sluice: failed: OSError: the application fails here"
+    assert observe_item(workshop.ledger, items[2]).needs_application
+
+
+def test_a_day_that_nobody_wants_any_more_is_stopped_between_two_steps(
+    workshop: Workshop, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6)]
+
+    def withdraw() -> None:
+        withdraw_items(workshop.ledger, items[:1])
+        stopping = f"{StopReason.STOPPED}"
+        assert stopping in wait_until(lambda: caplog.text, lambda text: stopping in text, seconds=60)
+
+    serve(workshop, items, reached=at_day(5, BackfillStep.STAGED, withdraw))
+
+    assert states_of(workshop, items) == [WorkState.WITHDRAWN, DONE]
+    assert ids_by_duckdb(workshop) == [one for one in IDS if not 50 <= one < 60 and not 70 <= one < 80]
+    assert staging_tables(workshop, stream) == []
+
+
+@pytest.mark.parametrize("step", sampled(BackfillStep, KILLED_AT), ids=str)
+def test_when_an_application_is_killed_at_another_runs_day_the_next_completes_it(
+    step: BackfillStep, workshop: Workshop, stream: str, services: Stack
+) -> None:
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+    fifth = day_of_january(5)
+    request = ReplaceInterval(stream=stream, start=fifth.start.isoformat(), end=fifth.end.isoformat())
+    with waited_for(workshop, items), applications_of(workshop, services.environment(), dies_at=(step, 2)) as launcher:
+        await_killed(workshop, start(workshop, items[0], request, launcher))
+
+    hidden = {60, 61, 62} if step not in VISIBLE_FROM else set()
+    assert ids_by_duckdb(workshop) == [number for number in IDS if number not in hidden | {70, 71, 72}]
+    assert states_of(workshop, items) == [DONE, WAITING, WAITING]
+    assert [observe_item(workshop.ledger, item).needs_application for item in items] == [False, True, False]
+
+    serve(workshop, items[1:])
+
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
+    assert ids_by_duckdb(workshop) == IDS
+    assert staging_tables(workshop, stream) == []
+    of_sixth = [one for one in recent_attempts(workshop.ledger, stream, limit=9) if one.launched_by == name_of_run(6)]
+    first_state = BackfillState.PUBLISHED if step is BackfillStep.RECORDED else BackfillState.LOST
+    second_state = BackfillState.UNCHANGED if step in VISIBLE_FROM else BackfillState.PUBLISHED
+    assert [one.state for one in of_sixth] == [second_state, first_state]
