@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,20 +137,28 @@ class Task:
         self.operator = operator
         self.context = context_of(run_id)
         operator.asked_by = f"airflow: work_on_yarn, {run_id}"
-        self.item = ""
 
     def begin(self) -> None:
         """Ask for the work, and start an application if none takes it."""
-        try:
+        with suppress(TaskDeferred):
             self.operator.execute(self.context)
-        except TaskDeferred as deferred:
-            self.item = (deferred.kwargs or {})["item"]
+
+    def look(self) -> bool:
+        """Look at the work as its trigger does, and resume the task. Returns whether it has ended well."""
+        try:
+            self.operator.look_again(self.context, item=self.item)
+        except TaskDeferred:
+            return False
+        return True
 
     def end(self) -> None:
         """Wait for the work, and end as it has ended."""
-        with self.deployment.open_ledger() as ledger:
-            await_condition(lambda: not observe_item(ledger, self.item).state.is_open, within_seconds=DEADLINE_SECONDS)
-        self.operator.look_again(self.context, item=self.item)
+        await_condition(self.look, within_seconds=DEADLINE_SECONDS)
+
+    @property
+    def item(self) -> str:
+        """The item that the task waits for."""
+        return self.operator._item
 
 
 def task_of(deployment: Deployment, request: WorkRequest, *, run_id: str = "manual__1") -> Task:
@@ -193,21 +202,13 @@ def test_work_is_done_on_yarn_and_its_failures_have_their_own_reasons(
         assert done is not None
         assert (done.launched_by, done.exit_code) == ("airflow: work_on_yarn, manual__1", 0)
 
-    tables = [
-        task_of(deployment, request)
-        for request in (MaintainTable(table="silver.numbers"), CheckTable(table="silver.numbers"))
-    ]
-    for task in tables:
-        task.begin()
-    unknown = task_of(deployment, MaintainTable(table="silver.unknown"))
-    unknown.begin()
-    tables[0].end()
+    do(deployment, MaintainTable(table="silver.numbers"))
     with deployment.open_ledger() as ledger:
         assert len(recent_maintenance(ledger, "silver.numbers", limit=5)) == 1
     with pytest.raises(AirflowFailException, match="1 of 1 expectations do not hold on 10 rows"):
-        tables[1].end()
+        do(deployment, CheckTable(table="silver.numbers"))
     with pytest.raises(AirflowFailException, match=r"silver\.unknown"):
-        unknown.end()
+        do(deployment, MaintainTable(table="silver.unknown"))
     await_none_running(yarn)
     with deployment.open_ledger() as ledger:
         of_tables, of_stream = recent_applications(ledger, limit=10)
