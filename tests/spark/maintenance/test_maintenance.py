@@ -29,7 +29,7 @@ from sluice.ledger.maintenance_runs import (
     newest_maintenance,
 )
 from sluice.tables.inspection import observe_table
-from sluice_spark.maintenance.table_content import changed_content, rewrites_since
+from sluice_spark.maintenance.table_content import changed_content
 
 COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}
@@ -322,7 +322,7 @@ def test_rewrites_are_distinguished_from_what_others_commit(workshop: Workshop) 
     now = database_time(workshop.ledger)
     seen = observe_table(workshop.table(table), name=table, small_file_bytes=1, now=now)
 
-    assert rewrites_since(seen, head) == ((head, seen.snapshots[-2].snapshot_id),)
+    assert seen.rewrites_since(head) == ((head, seen.snapshots[-2].snapshot_id),)
 
 
 def test_a_table_has_one_maintenance_run_at_a_time(workshop: Workshop) -> None:
