@@ -87,19 +87,6 @@ def open_session(
     return spark
 
 
-def another_session(spark: SparkSession, state: StateDeclaration) -> SparkSession:
-    """A session of the same application with views and settings of its own, for the thread that calls this.
-
-    Parameters
-    ----------
-    state: the declared state of the stream, as for `open_session`.
-    """
-    other = spark.newSession()
-    jvm_of(other).org.apache.spark.sql.classic.SparkSession.setActiveSession(other._jsparkSession)
-    choose_shuffle_partitions(other, state)
-    return other
-
-
 def _use_utc() -> None:
     """Set this process's time zone to UTC, whatever the host's is: PySpark converts timestamps through local time, in
     which an hour is missing or occurs twice at each change of daylight-saving time."""
