@@ -20,7 +20,7 @@ from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session import worker_daemon
 from sluice_spark.session.history_conf import event_log_conf, ui_conf
-from sluice_spark.session.jvm import jvm_of, remember_names, require_token_of_callbacks
+from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 from sluice_spark.session.versions import require_matching_jars
 
