@@ -114,8 +114,8 @@ def test_tables_with_nothing_due_take_no_task_and_no_application(
     assert set(states.values()) == {"success", "skipped"}
     assert len(recent_applications(airflow.ledger, limit=1000)) == known
     for table in tables:
-        (seen,) = recent_maintenance(airflow.ledger, table, limit=9)
-        assert seen.launched_by == f"airflow: table_maintenance, {run}"
+        asked_by = [seen.launched_by for seen in recent_maintenance(airflow.ledger, table, limit=9)]
+        assert asked_by.count(f"airflow: table_maintenance, {run}") == 1, "what was observed is recorded"
 
 
 def test_only_the_chosen_table_is_checked(airflow: RunningAirflow) -> None:
