@@ -91,7 +91,7 @@ def test_only_what_needs_spark_is_left(tables: Tables) -> None:
     for table in in_order:
         (run,) = tables.runs(table)
         assert {step.outcome for step in run.operations} == {StepOutcome.SKIPPED}
-        assert (run.launched_by, run.files_after, run.snapshot_after) == (BY, 2, run.snapshot_before)
+        assert (run.launched_by, run.before.files, run.after) == (BY, 2, run.before)
     assert [tables.runs(table) for table in due] == [(), ()]
 
 
