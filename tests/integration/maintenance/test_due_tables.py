@@ -13,9 +13,6 @@ import yaml
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from sluice.ledger.maintenance_history import recent_maintenance
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
 from tests.fixtures.ports import free_port
 from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place
@@ -23,8 +20,9 @@ from tests.integration.maintenance.conftest import Place
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerError, LedgerUnreachableError, UnhealthyError
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.events import recent_events
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.locks import maintenance_lock
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome, recent_maintenance
 from sluice.maintenance.due_tables import due_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
 from sluice.settings import Settings
