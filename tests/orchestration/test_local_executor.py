@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def executor() -> Iterator[RevokingLocalExecutor]:
     """An executor with one worker, which waits for work."""
-    executor = RevokingLocalExecutor(parallelism=1)  # type: ignore[no-untyped-call]  # Airflow's
+    executor = RevokingLocalExecutor(parallelism=1)
     executor.start()
     executor.sync()
     yield executor
