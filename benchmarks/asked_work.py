@@ -13,8 +13,8 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.work import WorkState
 from sluice.ledger.work_items import ask
+from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings

@@ -45,7 +45,7 @@ from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import record_end
 from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import KafkaConnection, Settings

@@ -44,10 +44,9 @@ from tests.fixtures.stack import Stack, stack_in
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.ledger.applications import recent_applications
-from sluice.ledger.maintenance_history import newest_maintenance
-from sluice.ledger.records.maintenance import MaintenanceStep, StepOutcome
-from sluice.ledger.records.work import WorkState
+from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome, newest_maintenance
 from sluice.ledger.work_items import ask
+from sluice.ledger.work_values import WorkState
 from sluice.maintenance.due_tables import due_tables
 from sluice.stack.environment import STACK_MARK
 from sluice.tables.catalog import open_catalog

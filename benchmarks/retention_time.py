@@ -26,10 +26,9 @@ from rich.table import Table
 from sqlalchemy import text
 from tests.fixtures.ledger import running_postgres
 
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.ledger.retention import Retention, apply_retention
 
 STREAMS = 100

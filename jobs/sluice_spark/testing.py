@@ -40,9 +40,8 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.errors import UsageError
 from sluice.launching.launch_settings import launch_conf
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.ledger.runs import admit_run
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings, load_settings

@@ -19,9 +19,9 @@ from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger import work_items
 from sluice.ledger.applications import begin_application, end_application, find_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.records.work import ApplicationState, NewItem, Pool, WorkKind
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.ledger.work_values import ApplicationState, NewItem, Pool, WorkKind
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 WORKS = ("sleep", "300")

@@ -18,8 +18,7 @@ from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeliveryError
-from sluice.ledger.batches import recent_batches
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice_spark.run.stop_request import StopReason, StopRequest
 

@@ -41,10 +41,9 @@ from sluice.demo.proof import prove
 from sluice.demo.standstill import Standstill
 from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.driver_uis import find_driver_ui
-from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials

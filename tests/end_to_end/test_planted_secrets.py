@@ -32,7 +32,7 @@ from tests.fixtures.stack import Stack, stack_in
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import recent_runs
 from sluice.stack.credentials import AIRFLOW_USER, Credentials, read_credentials
 

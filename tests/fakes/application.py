@@ -20,11 +20,10 @@ from sluice.errors import LedgerUnreachableError
 from sluice.launching.item_log import item_label
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.applications import beat, end_application, end_if_idle
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.work import WorkItem, WorkKind, WorkState
 from sluice.ledger.work_items import claim, end_item, hand_back, withdrawn_among
+from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.work.choose_items import Bench, IntervalLane, interval_of
 from sluice.work.pools import LINGER_SECONDS

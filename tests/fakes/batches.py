@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from sluice.ledger.batches import newest_batch, record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
 
 def publish_batch(ledger: Ledger, stream: str, *, run_id: str) -> None:

@@ -12,8 +12,8 @@ from sluice.launching.cluster.cluster_application import ApplicationObservation,
 from sluice.launching.cluster.submission import Submission
 from sluice.ledger.applications import find_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import ApplicationState as WorkApplicationState
 from sluice.ledger.runs import find_run
+from sluice.ledger.work_values import ApplicationState as WorkApplicationState
 
 Labels = frozenset[tuple[str, str]]
 

@@ -21,11 +21,10 @@ from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerUnreachableError
 from sluice.launching.job_output import FAILURE_MARK
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_fingerprint
-from sluice.ledger.records.run import DesiredState, RunState
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, record_end
 
 

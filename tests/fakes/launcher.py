@@ -9,7 +9,7 @@ from sluice.errors import LaunchError, LedgerError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DriverExit, RunState
+from sluice.ledger.run_values import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 

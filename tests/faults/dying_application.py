@@ -22,7 +22,7 @@ from tests.fixtures.spark_submit import submit_arguments
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.launching.job_command import RunWork, parse_arguments
-from sluice.ledger.records.work import WorkItem
+from sluice.ledger.work_values import WorkItem
 from sluice.refresh.refresh_steps import RefreshStep
 from sluice.settings import load_settings
 from sluice_spark.run.job import run_job

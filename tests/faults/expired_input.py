@@ -39,7 +39,7 @@ from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
 from sluice.errors import LakehouseError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
 from sluice.publication.crash_points import CrashPoint
 from sluice.tables.catalog import open_catalog

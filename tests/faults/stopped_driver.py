@@ -37,7 +37,7 @@ from tests.fixtures.faulty_drivers import PATIENCE_SECONDS, declare_lost, faulty
 from tests.fixtures.spark_jobs import wait_until
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import FIRST_BATCH

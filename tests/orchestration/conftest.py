@@ -20,7 +20,7 @@ from tests.fixtures.stack import stack_in
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 
 IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"

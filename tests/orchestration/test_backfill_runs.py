@@ -13,7 +13,7 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.queued_work import applications_of, items_of, states_of
 
 from sluice.ledger.applications import find_application
-from sluice.ledger.records.work import ApplicationState, WorkState
+from sluice.ledger.work_values import ApplicationState, WorkState
 
 DAG = "refilled__backfill"
 TASK = "replace_interval"

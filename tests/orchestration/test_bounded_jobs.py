@@ -11,15 +11,13 @@ from tests.fixtures.queued_work import applications_of, items_of
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import find_application, recent_applications
-from sluice.ledger.batches import record_batch
-from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
+from sluice.ledger.checkpoint_checks import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import recent_events
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.maintenance_history import recent_maintenance
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.records.work import ApplicationState, WorkKind
+from sluice.ledger.maintenance_runs import recent_maintenance
+from sluice.ledger.work_values import ApplicationState, WorkKind
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -15,7 +15,7 @@ from tests.fixtures.successors import runs_since
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_running, lives, started
 
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import find_run, recent_runs
 
 COMPONENTS = ("triggerer", "scheduler", "dag-processor", "api-server")

@@ -15,9 +15,8 @@ from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, started
 
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice_airflow.triggers.publication_stream import continuous_writers
 from sluice_airflow.triggers.publication_trigger import PublicationTrigger
 

@@ -14,8 +14,8 @@ from tests.fixtures.queued_work import applications_of, items_of, live_applicati
 
 from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.records.work import WorkState
 from sluice.ledger.work_items import observe_item
+from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.work.read_item_log import last_lines_of_item
 

@@ -12,11 +12,9 @@ from tests.fixtures.successors import runs_since
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, TASK, await_ended, await_running, lives, started
 
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.generations import find_generation
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.desired_states import SuspensionCause, find_desired_state
+from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import find_run, recent_runs
 
 RECONCILER = "stream_reconciler"

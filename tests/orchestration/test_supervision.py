@@ -28,7 +28,7 @@ from tests.fixtures.supervised_streams import (
 from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import newest_run, recent_runs
 from sluice_airflow.tasks.stream_task import DECISION_KEY
 

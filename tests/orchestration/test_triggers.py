@@ -19,9 +19,8 @@ from tests.fixtures.deployment import deployment_environment
 
 from sluice.ledger import trigger_queries
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, record_end
 from sluice_airflow.triggers import ledger_trigger
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger

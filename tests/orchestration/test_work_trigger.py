@@ -18,11 +18,10 @@ from tests.fixtures.deployment import deployment_environment
 
 from sluice.ledger import trigger_queries
 from sluice.ledger.applications import beat, begin_application, end_application
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.work import NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.ledger.work_items import ask, claim, end_item, observe_item
+from sluice.ledger.work_values import NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice_airflow.triggers import ledger_trigger
 from sluice_airflow.triggers.work_trigger import STARTS, WorkTrigger
 

@@ -32,7 +32,7 @@ from sluice.launching.cluster.submission import Submission
 from sluice.launching.launcher_by_connection import cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run
 from sluice.processes.process_identity import ProcessState
 from sluice_airflow.adapters.spark_connection import read_spark_connection

@@ -20,10 +20,10 @@ from tests.yarn.single_node import SingleNodeYarn
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import recent_applications
-from sluice.ledger.maintenance_history import recent_maintenance
-from sluice.ledger.records.work import WorkState
+from sluice.ledger.maintenance_runs import recent_maintenance
 from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import observe_item
+from sluice.ledger.work_values import WorkState
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.work.requests import CheckTable, Increment, MaintainTable, ReplaceInterval, WorkRequest

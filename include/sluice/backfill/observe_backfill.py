@@ -19,9 +19,8 @@ from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
-from sluice.ledger.batches import find_batch
+from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.chain import MarkPosition
 from sluice.publication.interval_files import IntervalOfTable
 from sluice.publication.marks import TargetState, load_target_state, marked_outputs

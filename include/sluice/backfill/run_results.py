@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.backfill.intervals import of_publication_key
-from sluice.ledger.backfill_attempts import attempts_launched_by
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, attempts_launched_by
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
 
 RESULTS = "results"
 """The XCom of the results of a run's task."""

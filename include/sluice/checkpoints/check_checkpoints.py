@@ -12,10 +12,14 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import newest_batch
-from sluice.ledger.checkpoint_history import record_checkpoint_check
+from sluice.ledger.checkpoint_checks import (
+    CheckpointFinding,
+    CheckpointObservation,
+    CheckpointProperty,
+    record_checkpoint_check,
+)
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation, CheckpointProperty
 from sluice.ledger.runs import newest_run
 from sluice.settings import Settings
 

@@ -12,7 +12,7 @@ from sluice.checkpoints.checkpoint_layout import (
     needed_state_files,
     state_stores,
 )
-from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointProperty
+from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 
 SHOWN = 3
 """How many damaged stores a message lists; they are usually damaged together."""

@@ -21,7 +21,7 @@ from sluice.checkpoints.checkpoint_layout import (
     log_files,
 )
 from sluice.checkpoints.checkpoint_state import judge_state
-from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation, CheckpointProperty
+from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
 
 KNOWN_LOG_VERSION = "v1"
 """The only version of the offset and the commit log that the pinned Spark reads and writes."""

@@ -11,8 +11,8 @@ from sluice.cli.command_options import AsJson
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
+from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.checkpoint_check import CheckpointObservation
 from sluice.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)

@@ -13,7 +13,7 @@ from sluice.cli.plan_consent import print_plan, require_consent
 from sluice.cli.terminal import print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult

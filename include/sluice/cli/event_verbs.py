@@ -21,8 +21,7 @@ from sluice.declarations.scalar_types import parse_duration
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction, EventObservation, EventSubject
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventObservation, EventSubject, recent_events
 from sluice.settings import Settings, load_settings
 
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, the newest.")]

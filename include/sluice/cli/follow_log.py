@@ -15,7 +15,7 @@ from sluice.cli.command_options import AsJson, StreamName
 from sluice.cli.terminal import print_json
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, recent_runs
 
 _POLL_SECONDS = 0.3

@@ -18,10 +18,8 @@ from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.maintenance_history import newest_maintenance, recent_maintenance
-from sluice.ledger.records.event import EventAction
-from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.events import EventAction, record_event
+from sluice.ledger.maintenance_runs import MaintenanceObservation, newest_maintenance, recent_maintenance
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import plan_sentences, run_sentences, table_sentences

@@ -10,8 +10,7 @@ from sluice.cli.command_options import AsJson
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.quality_history import newest_checks
-from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS, QualityObservation
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, newest_checks
 from sluice.quality.quality_pages import QualityPages, quality_sentence
 from sluice.settings import load_settings
 

@@ -14,7 +14,7 @@ from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.ledger.records.refresh import RefreshObservation
+from sluice.ledger.refreshes import RefreshObservation
 from sluice.refresh.abandon import abandon, plan_abandoning
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh, refreshed_output
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh

@@ -23,13 +23,10 @@ from sluice.cli.stream_rendering import (
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_output import json_value
-from sluice.ledger.batches import recent_batches
-from sluice.ledger.events import recent_events
-from sluice.ledger.generations import find_generation
-from sluice.ledger.records.event import EventObservation, EventSubject
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.events import EventObservation, EventSubject, recent_events
+from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.sources.source_heads import SourceHeads

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from sluice.failure_reasons import Failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.ledger.records.undeclared_field import UndeclaredField
+from sluice.ledger.batches import BatchObservation
+from sluice.ledger.run_values import RunObservation, RunState
+from sluice.ledger.undeclared_fields import UndeclaredField
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_status import StreamRow
 

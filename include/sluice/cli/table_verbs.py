@@ -19,8 +19,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import EventAction
+from sluice.ledger.events import EventAction, record_event
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 

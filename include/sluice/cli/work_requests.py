@@ -10,8 +10,8 @@ from sluice.cli.cli_context import CliContext
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE
 from sluice.errors import ERROR_CLASSES, SluiceError, UnhealthyError
 from sluice.launching.job_output import FAILURE_MARK, last_after
-from sluice.ledger.records.work import WorkObservation, WorkState
 from sluice.ledger.work_items import ask
+from sluice.ledger.work_values import WorkObservation, WorkState
 from sluice.work.await_items import asked_for, await_item
 from sluice.work.profiles import profile_for
 from sluice.work.requests import WorkRequest

@@ -13,8 +13,8 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.work import WorkItem, WorkState
 from sluice.ledger.work_items import find_items, observe_item
+from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.settings import load_settings
 from sluice.work.read_item_log import last_lines_of_item
 

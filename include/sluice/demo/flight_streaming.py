@@ -17,7 +17,7 @@ from sluice.demo.replay_plan import PlannedRecord
 from sluice.demo.replayer import ReplayProgress, replay
 from sluice.demo.stream_watch import STREAMS, StreamWatch, are_under_way, has_passed, have_read_everything
 from sluice.errors import DemonstrationError
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import recent_runs
 from sluice.supervision.stream_status import StreamRow
 

@@ -23,12 +23,11 @@ from sluice.demo.report import RowBalance, TableReport
 from sluice.demo.stream_watch import SILVER
 from sluice.demo.verification import TABLES, recovered_rows, rows_by_table, verify
 from sluice.demo.weather_files import open_landing_folder
-from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_history import newest_maintenance
-from sluice.ledger.quality_history import newest_quality
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.maintenance_runs import newest_maintenance
+from sluice.ledger.quality_checks import newest_quality
 from sluice.settings import Settings
 
 if TYPE_CHECKING:

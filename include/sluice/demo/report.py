@@ -9,8 +9,8 @@ from rich.table import Table
 
 from sluice.demo.comparison import CheckResult
 from sluice.demo.demo_progress import StepDuration
-from sluice.ledger.records.maintenance import MaintenanceObservation
-from sluice.ledger.records.quality_check import QualityObservation
+from sluice.ledger.maintenance_runs import MaintenanceObservation
+from sluice.ledger.quality_checks import QualityObservation
 
 STOP_COMMAND = "sluice stack down"
 YEAR_IS_OVER = "Every flight of 2013 has been sent. To start again, stop the stack and delete its data folder."

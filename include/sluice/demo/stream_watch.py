@@ -9,7 +9,7 @@ from datetime import datetime
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.stream_status import StreamRow, observe_rows
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice.demo.comparison import CheckResult, compare, compare_number
 from sluice.demo.replay_plan import RecordKind
-from sluice.ledger.records.stream_batch import StreamTotals
+from sluice.ledger.batches import StreamTotals
 
 if TYPE_CHECKING:
     import duckdb

@@ -27,7 +27,7 @@ from typing import TypeVar
 from sluice.errors import ERROR_CLASSES, SluiceError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.error_chains import ErrorChain, ErrorLink
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 
 _Item = TypeVar("_Item")
 _Reason = FailureReason

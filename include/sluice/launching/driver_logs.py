@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 
 
 def remove_driver_logs(

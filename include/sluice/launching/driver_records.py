@@ -22,7 +22,7 @@ from sluice.failures.error_chains import chain_in
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.run import DriverExit, RunState
+from sluice.ledger.run_values import DriverExit, RunState
 from sluice.ledger.runs import record_end, record_process
 from sluice.processes.driver_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity

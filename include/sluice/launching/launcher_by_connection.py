@@ -14,7 +14,7 @@ from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DriverExit
+from sluice.ledger.run_values import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationTag
-from sluice.ledger.records.run import DriverExit
+from sluice.ledger.run_values import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 

@@ -17,7 +17,7 @@ import psutil
 from sluice.errors import LaunchError
 from sluice.launching.job_environment import job_environment
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.ledger.records.run import DriverExit
+from sluice.ledger.run_values import DriverExit
 from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
 

@@ -17,7 +17,7 @@ from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import JobCommand, RunStream
 from sluice.launching.launch_settings import launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.settings import Settings
 
 SPARK_BINARY = "spark-submit"

@@ -1,22 +1,34 @@
 """The ledger: the database of runs, desired states, generations, batches, table maintenance and checkpoint checks.
 
 connection      `open_ledger`
-records         the frozen observations that the repositories take and return
-stored_values   how such a record is stored as a row, and made from one
-models          the tables, with the columns of their records
-runs, leases    admit, observe and end runs; at most one live run for each stream, with a fencing token
+ledger_table, stored_values
+                a table has the columns of its record, and its rows become records
+run_values      runs and desired states as values, which DAG files may import
+runs, run_table, leases
+                admit, observe and end runs; at most one live run for each stream, with a fencing token
 vacated_runs, token_raising
                 end a run whose process is gone; raise the token of a run above those of its tables
 desired_states  what a person requested of a stream, and what suspends it
-batches, generations, progress_samples
-                what streams did, and up to where
-maintenance_history, quality_history, checkpoint_history
+generations, next_generation, refreshed_generations
+                the checkpoints of a stream; leave one behind; take one over after a refresh
+batches, batch_history, progress_samples, undeclared_fields, stream_troubles
+                what streams did, up to where, and what is wrong with them
+refreshes, backfill_attempts
+                tables that are rebuilt, and intervals that are replaced
+work_items, applications, work_tables, work_values
+                the queue of bounded work, and the Spark applications that do it
+maintenance_runs, quality_checks, checkpoint_checks
                 the results of maintenance runs and checks
+all_streams, all_tables, asked_streams, stream_records, stream_selects
+                many streams or tables at once
 announcements, trigger_queries
                 asynchronous queries for Airflow's triggerer
-locks           the advisory locks: of intervals, maintenance runs, publications and migrations
+airflow_owner, events, locks
+                whose the ledger is; what was decided; the advisory locks
 retention       what is removed, and when
 migrations      the schema's versions
+
+A file has its subject whole: the frozen record, the table with the record's columns, and the queries.
 
 Every function takes the ledger first, opens one transaction and returns frozen observations. All times are those of the
 database's clock.

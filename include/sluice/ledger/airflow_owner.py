@@ -7,16 +7,67 @@ that asks gets the ledger, every other one is refused, and only a person gives i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from sqlalchemy import ARRAY, Text, any_, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.errors import SettingsError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import DagPauseSeen, LedgerOwner
-from sluice.ledger.records.dag_pause import AirflowOwner, DagPause
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagObservation:
+    """The DAG of a stream, as its Airflow shows it now.
+
+    airflow: the id of that Airflow (`sluice.ledger.airflow_owner`).
+    has_failed: whether its newest DAG run failed and none runs now. Airflow itself pauses such a DAG.
+    """
+
+    airflow: str
+    is_paused: bool
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagPause:
+    """Whether the DAG of a stream was paused when an Airflow was last asked. observed_at: when."""
+
+    stream: str
+    airflow: str
+    is_paused: bool
+    observed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowOwner:
+    """The Airflow whose pauses, marks and tasks count for the streams of a ledger.
+
+    claimed_by: who or what gave it the ledger; empty: it was the first one.
+    """
+
+    airflow: str
+    claimed_at: datetime
+    claimed_by: str = ""
+
+
+class LedgerOwner(LedgerTable, record=AirflowOwner, now=("claimed_at",)):
+    """The Airflow that the ledger belongs to: at most one row."""
+
+    __tablename__ = "ledger_owner"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+
+
+class DagPauseSeen(LedgerTable, record=DagPause, key=("stream",), now=("observed_at",)):
+    """Whether the DAG of a stream was paused when its Airflow was last asked."""
+
+    __tablename__ = "dag_pauses"
+
 
 _ONLY = "airflow"
 """The key of the only row."""

@@ -14,26 +14,24 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from sluice.ledger.batches import SHORT_BATCH_COLUMNS
+from sluice.ledger.asked_streams import asked_for, select_newest
+from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import desired_state_of, select_desired_states
-from sluice.ledger.models import Batch, Generation, Lease, Run, SourceSample, Trouble
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.lease import LeaseObservation
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.run import DesiredState, RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.desired_states import DesiredStateObservation, desired_state_of, select_desired_states
+from sluice.ledger.generations import Generation
+from sluice.ledger.leases import Lease, LeaseObservation
+from sluice.ledger.progress_samples import ProgressSample, SourceSample
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_selects import (
     RATE_WINDOW,
-    asked_for,
     select_arrivals,
     select_failed_runs,
     select_lag_history,
-    select_newest,
     select_rates,
 )
+from sluice.ledger.stream_troubles import StreamTrouble, Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,10 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Row, Select, Text, func, literal, select, true
 
+from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Batch, MaintenanceRun, QualityResult
+from sluice.ledger.maintenance_runs import MaintenanceRun
+from sluice.ledger.quality_checks import QualityResult
 
 HISTORY_RUNS = 20
 """How many of the newest runs of a table its list shows: most of a day of hourly ones."""

@@ -9,14 +9,39 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Row, Select, and_, cast, func, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    and_,
+    cast,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.dml import ReturningInsert
 
+from sluice.ledger.batches import Batch, PublicationKey
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Announcement, Batch
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.trigger_queries import query_row
+
+
+class Announcement(LedgerTable):
+    """Up to which batch of a stream the publications on a table were announced to Airflow."""
+
+    __tablename__ = "announcements"
+
+    table: Mapped[str] = mapped_column(primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int]
+    batch: Mapped[int]
+    announced_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
 
 _BEFORE_ALL = -1
 """Less than every generation and every batch."""

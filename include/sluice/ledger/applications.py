@@ -16,8 +16,8 @@ from sqlalchemy.orm import aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import ApplicationObservation, ApplicationState, Pool, WorkState
 from sluice.ledger.work_tables import IS_STARTING, Application, WorkRow
+from sluice.ledger.work_values import ApplicationObservation, ApplicationState, Pool, WorkState
 from sluice.processes.process_identity import ProcessIdentity
 
 DEAD_AFTER = timedelta(seconds=120)

@@ -3,17 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Index, and_, func, insert, select, update
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import add_event
-from sluice.ledger.models import BackfillAttempt
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, add_event
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+
+class BackfillState(StrEnum):
+    """How an attempt stands, or how it ended.
+
+    RUNNING: it has begun and not reported an end. PUBLISHED: the interval was replaced. UNCHANGED: the table held the
+    very same rows, so nothing was committed. CHANGED_MEANWHILE: somebody else changed the interval; the next attempt
+    computes it again. FAILED: with the reason. LOST: its process ended without a report.
+    """
+
+    RUNNING = "running"
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    CHANGED_MEANWHILE = "changed_meanwhile"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillAttemptKey:
+    """An attempt: the stream, the interval in UTC, and the number of the attempt at this interval, from 1."""
+
+    stream: str
+    interval_start: datetime
+    interval_end: datetime
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillAttemptObservation:
+    """An attempt as it is recorded.
+
+    planned_on: the target's snapshot on which it was planned. end_offsets: how far its sources were read, by input.
+    snapshot_id: the snapshot that made its rows visible. rows: numbers of rows by name; see `backfill.balance`.
+    """
+
+    key: BackfillAttemptKey
+    state: BackfillState
+    launched_by: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    planned_on: int | None = None
+    end_offsets: Mapping[str, Any] | None = None
+    snapshot_id: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    reason: str | None = None
+
+
+class BackfillAttempt(
+    LedgerTable,
+    record=BackfillAttemptObservation,
+    key=("stream", "interval_start", "interval_end", "attempt"),
+    now=("started_at",),
+):
+    """One attempt to compute and replace one interval of a stream's output."""
+
+    __tablename__ = "backfill_attempts"
+    __table_args__ = (Index(None, "stream", "started_at"),)
+
 
 _KEY_FIELDS = ("stream", "interval_start", "interval_end", "attempt")
 

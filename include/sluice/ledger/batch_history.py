@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Integer, Subquery, cast, func, literal, select, true
 
+from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Batch, SourceSample
+from sluice.ledger.progress_samples import SourceSample
 
 MOST_BATCHES = 20_000
 """How many of the newest batches are read at most: five hours of a stream with one a second, in a tenth of a second."""

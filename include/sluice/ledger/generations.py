@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, cast, func, or_, select, update
+from sqlalchemy import Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.orm import Mapped
 
-from sluice.errors import CheckpointError, UsageError
+from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import desired_state_of, select_desired_state
-from sluice.ledger.events import add_event
-from sluice.ledger.models import Generation, Lease, Refresh
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.refresh import UNSETTLED_STATES
-from sluice.ledger.records.run import DesiredState
-from sluice.ledger.runs import already_live, live_run
+from sluice.ledger.events import Actor, Event, EventAction, add_event
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationObservation:
+    """One checkpoint lineage.
+
+    checkpoint: the URI of the checkpoint folder.
+    fingerprint: what of the declaration the checkpoint is bound to; empty before the first start.
+    query_id: the id that Spark wrote into the checkpoint; unset before the first start. It never changes.
+    opened_by: who left the generation before it behind; empty for the first, which the stream's first run opens.
+    """
+
+    stream: str
+    generation: int
+    checkpoint: str
+    opened_at: datetime
+    query_id: str | None = None
+    opened_by: str = ""
+    fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class Generation(LedgerTable, record=GenerationObservation, key=("stream", "generation"), now=("opened_at",)):
+    """A checkpoint lineage of a stream. It has no fingerprint before its first start."""
+
+    __tablename__ = "generations"
+
+    fingerprint: Mapped[dict[str, Any] | None]
 
 
 def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) -> GenerationObservation:
@@ -33,14 +57,14 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        row = connection.execute(_newest(stream)).one_or_none()
+        row = connection.execute(select_newest_generation(stream)).one_or_none()
         if row is None:
             checkpoint = checkpoint_of(stream, 1, checkpoints_root=checkpoints_root)
             first = insert(Generation).values(stream=stream, generation=1, checkpoint=checkpoint)
             opened = connection.execute(first.on_conflict_do_nothing().returning(Generation.generation))
             if opened.one_or_none() is not None:
                 add_event(connection, _first_generation(stream, checkpoint))
-            row = connection.execute(_newest(stream)).one()
+            row = connection.execute(select_newest_generation(stream)).one()
     return record_of(GenerationObservation, row)
 
 
@@ -52,71 +76,13 @@ def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None
     LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
-        row = connection.execute(_newest(stream)).one_or_none()
+        row = connection.execute(select_newest_generation(stream)).one_or_none()
     return None if row is None else record_of(GenerationObservation, row)
 
 
 def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str:
     """The URI at which the checkpoint of a generation is placed when it opens."""
     return f"{checkpoints_root.rstrip('/')}/{stream}/{generation}"
-
-
-def require_at_rest(ledger: Ledger, stream: str) -> None:
-    """Require that a stream has no live run and is to be stopped, so that its generation may be left.
-
-    Raises
-    ------
-    RunAlreadyLiveError: when a run lives.
-    UsageError: when the stream is to run.
-    LedgerError: when the ledger cannot be reached.
-    """
-    with ledger.transaction() as connection:
-        _require_at_rest(connection, stream)
-
-
-def open_next_generation(
-    ledger: Ledger,
-    stream: str,
-    *,
-    leaving: int,
-    checkpoints_root: str,
-    opened_by: str,
-    event: Event | None = None,
-) -> GenerationObservation:
-    """Leave the generation of a stream behind and open the next one, whose checkpoint is empty.
-
-    Nothing of the old one changes: its row, its batches and its checkpoint stay.
-
-    Parameters
-    ----------
-    leaving: the generation that is left. When it is not the newest any more, another reset was quicker.
-    checkpoints_root: the URI below which checkpoints lie.
-    opened_by: who asks, for a person.
-    event: the decision; saved only when the generation is opened.
-
-    Raises
-    ------
-    RunAlreadyLiveError, UsageError: as `require_at_rest`; a UsageError also when `leaving` is not the newest.
-    LedgerError: when the ledger cannot be reached.
-    """
-    with ledger.transaction() as connection:
-        # An admission takes this lease before it reads the generation: no run is admitted into the one that is left.
-        connection.execute(select(Lease.stream).where(Lease.stream == stream).with_for_update())
-        _require_at_rest(connection, stream)
-        _require_settled(connection, stream)
-        newest = connection.execute(_newest(stream)).one_or_none()
-        if newest is None or newest.generation != leaving:
-            raise _left_already(stream, leaving, newest)
-        number = leaving + 1
-        checkpoint = checkpoint_of(stream, number, checkpoints_root=checkpoints_root)
-        row = connection.execute(
-            insert(Generation)
-            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
-            .returning(*Generation.columns())
-        ).one()
-        if event is not None:
-            add_event(connection, event)
-    return record_of(GenerationObservation, row)
 
 
 def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str) -> GenerationObservation:
@@ -174,28 +140,6 @@ def record_fingerprint(
     return record_of(GenerationObservation, row)
 
 
-def _require_at_rest(connection: Connection, stream: str) -> None:
-    if (live := live_run(connection, stream)) is not None:
-        raise already_live(live)
-    desired = desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
-    if desired.effective_state is not DesiredState.STOPPED:
-        raise UsageError(
-            f"Stream {stream} is to run: its next run may begin at any moment.",
-            next_step=f"Stop it first: `sluice stream stop {stream}`.",
-        )
-
-
-def _require_settled(connection: Connection, stream: str) -> None:
-    """The commit of a refresh may have opened the next generation on the table, where the ledger does not have it."""
-    is_unsettled = (Refresh.stream == stream, Refresh.state.in_(sorted(UNSETTLED_STATES)))
-    seen = connection.execute(select(Refresh.number, Refresh.state).where(*is_unsettled)).one_or_none()
-    if seen is not None:
-        raise UsageError(
-            f"Refresh {seen.number} of {stream} is {seen.state}: its commit may have landed.",
-            next_step=f"End it first: `sluice stream refresh {stream}`, with `--take-back` or `--abandon` if you want.",
-        )
-
-
 def _first_generation(stream: str, checkpoint: str) -> Event:
     return Event(
         name=stream,
@@ -207,17 +151,8 @@ def _first_generation(stream: str, checkpoint: str) -> Event:
     )
 
 
-def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageError:
-    if newest is None:
-        return UsageError(f"Stream {stream} has no generation {leaving}: it has never been started.")
-    return UsageError(
-        f"Stream {stream} is at generation {newest.generation}, opened {newest.opened_at:%Y-%m-%d %H:%M:%S %Z} by "
-        f"{newest.opened_by or 'its first run'}; generation {leaving} is not the newest.",
-        next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, make another plan.",
-    )
-
-
-def _newest(stream: str) -> Select[Any]:
+def select_newest_generation(stream: str) -> Select[Any]:
+    """The query for the newest generation of a stream: one row, or none before its first start."""
     return (
         select(*Generation.columns()).where(Generation.stream == stream).order_by(Generation.generation.desc()).limit(1)
     )

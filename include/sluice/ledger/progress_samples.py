@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -22,13 +23,81 @@ from sqlalchemy import (
     true,
 )
 
+from sluice.ledger.asked_streams import asked_for
+from sluice.ledger.batches import Batch, BatchObservation, BatchTotals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Batch, BatchTotals, SourceSample
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
-from sluice.ledger.stream_selects import asked_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagObservation:
+    """The rows that lie in the sources of a stream and that no recorded batch has read.
+
+    rows: unset when unknown; `problem` then says why. The rows of files that were not opened yet are unknown.
+    files: the files that lie in its folders and that no planned batch has read; unset without such a source.
+    undone: rows, files and shards with records that are known to be unread, also when another source did not answer;
+        unset: nothing is.
+    is_failure: whether a source that can be observed did not answer, or is not there.
+    is_refused: whether a source itself answered that it is not there, or may not be read.
+    """
+
+    rows: int | None
+    problem: str = ""
+    files: int | None = None
+    undone: int | None = field(default=None, compare=False)
+    is_failure: bool = field(default=False, compare=False)
+    is_refused: bool = field(default=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """For a person: `1,234`, `3 files`, both, or `?`."""
+        parts = [f"{self.rows:,}"] if self.rows is not None else []
+        parts += [f"{self.files:,} file{'s' if self.files != 1 else ''}"] if self.files is not None else []
+        return " + ".join(parts) if not self.problem and parts else "?"
+
+
+LAG_UNKNOWN = LagObservation(rows=None, problem="it was not looked at")
+"""The lag of a stream whose sources were not observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSample:
+    """One sample.
+
+    observed_at: the database's time.
+    generation: that of the run that reads.
+    batch: the newest recorded batch of that generation; unset before its first.
+    read_rows: what the batches of that generation have read together.
+    unread_rows: what lies in the sources and no recorded batch has read, asked of the sources themselves; unset when
+        it is unknown, and `problem` says why.
+    undone: rows and files that were known to be unread; unset: nothing was known.
+    is_failure: whether a source that can be observed did not answer, or is not there.
+    is_refused: whether a source itself answered that it is not there, or may not be read.
+    """
+
+    stream: str
+    observed_at: datetime
+    generation: int
+    batch: int | None
+    read_rows: int
+    unread_rows: int | None
+    problem: str = ""
+    undone: int | None = None
+    is_failure: bool = False
+    is_refused: bool = False
+
+    @property
+    def known_undone(self) -> int | None:
+        """Rows and files that are known to be unread; unset when nothing is known."""
+        return self.unread_rows if self.undone is None else self.undone
+
+
+class SourceSample(LedgerTable, record=ProgressSample, key=("stream", "observed_at"), now=("observed_at",)):
+    """A sample of the progress of a running stream."""
+
+    __tablename__ = "progress_samples"
+
 
 KEPT_FOR = timedelta(days=1)
 """How long samples are kept: longer than any sensible limit of a lag, and 1,440 small rows for each stream."""

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from sluice.ledger.models import Batch, Generation, Run
-from sluice.ledger.records.run import LIVE_STATES
-from sluice.ledger.records.stream_batch import StreamTotals
+from sluice.ledger.batches import Batch, StreamTotals
+from sluice.ledger.generations import Generation
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import LIVE_STATES
 
 _COUNTED = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _SET = frozenset({*_COUNTED, "published_rows", "recorded_at"})

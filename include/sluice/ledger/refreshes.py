@@ -11,20 +11,106 @@ landed (`sluice.refresh.settle_refresh`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, Identity, Index, Select, func, insert, or_, select, text, update
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.errors import UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import add_event
-from sluice.ledger.models import Generation, Lease, Refresh
-from sluice.ledger.records.event import Event
-from sluice.ledger.records.refresh import OPEN_STATES, UNSETTLED_STATES, RefreshObservation, RefreshState
+from sluice.ledger.events import Event, add_event
+from sluice.ledger.generations import Generation
+from sluice.ledger.leases import Lease
+from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
+from sluice.ledger.run_values import shadow_name
 from sluice.ledger.stored_values import record_of
+from sluice.stored_keys import REFRESH_TAG_PREFIX
+
+
+class RefreshState(StrEnum):
+    """How far a refresh is.
+
+    BUILDING: the shadow is built; the table is as it was. SWAPPING: the stream is fenced off, and the commit may have
+    landed; the mark on the table shows whether it has. SWAPPED: the stream goes on in the new generation.
+    TAKING_BACK: the old content is about to come back; the mark shows whether it has. TAKEN_BACK: it has.
+    ABANDONED: a person gave the refresh up before the swap.
+    """
+
+    BUILDING = "building"
+    SWAPPING = "swapping"
+    SWAPPED = "swapped"
+    TAKING_BACK = "taking_back"
+    TAKEN_BACK = "taken_back"
+    ABANDONED = "abandoned"
+
+
+OPEN_STATES = frozenset({RefreshState.BUILDING, RefreshState.SWAPPING, RefreshState.TAKING_BACK})
+"""In these a command has to go on; a stream has at most one such refresh."""
+
+UNSETTLED_STATES = frozenset({RefreshState.SWAPPING, RefreshState.TAKING_BACK})
+"""In these a generation may be on the table that the ledger does not have yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshObservation:
+    """One refresh.
+
+    number: rises with every refresh. digest: of the declaration that the shadow is built with.
+    leaves: the generation of the stream before the swap. opens: the one that the swap, or the way back, opens.
+    previous: the position of the mark before that commit: generation, batch and digest of the end offsets.
+    keeps: for how long the old content can be taken back. keeps_until: by when; unset before the swap.
+    snapshot_id: the one that made the new content visible.
+    """
+
+    number: int
+    stream: str
+    state: RefreshState
+    digest: str
+    leaves: int
+    opens: int | None
+    previous: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    keeps: timedelta
+    keeps_until: datetime | None
+    rows: int | None
+    snapshot_id: int | None
+    asked_by: str
+    began_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def shadow(self) -> str:
+        """The name under which the shadow generation runs."""
+        return shadow_name(self.number, self.stream)
+
+    @property
+    def tag(self) -> str:
+        """The tag of the table that keeps the old content."""
+        return f"{REFRESH_TAG_PREFIX}{self.number}"
+
+    def can_be_taken_back(self, now: datetime) -> bool:
+        """Whether the old content is kept at a time."""
+        return self.state is RefreshState.SWAPPED and self.keeps_until is not None and now < self.keeps_until
+
+
+class Refresh(LedgerTable, record=RefreshObservation, now=("began_at",)):
+    """A rebuild of a stream's table in a shadow generation."""
+
+    __tablename__ = "refreshes"
+    __table_args__ = (
+        Index(
+            "one_open_refresh_per_stream",
+            "stream",
+            unique=True,
+            postgresql_where=text(is_one_of("state", OPEN_STATES)),
+        ),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
 
 
 def newest_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:

@@ -7,17 +7,43 @@ checkpoint starts, and the newest runs of every stream, from which restarts and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, insert, literal_column, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import (
+    Index,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.orm import Mapped, aliased, mapped_column
 
+from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import ArchivedRun, Batch, LedgerEvent, Run
-from sluice.ledger.records.run import LIVE_STATES
+from sluice.ledger.events import LedgerEvent
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.work_items import remove_old_work
 from sluice.settings import Settings
+
+
+class ArchivedRun(LedgerTable):
+    """A run that ended long ago, whole, out of the way of the queries that look at runs."""
+
+    __tablename__ = "archived_runs"
+    __table_args__ = (Index(None, "stream", "ended_at"),)
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    stream: Mapped[str]
+    ended_at: Mapped[datetime]
+    run: Mapped[dict[str, Any]]
+    archived_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
 
 RUNS_KEPT_OF_A_STREAM = 200
 """More of the newest than the restart decision of a stream with usual budgets reads (`restart_policy.runs_to_read`)."""

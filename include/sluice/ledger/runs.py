@@ -18,11 +18,18 @@ from sluice.failure_reasons import Failure
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import effective_desired_state
-from sluice.ledger.events import add_event
-from sluice.ledger.models import RUN_IS_LIVE, Generation, Lease, Run
-from sluice.ledger.records.event import Event
-from sluice.ledger.records.refresh import is_shadow_name
-from sluice.ledger.records.run import LIVE_STATES, DesiredState, HeartbeatAnswer, RunObservation, RunState
+from sluice.ledger.events import Event, add_event
+from sluice.ledger.generations import Generation
+from sluice.ledger.leases import Lease
+from sluice.ledger.run_table import RUN_IS_LIVE, Run
+from sluice.ledger.run_values import (
+    LIVE_STATES,
+    DesiredState,
+    HeartbeatAnswer,
+    RunObservation,
+    RunState,
+    is_shadow_name,
+)
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.processes.process_identity import ProcessIdentity
 

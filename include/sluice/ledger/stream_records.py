@@ -15,20 +15,18 @@ from typing import Any
 
 from sqlalchemy import Connection, FromClause, Row, Select, TableValuedAlias, func, select, true
 
-from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS
+from sluice.ledger.airflow_owner import DagPause, DagPauseSeen
+from sluice.ledger.asked_streams import asked_for, select_newest
+from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import desired_state_of
-from sluice.ledger.models import Batch, DagPauseSeen, Generation, Lease, Run, StreamDesiredState, Trouble
-from sluice.ledger.progress_samples import select_recent_samples
-from sluice.ledger.records.dag_pause import DagPause
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.lease import LeaseObservation
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
+from sluice.ledger.generations import Generation
+from sluice.ledger.leases import Lease, LeaseObservation
+from sluice.ledger.progress_samples import ProgressSample, select_recent_samples
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of
-from sluice.ledger.stream_selects import asked_for, select_newest
+from sluice.ledger.stream_troubles import StreamTrouble, Trouble
 
 RUNS = 2
 """The newest run, and the one before it, whose end may be the reason of the newest."""

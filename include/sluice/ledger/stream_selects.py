@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     ColumnElement,
-    FromClause,
     Select,
     TableValuedAlias,
-    Text,
     and_,
     cast,
     func,
-    literal,
     literal_column,
     select,
     true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sluice.ledger.models import Batch, Run, SourceSample
-from sluice.ledger.records.run import RunState
+from sluice.ledger.batches import Batch
+from sluice.ledger.progress_samples import SourceSample
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import RunState
 
 RATE_WINDOW = timedelta(minutes=1)
 """The time over which rates are computed: some batches of most streams, and still recent."""
@@ -38,19 +35,6 @@ MOST_RUNS_COUNTED = 100
 
 
 _LONG_AGO: ColumnElement[datetime] = literal_column("'-infinity'::timestamptz")
-
-
-def asked_for(names: Sequence[str]) -> TableValuedAlias:
-    """The names of the streams that are asked for, as a table."""
-    return func.unnest(literal(list(names), ARRAY(Text))).table_valued("stream").render_derived(name="asked")
-
-
-def select_newest(
-    asked: FromClause, table: Any, columns: Sequence[Any], order: Sequence[Any], *, limit: int
-) -> Select[Any]:
-    """The newest rows of each stream in a table, at most `limit` of each."""
-    newest = select(*columns).where(table.stream == asked.c.stream).order_by(*order).limit(limit).lateral("newest")
-    return select(*newest.c).select_from(asked.join(newest, true()))
 
 
 def select_arrivals(asked: TableValuedAlias) -> Select[Any]:

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
 from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import add_event
-from sluice.ledger.models import Trouble
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.events import Actor, Event, EventAction, add_event
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTrouble:
+    """An unhealthy state of a stream.
+
+    reason: the state, in the words of `sluice stream status`. explanation: the sentence for a person.
+    since: when the stream was first seen in it without a break. observed_at: now; both by the database's clock.
+    reported_at: when a person was first alerted; unset before.
+    """
+
+    stream: str
+    reason: str
+    explanation: str
+    since: datetime
+    observed_at: datetime
+    reported_at: datetime | None = None
+
+    @property
+    def lasted(self) -> timedelta:
+        """How long the stream has been in it."""
+        return self.observed_at - self.since
+
+
+class Trouble(LedgerTable, record=StreamTrouble, key=("stream",), now=("since",), without=("observed_at",)):
+    """The unhealthy state of a stream; a healthy stream has no row."""
+
+    __tablename__ = "troubles"
 
 
 def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str) -> StreamTrouble:

@@ -7,8 +7,8 @@ from sqlalchemy import select, update
 from sluice.errors import LeaseLostError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger
-from sluice.ledger.models import Run
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, func, select
@@ -12,12 +13,29 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.event_evidence import stored_text
-from sluice.ledger.events import add_event
+from sluice.ledger.events import Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.records.undeclared_field import UndeclaredField
 from sluice.ledger.stored_values import record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeclaredField:
+    """A field that senders send and the declaration does not have.
+
+    field: its name, with the path to it in an object; the number of a Protobuf field.
+    times: how often it was sent, in all batches of the stream.
+    first_batch, last_batch: the generation and number of the first and of the newest batch with it, `1:42`.
+    """
+
+    stream: str
+    input: str
+    field: str
+    times: int
+    first_seen_at: datetime
+    first_batch: str
+    last_seen_at: datetime
+    last_batch: str
+
 
 MOST_FIELDS = 200
 """Of one input: a sender whose keys are data, such as ids, sends new fields without end. The others are summed up."""
@@ -43,39 +61,44 @@ class SeenField(LedgerTable):
     last_batch: Mapped[str]
 
 
-def add_undeclared_fields(connection: Connection, batch: BatchObservation) -> None:
+def add_undeclared_fields(
+    connection: Connection, stream: str, counted: Mapping[str, Mapping[str, int]], *, batch: str
+) -> None:
     """Add the counts of a batch to the sums, in the transaction that records it. A field that was never seen before
     has an event.
+
+    Parameters
+    ----------
+    counted: how often each field was sent, by input. batch: `<generation>:<number>`.
     """
-    for name, counts in batch.undeclared_fields.items():
-        _add(connection, batch.key, name, {stored_text(field): times for field, times in counts.items()})
+    for name, counts in counted.items():
+        _add(connection, stream, batch, name, {stored_text(field): times for field, times in counts.items()})
 
 
-def _add(connection: Connection, key: PublicationKey, name: str, counts: Mapping[str, int]) -> None:
-    of_input = (SeenField.stream == key.stream, SeenField.input == name)
+def _add(connection: Connection, stream: str, batch: str, name: str, counts: Mapping[str, int]) -> None:
+    of_input = (SeenField.stream == stream, SeenField.input == name)
     known = set(connection.scalars(select(SeenField.field).where(*of_input)))
     new = [field for field in counts if field not in known][: max(0, MOST_FIELDS - len(known))]
     sums: Counter[str] = Counter()
     for field, times in counts.items():
         sums[field if field in known or field in new else OTHERS] += times
-    batch = f"{key.generation}:{key.batch}"
     for field, times in sorted(sums.items()):
         added = insert(SeenField).values(
-            stream=key.stream, input=name, field=field, times=times, first_batch=batch, last_batch=batch
+            stream=stream, input=name, field=field, times=times, first_batch=batch, last_batch=batch
         )
         change = {"times": SeenField.times + times, "last_batch": batch, "last_seen_at": func.now()}
         connection.execute(added.on_conflict_do_update(index_elements=["stream", "input", "field"], set_=change))
     for field in new:
-        add_event(connection, _first_sight(key, name, field))
+        add_event(connection, _first_sight(stream, batch, name, field))
 
 
-def _first_sight(key: PublicationKey, name: str, field: str) -> Event:
+def _first_sight(stream: str, batch: str, name: str, field: str) -> Event:
     return Event(
-        name=key.stream,
+        name=stream,
         actor=_DRIVER,
         action=EventAction.SEE_FIELD,
         reason="undeclared_field",
-        explanation=f"The input {name} has the field `{field}`, which is not declared, since batch {key}.",
+        explanation=f"The input {name} has the field `{field}`, which is not declared, since batch {stream}:{batch}.",
         evidence={"input": name, "field": field},
         occasion=f"undeclared field {name} {field}",
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.events import Actor, Event, EventAction, record_event
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import record_end, take_over
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState

@@ -35,7 +35,8 @@ from sqlalchemy.orm import aliased
 from sluice.errors import LedgerError
 from sluice.ledger.applications import is_alive, is_taken_care_of, return_lost_items
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import (
+from sluice.ledger.work_tables import Application, WorkRow
+from sluice.ledger.work_values import (
     ApplicationState,
     NewItem,
     Pool,
@@ -44,7 +45,6 @@ from sluice.ledger.records.work import (
     WorkObservation,
     WorkState,
 )
-from sluice.ledger.work_tables import Application, WorkRow
 
 WAITED_FOR = timedelta(minutes=1)
 """How long after the last look at an item somebody counts as waiting for it: tasks look every few seconds, and a

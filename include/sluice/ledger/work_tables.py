@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
-from sluice.ledger.records.work import ApplicationState, WorkKind, WorkState
+from sluice.ledger.work_values import ApplicationState, WorkKind, WorkState
 
 IS_STARTING = text("state = 'starting'")
 """The rows of `one_starting_application`. Words, because by parameters PostgreSQL does not recognise the index."""

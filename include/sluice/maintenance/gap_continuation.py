@@ -25,15 +25,9 @@ from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import (
-    checkpoint_of,
-    find_generation,
-    open_next_generation,
-    record_fingerprint,
-    require_at_rest,
-)
-from sluice.ledger.records.event import Event, EventAction
-from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.events import Event, EventAction
+from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation, record_fingerprint
+from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.settings import Settings

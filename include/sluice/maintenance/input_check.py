@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, InputGapError
-from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.generations import GenerationObservation
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, history_of

@@ -18,7 +18,7 @@ from sluice.declarations.maintenance_declaration import (
     MaintenanceDeclaration,
     ManifestRewriteDeclaration,
 )
-from sluice.ledger.records.maintenance import MaintenanceStep
+from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.pin_plan import HoldReason, PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
 from sluice.tables.table_observation import PartitionObservation, ReferenceKind, TableObservation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sluice.ledger.records.event import Actor, Event, EventAction, EventSubject
-from sluice.ledger.records.maintenance import (
+from sluice.ledger.events import Actor, Event, EventAction, EventSubject
+from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
     MaintenanceObservation,
     MaintenanceStep,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
 from sluice.errors import LakehouseError
-from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.table_procedures import CommitConflictError, TableProcedures

@@ -18,8 +18,7 @@ from sluice.errors import UnhealthyError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import record_event
 from sluice.ledger.locks import maintenance_lock
-from sluice.ledger.maintenance_history import recent_maintenance, record_maintenance
-from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.maintenance_runs import MaintenanceObservation, recent_maintenance, record_maintenance
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event

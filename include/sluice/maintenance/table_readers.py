@@ -14,10 +14,9 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.stream_batch import BatchObservation
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of

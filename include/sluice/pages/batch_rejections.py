@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import EventAction
+from sluice.ledger.events import EventAction, record_event
 from sluice.pages.job_plans import AirflowRequest
 from sluice.publication.batch_commands import staged_outputs
 from sluice.settings import Settings

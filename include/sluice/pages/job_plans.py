@@ -20,9 +20,8 @@ from sluice.backfill.observe_backfill import backfill_of, observe_backfill
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction, EventSubject
-from sluice.ledger.records.maintenance import MaintenanceStep
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
+from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_records import plan_sentences
 from sluice.settings import Settings

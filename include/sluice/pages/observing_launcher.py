@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from sluice.errors import LaunchError
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.ledger.records.run import DriverExit
+from sluice.ledger.run_values import DriverExit
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 

@@ -13,7 +13,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.stream_lines import StreamLine
 from sluice.settings import Settings

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.all_streams import KnownStream
-from sluice.ledger.records.run import DesiredState
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.run_values import DesiredState
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.supervision.decide_supervision import decide_supervision
 from sluice.supervision.progress_decision import ProgressJudgement, judge_progress
 from sluice.supervision.restart_history import count_failures

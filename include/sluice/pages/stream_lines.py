@@ -14,7 +14,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.failure_reasons import next_step
 from sluice.ledger.all_streams import KnownStream, find_streams, lag_history
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs
 from sluice.pages.shown_health import ShownTone, judge_shown, tone_of
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

@@ -9,16 +9,12 @@ from pathlib import Path
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.batch_history import stream_history
-from sluice.ledger.batches import recent_batches
-from sluice.ledger.checkpoint_history import newest_checkpoint_check
+from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import recent_events
-from sluice.ledger.generations import find_generation
-from sluice.ledger.records.checkpoint_check import CheckpointObservation
-from sluice.ledger.records.event import EventObservation, EventSubject
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.events import EventObservation, EventSubject, recent_events
+from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_edges import edges_of

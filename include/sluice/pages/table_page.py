@@ -12,10 +12,14 @@ from datetime import datetime
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.all_tables import batches_since
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import recent_events
-from sluice.ledger.maintenance_history import recent_maintenance
-from sluice.ledger.records.event import EventObservation, EventSubject
-from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.ledger.events import EventObservation, EventSubject, recent_events
+from sluice.ledger.maintenance_runs import (
+    KeptSnapshot,
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepOutcome,
+    recent_maintenance,
+)
 from sluice.pages.file_histogram import SizeBar, bars_of
 from sluice.pages.page_words import count_text, duration_text
 from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of

@@ -10,9 +10,8 @@ from enum import StrEnum
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
-from sluice.ledger.batches import recent_batches
+from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import TargetState, load_target_state

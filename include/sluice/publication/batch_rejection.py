@@ -19,12 +19,10 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeliveryError, LeaseLostError, UsageError
-from sluice.ledger.batches import find_rejection, record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, find_rejection, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import beat
 from sluice.publication.batch_commands import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command

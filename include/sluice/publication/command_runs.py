@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, already_live, find_run, newest_run, record_end, record_process
 from sluice.ledger.vacated_runs import has_given_way, is_vacated
 from sluice.processes.driver_processes import identity_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
 from sluice.publication.staged_batch import StagedBatch
 
 

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.token_raising import raise_token
 from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.direct_history import direct_batches

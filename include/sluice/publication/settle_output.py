@@ -17,11 +17,9 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import MarkError, UnpublishableError, UsageError
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import record_event
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
 from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.chain import AbandonedBatch, AbandonReason
 from sluice.publication.clear_staging import clear_staging

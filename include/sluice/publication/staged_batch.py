@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.errors import DeliveryError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_mode import StagedMode, read_mode
 from sluice.stored_keys import (
     END_OFFSETS,

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.quality_history import newest_checks, recent_quality
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, newest_checks, recent_quality
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,9 +7,8 @@ from pyiceberg.catalog import Catalog
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.event import Event, EventAction
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState
-from sluice.ledger.refreshes import abandon_refresh, end_refresh, newest_refresh
+from sluice.ledger.events import Event, EventAction
+from sluice.ledger.refreshes import RefreshObservation, RefreshState, abandon_refresh, end_refresh, newest_refresh
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.mark_moves import take_over
 from sluice.publication.seen_tokens import with_raised_token

@@ -13,7 +13,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.refresh import RefreshObservation
+from sluice.ledger.refreshes import RefreshObservation
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import plan_own_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestContent
 from pyiceberg.table import Table
 
 from sluice.errors import UsageError
-from sluice.ledger.records.refresh import RefreshObservation
+from sluice.ledger.refreshes import RefreshObservation
 from sluice.publication.staging_layout import data_folder
 from sluice.tables.catalog import catalog_refusals
 

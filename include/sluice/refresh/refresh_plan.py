@@ -11,7 +11,7 @@ from sluice.backfill.backfill_plan import TargetReader
 from sluice.backfill.refusal import Refusal
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.ledger.records.refresh import OPEN_STATES, RefreshObservation, RefreshState
+from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
 
 REFRESHED_MODES = ("append", "merge")
 

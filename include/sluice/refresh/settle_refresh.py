@@ -11,8 +11,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState
-from sluice.ledger.refreshes import record_swap, record_taken_back, unsettled_refresh
+from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh
 from sluice.publication.marks import read_mark
 from sluice.refresh.observe_refresh import refreshed_output
 from sluice.tables.declared_tables import require_table

@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.refresh import RefreshObservation
+from sluice.ledger.refreshes import RefreshObservation
 from sluice.publication.marks import marked_outputs
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_layout import REFRESH_NAMESPACE, create_staging_copy, drop_staging_copy

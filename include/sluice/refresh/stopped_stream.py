@@ -9,8 +9,8 @@ from functools import partial
 
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.vacated_runs import is_vacated
 from sluice.processes.deadline import Deadline, wait_until

@@ -8,8 +8,7 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnpublishableError, UsageError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.refresh import OPEN_STATES, RefreshObservation
-from sluice.ledger.refreshes import begin_swap, newest_refresh, record_swap
+from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
 from sluice.publication.chain import MarkPosition
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.mark_moves import plan_output, take_over

@@ -12,9 +12,15 @@ from pyiceberg.catalog import Catalog
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.records.event import Event, EventAction
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState
-from sluice.ledger.refreshes import begin_taking_back, end_refresh, newest_refresh, record_taken_back
+from sluice.ledger.events import Event, EventAction
+from sluice.ledger.refreshes import (
+    RefreshObservation,
+    RefreshState,
+    begin_taking_back,
+    end_refresh,
+    newest_refresh,
+    record_taken_back,
+)
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.publication.chain import MarkPosition
 from sluice.publication.mark_moves import take_over

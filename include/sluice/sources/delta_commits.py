@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.declarations.source_declarations import KinesisSource
 from sluice.errors import LakehouseError, SourceRefusedError
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import KinesisConnection
 from sluice.sources.kinesis_shards import AT_TIMESTAMP, TRIM_HORIZON, KinesisShards, kinesis_client
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.errors import CheckpointError, LakehouseError, SettingsError
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import StreamOffset, first_offsets, history_of
 from sluice.sources.skipped_input import declared_offsets, lost_offsets, skipped_rows

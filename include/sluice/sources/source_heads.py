@@ -17,7 +17,7 @@ from sluice.declarations.source_declarations import (
     RateSource,
 )
 from sluice.errors import CheckpointError, LakehouseError, SourceRefusedError
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
 from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sluice.declarations.input_declaration import InputDeclaration
     from sluice.declarations.stream_declaration import StreamDeclaration
-    from sluice.ledger.records.stream_batch import BatchObservation
+    from sluice.ledger.batches import BatchObservation
     from sluice.sources.kafka_topics import KafkaTopics
 
 RETRY_AFTER_SECONDS = 15.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.source_declarations import FilesSource, TableBeginning
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, stream_offset_of
 from sluice.sources.read_files import all_read_files

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.supervision.stream_health import StreamState
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)

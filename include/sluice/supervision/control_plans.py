@@ -8,7 +8,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import newest_run
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts

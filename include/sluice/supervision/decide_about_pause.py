@@ -18,7 +18,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from sluice.ledger.records.dag_pause import DagObservation, DagPause
+from sluice.ledger.airflow_owner import DagObservation, DagPause
 
 
 class PauseEffect(StrEnum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
+from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.messages.durations import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.stream_observation import StreamObservation

@@ -46,8 +46,8 @@ from datetime import datetime
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import describe_failure, given_up_steps
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.desired_states import SuspensionCause
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.messages.durations import in_words
 from sluice.supervision.decide_live_run import decide_about_live_run
 from sluice.supervision.restart_history import RestartHistory

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.progress_samples import LagObservation
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import newest_run
 from sluice.sources.source_heads import SourceHeads
 

@@ -36,9 +36,9 @@ from itertools import pairwise
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.supervision_declaration import LagDeclaration
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
+from sluice.ledger.progress_samples import ProgressSample
+from sluice.ledger.run_values import RunObservation
 from sluice.messages.durations import in_words
 
 SHORTEST_WINDOW = timedelta(minutes=5)

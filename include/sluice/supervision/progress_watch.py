@@ -13,13 +13,11 @@ from datetime import datetime
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.progress_samples import record_progress_sample
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.run import DesiredState, RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.progress_samples import ProgressSample, record_progress_sample
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end
 from sluice.ledger.stream_records import StreamRecords, read_streams
 from sluice.sources.source_heads import SourceHeads

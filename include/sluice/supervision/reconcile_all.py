@@ -18,11 +18,10 @@ from datetime import timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.ledger.airflow_owner import find_dag_pauses, record_dag_pauses
+from sluice.ledger.airflow_owner import DagObservation, DagPause, find_dag_pauses, record_dag_pauses
 from sluice.ledger.connection import connection_use, database_time
 from sluice.ledger.desired_states import find_desired_state, find_desired_states
-from sluice.ledger.records.dag_pause import DagObservation, DagPause
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords, read_stream, read_streams
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble

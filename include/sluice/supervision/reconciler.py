@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.ledger.airflow_owner import find_dag_pause, record_dag_pause
-from sluice.ledger.desired_states import find_desired_state, resume, suspend
-from sluice.ledger.events import record_event
-from sluice.ledger.records.dag_pause import DagObservation, DagPause
-from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.airflow_owner import DagObservation, DagPause, find_dag_pause, record_dag_pause
+from sluice.ledger.desired_states import DesiredStateObservation, SuspensionCause, find_desired_state, resume, suspend
+from sluice.ledger.events import Actor, Event, EventAction, record_event
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_decision import ProgressJudgement

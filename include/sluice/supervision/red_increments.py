@@ -7,8 +7,7 @@ until an increment succeeds; further red ones leave no second alert.
 from __future__ import annotations
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_trouble import StreamTrouble
-from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
+from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
 from sluice.supervision.stream_health import StreamState
 
 

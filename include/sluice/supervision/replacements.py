@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 
 BECAUSE_CHANGED = "its declaration has changed"
 """Why a run was asked to end, as the ledger stores it."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import failure_of_run
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 
 UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 

@@ -10,10 +10,9 @@ from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
-from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.event import EventAction
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.desired_states import DesiredStateObservation, find_desired_state, set_desired_state
+from sluice.ledger.events import EventAction
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import find_run, newest_run
 from sluice.supervision.stream_requests import request_restart, request_start, request_stop
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.desired_states import SuspensionCause
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
 from sluice.supervision.stream_observation import StreamObservation

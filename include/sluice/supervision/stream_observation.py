@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.lease import LeaseObservation
-from sluice.ledger.records.run import DriverExit, RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
+from sluice.ledger.desired_states import DesiredStateObservation
+from sluice.ledger.leases import LeaseObservation
+from sluice.ledger.run_values import DriverExit, RunObservation
 from sluice.processes.process_identity import ProcessState
 
 

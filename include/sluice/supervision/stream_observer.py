@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DriverExit, RunObservation
+from sluice.ledger.run_values import DriverExit, RunObservation
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.stream_observation import StreamObservation

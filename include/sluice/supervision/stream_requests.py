@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.events import record_event
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.event import EventAction
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.desired_states import DesiredStateObservation, set_desired_state
+from sluice.ledger.events import EventAction, record_event
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, newest_run
 from sluice.supervision.supervision_events import command_event
 

@@ -16,12 +16,11 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError, SluiceError, UsageError
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.generations import checkpoint_of, find_generation, open_next_generation, require_at_rest
-from sluice.ledger.records.event import EventAction
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.events import EventAction
+from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation
+from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.control_plans import ControlPlan, PlannedStep

@@ -8,11 +8,10 @@ from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.launcher_port import Launcher
-from sluice.ledger.batches import all_totals, rows_read_since
+from sluice.ledger.batches import StreamTotals, all_totals, rows_read_since
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.lag import LAG_UNKNOWN, LagObservation
-from sluice.ledger.records.run import DesiredState
-from sluice.ledger.records.stream_batch import StreamTotals
+from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords, read_stream, read_streams
 from sluice.sources.source_heads import SourceHeads

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sluice.ledger.records.event import REQUESTED, Actor, Event, EventAction
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 

@@ -27,7 +27,7 @@ from sluice.failures.error_chains import chain_of
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.deadline import wait_until

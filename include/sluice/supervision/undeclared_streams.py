@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.supervision.decide_live_run import decide_about_live_run
 from sluice.supervision.stream_observer import observe_stream

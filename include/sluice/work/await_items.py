@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sluice.errors import LaunchError
-from sluice.ledger.records.work import Pool, WorkObservation
 from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
+from sluice.ledger.work_values import Pool, WorkObservation
 from sluice.work.pools import EngineProfile
 from sluice.work.read_item_log import FollowedLog
 from sluice.work.start_application import WorkQueue

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sluice.backfill.intervals import Interval, parse_interval
-from sluice.ledger.records.work import WorkItem, WorkKind
+from sluice.ledger.work_values import WorkItem, WorkKind
 
 LANE_WIDTHS = {
     WorkKind.INCREMENT: 4,

@@ -22,7 +22,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.job_environment import job_environment
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
-from sluice.ledger.records.work import Pool
+from sluice.ledger.work_values import Pool
 from sluice.settings import Settings
 
 LINGER_SECONDS = 15

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from sluice.launching.item_log import lines_of_item
-from sluice.ledger.records.work import WorkObservation
+from sluice.ledger.work_values import WorkObservation
 
 
 def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:

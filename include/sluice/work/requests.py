@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import LedgerError
-from sluice.ledger.records.work import WorkItem, WorkKind
+from sluice.ledger.work_values import WorkItem, WorkKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

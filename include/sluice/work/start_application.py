@@ -14,7 +14,7 @@ from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, spark_submit_command
 from sluice.ledger.applications import begin_application, end_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import NewItem, Pool
+from sluice.ledger.work_values import NewItem, Pool
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile, conf_of, pool_of
 from sluice.work.requests import WorkRequest

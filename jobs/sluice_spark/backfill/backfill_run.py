@@ -23,10 +23,9 @@ from sluice.backfill.observe_backfill import (
 from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt, record_plan
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.locks import PublicationLocks, interval_lock
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillState
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing

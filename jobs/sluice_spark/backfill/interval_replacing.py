@@ -19,7 +19,7 @@ from sluice.backfill.observe_backfill import backfill_of, interval_of_table, rep
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import LakehouseError
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey, BackfillState
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
 from sluice.publication.interval_files import TouchedFiles, touched_files
 from sluice.publication.replace_interval import IntervalReplacement, replace_interval
 from sluice.publication.staged_batch import canonical_offsets

@@ -23,9 +23,8 @@ from sluice.backfill.joint_intervals import spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.backfill.settled_plan import require_unrefused
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt, record_plan
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.locks import interval_lock
-from sluice.ledger.records.backfill_attempt import BackfillState
 from sluice.publication.interval_files import TouchedFiles, is_whole, touched_files
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun

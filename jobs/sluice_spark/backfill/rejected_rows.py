@@ -12,7 +12,7 @@ from pyspark.sql import functions as fn
 from sluice.backfill.backfill_plan import BackfillObservation
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError
-from sluice.ledger.records.backfill_attempt import BackfillAttemptKey
+from sluice.ledger.backfill_attempts import BackfillAttemptKey
 from sluice.processes.deadline import wait_until
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.replace_interval import append_staged

@@ -16,9 +16,8 @@ from dataclasses import replace
 from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_exponential
 
 from sluice.errors import LedgerError
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
 _log = logging.getLogger(__name__)

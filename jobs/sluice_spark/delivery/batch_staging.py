@@ -18,7 +18,7 @@ from pyspark.sql import functions as fn
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import PublicationKey
 from sluice.publication.crash_points import Reached
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch

@@ -22,8 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.declarations.checks.weaker_promises import DIRECT_PROMISE
 from sluice.errors import DivergedError
-from sluice.ledger.batches import newest_batch
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.direct_history import (
     ENTRIES,

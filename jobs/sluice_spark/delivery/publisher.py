@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition
 from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from pyiceberg.table import Table
 
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput, no_tables
 

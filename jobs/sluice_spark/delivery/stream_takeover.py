@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pyiceberg.catalog import Catalog
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import is_behind, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table

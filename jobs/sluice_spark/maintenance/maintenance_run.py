@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.maintenance import MaintenanceObservation
+from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.maintenance.run_maintenance import open_maintenance
 from sluice.settings import Settings
 from sluice_spark.maintenance.spark_procedures import SparkProcedures

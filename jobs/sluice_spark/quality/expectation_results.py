@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sluice.declarations.table_declaration import ExpectationDeclaration
-from sluice.ledger.records.quality_check import ExpectationObservation
+from sluice.ledger.quality_checks import ExpectationObservation
 from sluice.quality.data_docs import escaped, protect_pages
 
 SAMPLES = 10

@@ -15,8 +15,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.quality_history import record_quality
-from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.quality_pages import QualityPages, write_pages
 from sluice.settings import Settings

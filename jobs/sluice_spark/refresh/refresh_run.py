@@ -16,10 +16,9 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import LeaseLostError, UnpublishableError, UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.event import EventAction
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState
-from sluice.ledger.records.run import RunObservation
-from sluice.ledger.refreshes import begin_refresh, end_refresh, newest_refresh
+from sluice.ledger.events import EventAction
+from sluice.ledger.refreshes import RefreshObservation, RefreshState, begin_refresh, end_refresh, newest_refresh
+from sluice.ledger.run_values import RunObservation
 from sluice.publication.seen_tokens import with_raised_token
 from sluice.refresh.kept_positions import keep_positions
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh

@@ -8,8 +8,8 @@ import os
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import admit_run, find_run, record_process
 from sluice.ledger.vacated_runs import has_given_way
 from sluice.processes.driver_processes import identity_of

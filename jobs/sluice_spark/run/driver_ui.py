@@ -14,7 +14,7 @@ from sluice.errors import LedgerError
 from sluice.launching.launch_settings import LOCAL_IP_VARIABLE, LOOPBACK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, record_driver_ui
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from sluice.errors import LeaseLostError, LedgerError, StaleTokenError, UnknownRunError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import beat
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.run.stop_request import StopReason, StopRequest

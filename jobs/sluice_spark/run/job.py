@@ -22,7 +22,7 @@ from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of, text_of
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice_spark.delivery.delivery_context import TurnedAwayError

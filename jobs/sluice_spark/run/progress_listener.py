@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
 from sluice_spark.delivery.delivery_context import DeliveringRun
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC

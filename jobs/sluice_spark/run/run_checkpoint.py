@@ -12,11 +12,11 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import (
+    GenerationObservation,
     current_generation,
     record_fingerprint,
     record_query_id,
 )
-from sluice.ledger.records.generation import GenerationObservation
 from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint

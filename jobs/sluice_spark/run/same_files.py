@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import FilesDifferError
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 
 
 def require_same_files(stream: LoadedStream, run: RunObservation, *, host: str) -> None:

@@ -13,8 +13,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
 from sluice.ledger.refreshes import unsettled_refresh
+from sluice.ledger.run_values import RunObservation
 from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.crash_points import Reached, unnoticed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from sluice.errors import CheckpointError
-from sluice.ledger.records.generation import GenerationObservation
+from sluice.ledger.generations import GenerationObservation
 from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sluice.declarations.output_declaration import ConsoleOutput
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice_spark.sinks.text_formats import JSON_TEXT
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from sluice.declarations.output_declaration import DeltaOutput
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
 from sluice.stored_keys import DELTA_APPLICATION_PREFIX
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from sluice.declarations.output_declaration import FilesOutput
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.text_formats import CSV_TEXT, JSON_TEXT

@@ -17,7 +17,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from sluice.declarations.output_declaration import KafkaOutput
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import spark_options
 from sluice_spark.session.identifiers import quoted

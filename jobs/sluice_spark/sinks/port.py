@@ -11,7 +11,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 
 
 class Sink(Protocol):

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluice.declarations.output_declaration import PythonOutput
 from sluice.errors import DeliveryError, SluiceError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from sluice.failure_reasons import FailureClass
 from sluice.launching.job_output import json_value
 from sluice.ledger.applications import DEAD_AFTER, end_if_idle
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.records.work import WorkItem, WorkKind, WorkState
 from sluice.ledger.work_items import claim, end_item, withdrawn_among
+from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
 from sluice.work.choose_items import Bench, interval_of

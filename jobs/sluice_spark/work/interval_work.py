@@ -14,7 +14,7 @@ from sluice.declarations.apart_partitions import are_apart
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import SluiceError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import WorkItem
+from sluice.ledger.work_values import WorkItem
 from sluice.settings import Settings
 from sluice.work.choose_items import IntervalLane, interval_of
 from sluice_spark.backfill.backfill_run import BackfillRun

@@ -20,8 +20,8 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.quality_check import UNSUCCESSFUL_VERDICTS
-from sluice.ledger.records.work import WorkItem
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS
+from sluice.ledger.work_values import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems
 from sluice.quality.quality_pages import quality_sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from sluice.ledger.records.work import WorkItem
+from sluice.ledger.work_values import WorkItem
 
 
 class WorkStep(StrEnum):

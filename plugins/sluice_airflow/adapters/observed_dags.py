@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetPreviousDagRun, PreviousDagRunResult
 
-from sluice.ledger.records.dag_pause import DagObservation
+from sluice.ledger.airflow_owner import DagObservation
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from sluice_airflow.dag_builders.choices import choice_param, chosen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluice.ledger.records.checkpoint_check import CheckpointObservation
+    from sluice.ledger.checkpoint_checks import CheckpointObservation
 
 DAG_ID = "checkpoint_health"
 CHECK_TASK = "check"

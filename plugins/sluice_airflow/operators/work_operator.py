@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.ledger.connection import Ledger
-    from sluice.ledger.records.work import WorkObservation
+    from sluice.ledger.work_values import WorkObservation
     from sluice.settings import Settings
     from sluice.work.pools import EngineProfile
     from sluice.work.requests import WorkRequest
@@ -116,7 +116,7 @@ class WorkOperator(BaseOperator):
     @property
     def request(self) -> WorkRequest:
         """What is asked for, with rendered fields."""
-        from sluice.ledger.records.work import WorkKind
+        from sluice.ledger.work_values import WorkKind
         from sluice.work.requests import REQUESTS
 
         return REQUESTS[WorkKind(self.kind)](**self.fields)
@@ -128,8 +128,8 @@ class WorkOperator(BaseOperator):
 
     def _go_on(self, context: Context, queue: WorkQueue) -> None:
         """Start an application for the item, wait for it, or end as it has ended."""
-        from sluice.ledger.records.work import WorkState
         from sluice.ledger.work_items import observe_item
+        from sluice.ledger.work_values import WorkState
 
         seen = observe_item(queue.ledger, self._item)
         if seen.needs_application:
@@ -156,7 +156,7 @@ class WorkOperator(BaseOperator):
         queue.start_application(self._item, pool, profile)
 
     def _wait(self) -> NoReturn:
-        from sluice.ledger.records.work import WorkKind
+        from sluice.ledger.work_values import WorkKind
         from sluice_airflow.triggers.work_trigger import WorkTrigger
 
         trigger = WorkTrigger(

@@ -11,7 +11,7 @@ from pathlib import Path
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
-from sluice.ledger.quality_history import recent_quality
+from sluice.ledger.quality_checks import recent_quality
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.pages.done_words import DONE_SENTENCES, DoneWord
 from sluice.pages.job_plans import MAINTENANCE_DAG

@@ -17,8 +17,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError, SettingsError, UsageError
 from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
-from sluice.ledger.records.event import Event, EventAction
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.events import Event, EventAction
+from sluice.ledger.run_values import DesiredState
 from sluice.supervision.alert import Alert
 from sluice.supervision.reconciler import note_pause
 from sluice.supervision.stream_health import StreamState

@@ -17,9 +17,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.desired_states import suspend
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.event import Actor, Event, EventAction
+from sluice.ledger.desired_states import SuspensionCause, suspend
+from sluice.ledger.events import Actor, Event, EventAction
 from sluice_airflow.composition import load_deployment
 
 if TYPE_CHECKING:

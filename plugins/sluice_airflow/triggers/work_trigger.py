@@ -11,9 +11,9 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from sluice.backfill.run_results import RESULTS, results_of_run
 from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.records.work import WorkState
 from sluice.ledger.trigger_queries import observe_item, query_row
 from sluice.ledger.work_items import withdraw
+from sluice.ledger.work_values import WorkState
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 

@@ -20,7 +20,7 @@ from tests.faults.supervision.scene import NotRecoveredError, Scene
 
 from sluice.ledger.airflow_owner import find_dag_pause
 from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 
 _SECOND_RUN_WATCHED_SECONDS = 10.0
 """How long a second DAG run is watched: five looks of the supervisor."""

@@ -15,7 +15,7 @@ from typing import Self
 
 from pyiceberg.table import Table
 
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_batch import read_summary
 
 _LOOK_EVERY_SECONDS = 0.5

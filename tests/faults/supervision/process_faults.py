@@ -16,8 +16,9 @@ from tests.faults.supervision.scene import NotRecoveredError, Scene
 
 from sluice.demo.stream_watch import STREAMS
 from sluice.ledger.batches import batches_since
-from sluice.ledger.models import Lease, Run
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.leases import Lease
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import RunObservation
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.display import SilentDisplay

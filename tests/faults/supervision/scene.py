@@ -25,7 +25,7 @@ from sluice.demo.preparation import prepare_tables
 from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, STREAMS, StreamWatch, have_read_everything
 from sluice.errors import DemonstrationError, SluiceError
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState

@@ -23,8 +23,8 @@ from sluice.backfill.intervals import Interval, publication_key
 from sluice.launching.job_output import FAILURE_MARK, json_value
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import ApplicationState, WorkState
 from sluice.ledger.work_items import find_items
+from sluice.ledger.work_values import ApplicationState, WorkState
 from sluice.processes.deadline import wait_until
 
 STREAM = "daily"

@@ -21,7 +21,7 @@ from sluice.demo.lakehouse_copy import create_schema_of, open_database
 from sluice.demo.proof import expect_recovered, load_oracle
 from sluice.demo.replay_plan import RecordKind, ReplayPlan, plan_replay
 from sluice.errors import VerificationError
-from sluice.ledger.records.stream_batch import StreamTotals
+from sluice.ledger.batches import StreamTotals
 
 _PARTITIONS = 3
 

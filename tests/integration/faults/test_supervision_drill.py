@@ -11,7 +11,7 @@ from tests.faults.supervision.report import FaultReport, Recovery
 from tests.faults.supervision_drill import COMPONENTS, FAULTS, all_faults
 
 from sluice.demo.stream_watch import STREAMS
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 
 RIGHT = FaultReport(
     fault="SIGKILL of the driver",

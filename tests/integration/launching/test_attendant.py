@@ -24,7 +24,7 @@ from sluice.launching.driver_records import exit_note_path
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DriverExit, RunObservation, RunState
+from sluice.ledger.run_values import DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.stream_observer import observe_stream

@@ -21,9 +21,9 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger import work_items
 from sluice.ledger.applications import beat, begin_application, find_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation, RunState
-from sluice.ledger.records.work import NewItem, Pool, WorkKind
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.ledger.work_values import NewItem, Pool, WorkKind
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.stream_observer import observe_stream

@@ -34,7 +34,7 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, find_run
 from sluice.stack.tools import find_tools
 

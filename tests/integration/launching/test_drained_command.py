@@ -15,7 +15,7 @@ from tests.fixtures.drivers import await_end, end_drivers
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, find_run
 
 FINISHES_ITS_BATCH = "trap 'sleep 1; exit 0' TERM; echo begun; while :; do sleep 0.1; done"

@@ -19,9 +19,8 @@ from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.leases import find_lease
-from sluice.ledger.models import SourceSample
-from sluice.ledger.progress_samples import recent_progress_samples
-from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.progress_samples import SourceSample, recent_progress_samples
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, beat, newest_runs, recent_runs, record_end
 from sluice.ledger.stream_troubles import record_trouble
 from sluice.supervision.progress_decision import oldest_unread

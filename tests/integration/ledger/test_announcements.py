@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.ledger.announcements import UnannouncedPublications, find_unannounced, note_announcement
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -10,12 +10,19 @@ from types import MappingProxyType
 import pytest
 
 from sluice.errors import CheckpointError
-from sluice.ledger.batches import batches_since, newest_batch, recent_batches, record_batch, totals
+from sluice.ledger.batches import (
+    BatchObservation,
+    PublicationKey,
+    StreamTotals,
+    batches_since,
+    newest_batch,
+    recent_batches,
+    record_batch,
+    totals,
+)
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.events import recent_events
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
 from sluice.ledger.undeclared_fields import MOST_FIELDS, OTHERS, undeclared_fields
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -12,13 +12,21 @@ from sqlalchemy.exc import DBAPIError
 
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.desired_states import resume, set_desired_state, suspend
-from sluice.ledger.events import add_event, recent_events, record_event
-from sluice.ledger.generations import current_generation, open_next_generation
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.event import Actor, ActorKind, Event, EventAction, EventSubject
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.desired_states import SuspensionCause, resume, set_desired_state, suspend
+from sluice.ledger.events import (
+    Actor,
+    ActorKind,
+    Event,
+    EventAction,
+    EventSubject,
+    add_event,
+    recent_events,
+    record_event,
+)
+from sluice.ledger.generations import current_generation
+from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.retention import Retention, apply_retention
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import admit_run, ask_to_end, take_over
 
 EVENT = Event(

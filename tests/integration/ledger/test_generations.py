@@ -10,14 +10,12 @@ from sqlalchemy import text
 from tests.fixtures.drivers import await_condition
 
 from sluice.errors import RunAlreadyLiveError, UsageError
-from sluice.ledger.batches import newest_batch, recent_batches, record_batch, totals
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.desired_states import resume, set_desired_state, suspend
-from sluice.ledger.generations import current_generation, find_generation, open_next_generation, record_query_id
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.generation import GenerationObservation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.desired_states import SuspensionCause, resume, set_desired_state, suspend
+from sluice.ledger.generations import GenerationObservation, current_generation, find_generation, record_query_id
+from sluice.ledger.next_generation import open_next_generation
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, newest_run, record_end
 
 ROOT = "file:///checkpoints"

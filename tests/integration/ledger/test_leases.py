@@ -10,9 +10,8 @@ from sqlalchemy import text
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.leases import find_lease
-from sluice.ledger.records.lease import LEASE_SECONDS, LeaseObservation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.leases import LEASE_SECONDS, LeaseObservation, find_lease
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, recent_runs, record_end, take_over
 
 

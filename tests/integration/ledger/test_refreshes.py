@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.errors import UsageError
-from sluice.ledger.batches import newest_batch, record_batch, totals
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.generations import current_generation, find_generation, open_next_generation, record_query_id
-from sluice.ledger.records.event import Actor, Event, EventAction
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState
-from sluice.ledger.records.run import DesiredState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.generations import current_generation, find_generation, record_query_id
+from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import (
+    RefreshObservation,
+    RefreshState,
     abandon_refresh,
     begin_refresh,
     begin_swap,
@@ -27,6 +27,7 @@ from sluice.ledger.refreshes import (
     record_taken_back,
     unsettled_refresh,
 )
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import admit_run, newest_runs
 
 ROOT = "file:///checkpoints"

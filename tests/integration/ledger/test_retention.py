@@ -9,17 +9,15 @@ import pytest
 from sqlalchemy import text
 
 from sluice.ledger import retention
-from sluice.ledger.batches import recent_batches, record_batch, totals
+from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
-from sluice.ledger.progress_samples import recent_progress_samples, record_progress_sample
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.run import RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
-from sluice.ledger.records.work import NewItem, Pool, WorkKind
+from sluice.ledger.progress_samples import LagObservation, recent_progress_samples, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, recent_runs, record_end
 from sluice.ledger.work_items import ask, find_items, withdraw_items
+from sluice.ledger.work_values import NewItem, Pool, WorkKind
 
 KEPT = Retention(batches=timedelta(days=30), runs=timedelta(days=90), events=timedelta(days=365))
 

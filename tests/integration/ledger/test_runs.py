@@ -13,7 +13,7 @@ from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.generations import current_generation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import (
     admit_run,
     beat,

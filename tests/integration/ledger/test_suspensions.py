@@ -8,10 +8,9 @@ import pytest
 
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_desired_state, resume, set_desired_state, suspend
+from sluice.ledger.desired_states import SuspensionCause, find_desired_state, resume, set_desired_state, suspend
 from sluice.ledger.generations import current_generation, find_generation, record_fingerprint
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, beat, find_run, record_end
 
 

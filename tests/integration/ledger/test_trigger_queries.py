@@ -14,7 +14,7 @@ from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger import trigger_queries
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.records.run import DesiredState, RunObservation, WatchedRun
+from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.ledger.runs import admit_run, beat, find_run
 from sluice.ledger.trigger_queries import observe_desired_state, observe_run
 from sluice.processes.deadline import wait_until

@@ -6,20 +6,34 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from sluice.ledger.checkpoint_history import newest_checkpoint_check, recent_checkpoint_checks, record_checkpoint_check
+from sluice.ledger.checkpoint_checks import (
+    CheckpointFinding,
+    CheckpointObservation,
+    CheckpointProperty,
+    newest_checkpoint_check,
+    recent_checkpoint_checks,
+    record_checkpoint_check,
+)
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_history import newest_maintenance, recent_maintenance, record_maintenance
-from sluice.ledger.quality_history import newest_quality, recent_quality, record_quality
-from sluice.ledger.records.checkpoint_check import CheckpointFinding, CheckpointObservation, CheckpointProperty
-from sluice.ledger.records.maintenance import (
+from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
     MaintenanceObservation,
     MaintenanceStep,
     StepObservation,
     StepOutcome,
     TableFigures,
+    newest_maintenance,
+    recent_maintenance,
+    record_maintenance,
 )
-from sluice.ledger.records.quality_check import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import (
+    ExpectationObservation,
+    QualityObservation,
+    QualityVerdict,
+    newest_quality,
+    recent_quality,
+    record_quality,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MAINTENANCE = MaintenanceObservation(

@@ -22,7 +22,6 @@ from sluice.ledger.applications import (
     recent_applications,
 )
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.work import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.ledger.trigger_queries import observe_item as observe_from_trigger
 from sluice.ledger.work_items import (
     ask,
@@ -34,6 +33,7 @@ from sluice.ledger.work_items import (
     withdraw_items,
     withdrawn_among,
 )
+from sluice.ledger.work_values import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.processes.driver_processes import identity_of
 
 POOL = Pool(name="spark_default-0", digest="files-surroundings")
@@ -72,7 +72,7 @@ def let_pass(ledger: Ledger, statement: str) -> None:
 
 def begun_beside(ledger: Ledger) -> str:
     """An application of another pool."""
-    (item,) = ask(ledger, wanted(pool=Pool(name="beside", digest=POOL.digest)))
+    (item,) = ask(ledger, wanted("beside", pool=Pool(name="beside", digest=POOL.digest)))
     application = begin_application(ledger, item, started_by="a test")
     assert application is not None
     return application
@@ -213,6 +213,7 @@ def test_what_a_dead_application_had_claimed_waits_again_and_runs_alone(ledger: 
         end_application(ledger, first, reason="killed by SIGKILL")
     seen = observe_item(ledger, item)
     assert (seen.state, seen.needs_application) == (WorkState.WAITING, True)
+    assert claimed(ledger, first) == []
 
     second = started(ledger, item)
     (again,) = claimed(ledger, second)
@@ -220,7 +221,6 @@ def test_what_a_dead_application_had_claimed_waits_again_and_runs_alone(ledger: 
     assert (before.attempt, before.runs_alone) == (1, False)
     assert (again.attempt, again.runs_alone) == (2, True)
     assert not beat(ledger, first)
-    assert claimed(ledger, first) == []
     assert not end_item(ledger, before, first, WorkState.DONE)
     assert end_item(ledger, again, second, WorkState.DONE)
 

@@ -18,10 +18,9 @@ from pyiceberg.table import Table
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.generations import current_generation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.maintenance.maintained_tables import plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.position_pins import pin_positions

@@ -20,11 +20,9 @@ from tests.integration.maintenance.conftest import Place
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerError, LedgerUnreachableError, UnhealthyError
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.events import recent_events
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.locks import maintenance_lock
-from sluice.ledger.maintenance_history import recent_maintenance
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome, recent_maintenance
 from sluice.maintenance.due_tables import due_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
 from sluice.settings import Settings
@@ -91,7 +89,7 @@ def test_only_what_needs_spark_is_left(tables: Tables) -> None:
     for table in in_order:
         (run,) = tables.runs(table)
         assert {step.outcome for step in run.operations} == {StepOutcome.SKIPPED}
-        assert (run.launched_by, run.before.files, run.after) == (BY, 2, run.before)
+        assert (run.launched_by, run.after.files, run.after.snapshot) == (BY, 2, run.before.snapshot)
     assert [tables.runs(table) for table in due] == [(), ()]
 
 

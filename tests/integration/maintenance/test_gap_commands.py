@@ -15,7 +15,7 @@ from tests.integration.maintenance.conftest import Place, offset
 from sluice.cli.app import main
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.sources import input_gap
 from sluice.sources.iceberg_positions import TableStep
 from sluice.sources.input_gap import find_gap

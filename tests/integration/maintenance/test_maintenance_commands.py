@@ -18,8 +18,7 @@ from tests.fixtures.stack import Stack
 from sluice.cli.app import main
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.quality_history import record_quality
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
 from sluice.ledger.work_items import find_items
 from sluice.tables.catalog import open_catalog
 

@@ -7,7 +7,7 @@ import json
 from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 from sluice.publication.direct_history import EPOCH, QUERY_ID, DirectWriter

@@ -13,10 +13,9 @@ import pytest
 import yaml
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import ObjectStoreSettings

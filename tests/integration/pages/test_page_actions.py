@@ -15,9 +15,8 @@ from sluice.errors import LaunchError, UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.event import EventObservation, EventSubject
-from sluice.ledger.records.run import DesiredState, RunObservation
+from sluice.ledger.events import EventObservation, EventSubject, recent_events
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import admit_run, beat, newest_run
 from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_actions import PageActions, PageVerb

@@ -10,7 +10,7 @@ import pytest
 from sluice.errors import DriverUiError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
 from sluice.pages.spark_ui import find_ui, read_ui
 from sluice.processes.driver_processes import identity_of, observe_process

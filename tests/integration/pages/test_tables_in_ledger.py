@@ -16,8 +16,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_history import record_maintenance
-from sluice.ledger.quality_history import record_quality
+from sluice.ledger.maintenance_runs import record_maintenance
+from sluice.ledger.quality_checks import record_quality
 from sluice.pages.table_lines import observe_tables
 from sluice.pages.table_page import load_table_page
 

@@ -23,7 +23,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LeaseLostError, MarkError, RunAlreadyLiveError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, newest_run, recent_runs, record_end
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint

@@ -10,9 +10,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.batches import recent_batches
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.run import RunState
+from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.pages.batch_rejections import plan_page_rejection
 from sluice.publication.batch_rejection import RejectionState

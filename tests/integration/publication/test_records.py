@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from tests.fixtures.publication import Workbench, offsets
 
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.publication.recovered_batch import recovered_observation
 from sluice_spark.delivery import staged_publication
 from sluice_spark.delivery.batch_recording import Recording

@@ -22,8 +22,8 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.sources.kinesis_shards import TRIM_HORIZON, KinesisShards

@@ -10,7 +10,7 @@ from tests.fakes.launcher import FakeLauncher
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.supervisor import Supervisor
 

@@ -12,7 +12,7 @@ from tests.fixtures.successors import runs_since
 
 from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_process
 from sluice.processes.driver_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity

@@ -12,7 +12,7 @@ from tests.fixtures.ledger_copies import ReplaceableLedger, replaceable_ledger
 from sluice.errors import LeaseLostError, UnknownRunError
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.leases import find_lease
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.ledger.token_raising import raise_token
 from sluice.supervision.held_lease import HeldLease

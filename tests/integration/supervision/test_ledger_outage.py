@@ -16,7 +16,7 @@ from sluice.errors import LeaseLostError, LedgerUnreachableError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.leases import find_lease
 from sluice.ledger.migrations import upgrade
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.run import heartbeat

@@ -20,12 +20,11 @@ from tests.fixtures.successors import runs_since
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.ledger.batches import record_batch
+from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import recent_progress_samples
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.run import DesiredState, RunObservation
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import beat, find_run
 from sluice.ledger.stream_records import read_stream
 from sluice.settings import KafkaConnection, Settings

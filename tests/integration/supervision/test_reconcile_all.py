@@ -16,13 +16,11 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import DeclarationError
 from sluice.failure_reasons import Failure, FailureReason
+from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import set_desired_state, suspend
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.desired_states import SuspensionCause, set_desired_state, suspend
+from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

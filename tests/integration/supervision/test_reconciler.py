@@ -23,14 +23,11 @@ from sluice.errors import SettingsError, UnhealthyError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
-from sluice.ledger.airflow_owner import give_to_airflow, require_ownership
+from sluice.ledger.airflow_owner import DagObservation, give_to_airflow, require_ownership
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state, suspend
+from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, recent_runs, record_end
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState

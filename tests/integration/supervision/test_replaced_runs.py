@@ -6,8 +6,8 @@ from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.supervised_runs import deliver_first_batch, process_of
 
+from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.dag_pause import DagObservation
 from sluice.ledger.runs import beat, newest_run, recent_runs
 from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_health import health_of_continuous

@@ -11,12 +11,11 @@ import pytest
 from tests.fixtures.drivers import end_drivers
 from tests.fixtures.stream_commands import Sluice, document
 
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import current_generation, find_generation
-from sluice.ledger.records.run import DesiredState, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, record_end
 
 

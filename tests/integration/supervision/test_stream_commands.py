@@ -15,13 +15,11 @@ from tests.fixtures.successors import runs_since
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.failure_reasons import Failure, FailureReason, next_step
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.desired_states import find_desired_state, set_desired_state, suspend
+from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state, suspend
 from sluice.ledger.migrations import observe_version
-from sluice.ledger.records.desired_state import SuspensionCause
-from sluice.ledger.records.run import DesiredState, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, recent_runs, record_end
 
 

@@ -22,11 +22,10 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.dag_pause import DagObservation
-from sluice.ledger.records.event import EventObservation, EventSubject
-from sluice.ledger.records.run import RunObservation, RunState
+from sluice.ledger.events import EventObservation, EventSubject, recent_events
+from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, newest_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.reconciler import reconcile

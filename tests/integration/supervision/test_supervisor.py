@@ -20,7 +20,7 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, newest_run, recent_runs, record_end
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.supervision import supervisor as supervisor_module

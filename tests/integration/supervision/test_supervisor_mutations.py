@@ -21,7 +21,7 @@ from sluice.errors import LedgerError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.leases import find_lease
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

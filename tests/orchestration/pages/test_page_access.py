@@ -13,11 +13,9 @@ import pytest
 from tests.fixtures.airflow import RunningAirflow
 
 from sluice.ledger.desired_states import find_desired_state
-from sluice.ledger.events import recent_events
-from sluice.ledger.quality_history import record_quality
-from sluice.ledger.records.event import ActorKind, EventSubject
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.events import ActorKind, EventSubject, recent_events
+from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
+from sluice.ledger.run_values import DesiredState
 from sluice.quality.quality_pages import QualityPages
 from sluice_airflow.pages.page_guard import PlanTokens, ShownPlan
 

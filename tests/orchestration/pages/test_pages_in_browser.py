@@ -11,7 +11,7 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import logged_in, screenshot, with_cookie
 from tests.fixtures.supervised_streams import await_running, kill_driver, started
 
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_run
 
 SECONDS = 1000

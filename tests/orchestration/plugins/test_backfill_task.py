@@ -16,11 +16,10 @@ from tests.fixtures.sample_declarations import write_continuous_stream
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import beat, begin_application
-from sluice.ledger.backfill_attempts import begin_attempt, end_attempt
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.work import NewItem, Pool, WorkState
 from sluice.ledger.work_items import ask, claim, end_item
+from sluice.ledger.work_values import NewItem, Pool, WorkState
 from sluice.work.requests import ReplaceInterval
 from sluice_airflow.dag_builders.backfills import backfill_dag
 from sluice_airflow.operators.backfill_operator import BackfillOperator

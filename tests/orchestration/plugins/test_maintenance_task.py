@@ -19,7 +19,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
-from sluice.ledger.maintenance_history import recent_maintenance
+from sluice.ledger.maintenance_runs import recent_maintenance
 from sluice.ledger.work_items import find_items
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -19,8 +19,8 @@ from tests.fixtures.sample_declarations import write_table
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.ledger.applications import beat, begin_application, bind_application, recent_applications
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.work import WorkItem, WorkState
 from sluice.ledger.work_items import claim, end_item, find_items, observe_item, withdraw_items
+from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.driver_processes import identity_of
 from sluice.supervision.alert import Alert
 from sluice.work.requests import MaintainTable

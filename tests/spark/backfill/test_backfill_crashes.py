@@ -19,8 +19,7 @@ from tests.fixtures.work import applications_of, ask_for, await_killed, start, w
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.work.requests import ReplaceInterval
 
 VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)

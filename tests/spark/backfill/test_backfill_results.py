@@ -21,8 +21,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.cli.app import main
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 
 ONCE = """
     def transform(records):

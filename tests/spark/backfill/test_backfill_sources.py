@@ -22,8 +22,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 
 
 @pytest.fixture

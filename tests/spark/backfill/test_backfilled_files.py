@@ -22,7 +22,7 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState
 from sluice.settings import FilesConnection
 
 BY_COLUMN = {"records": "at"}

@@ -15,7 +15,7 @@ from tests.fixtures.backfills import (
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
-from sluice.ledger.records.backfill_attempt import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState
 
 
 def test_of_each_key_the_newest_row_of_the_interval_remains(workshop: Workshop) -> None:

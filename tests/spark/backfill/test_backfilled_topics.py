@@ -29,8 +29,8 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.work import WorkState
+from sluice.ledger.backfill_attempts import BackfillState
+from sluice.ledger.work_values import WorkState
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 

@@ -26,9 +26,8 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.locks import PublicationLocks, interval_lock
-from sluice.ledger.records.backfill_attempt import BackfillState
 
 CHANGED_AT = (BackfillStep.PLANNED, BackfillStep.CHECKED)
 """A sample of the steps at which somebody else commits meanwhile. `make drill` takes every one."""

@@ -29,10 +29,10 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.errors import VerificationError
-from sluice.ledger.backfill_attempts import interval_lock, recent_attempts
-from sluice.ledger.records.backfill_attempt import BackfillAttemptObservation, BackfillState
-from sluice.ledger.records.work import WorkItem, WorkState
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
+from sluice.ledger.locks import interval_lock
 from sluice.ledger.work_items import observe_item
+from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 

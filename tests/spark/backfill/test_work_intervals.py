@@ -26,12 +26,10 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.run_results import results_of_run
 from sluice.errors import VerificationError
-from sluice.ledger.backfill_attempts import recent_attempts
-from sluice.ledger.events import recent_events
-from sluice.ledger.records.backfill_attempt import BackfillState
-from sluice.ledger.records.event import EventSubject
-from sluice.ledger.records.work import WorkItem, WorkState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.work_items import observe_item, withdraw_items
+from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.deadline import wait_until
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.run.stop_request import StopReason

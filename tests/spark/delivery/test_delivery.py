@@ -18,7 +18,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import CheckpointError, DeliveryError, SchemaError
 from sluice.ledger.batches import recent_batches, record_batch, totals
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import newest_run
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.marks import read_mark

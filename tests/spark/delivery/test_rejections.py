@@ -9,8 +9,7 @@ from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.batches import recent_batches, record_batch, totals
-from sluice.ledger.models import Batch
+from sluice.ledger.batches import Batch, recent_batches, record_batch, totals
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.tables.catalog import open_catalog

@@ -23,8 +23,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.output_declaration import DeltaOutput, FilesOutput, KafkaOutput
 from sluice.errors import DeliveryError, LeaseLostError
-from sluice.ledger.batches import recent_batches, record_batch
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey, recent_batches, record_batch
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.supervision.held_lease import HeldLease

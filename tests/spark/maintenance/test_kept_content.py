@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.maintenance import MaintenanceStep, StepOutcome
+from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
 from sluice_spark.maintenance.table_content import changed_content
 
 

@@ -21,10 +21,15 @@ from sluice.errors import LedgerError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import database_time
 from sluice.ledger.locks import maintenance_lock
-from sluice.ledger.maintenance_history import newest_maintenance
-from sluice.ledger.records.maintenance import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.maintenance_runs import (
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepObservation,
+    StepOutcome,
+    newest_maintenance,
+)
 from sluice.tables.inspection import observe_table
-from sluice_spark.maintenance.table_content import changed_content, rewrites_since
+from sluice_spark.maintenance.table_content import changed_content
 
 COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}
@@ -317,7 +322,7 @@ def test_rewrites_are_distinguished_from_what_others_commit(workshop: Workshop) 
     now = database_time(workshop.ledger)
     seen = observe_table(workshop.table(table), name=table, small_file_bytes=1, now=now)
 
-    assert rewrites_since(seen, head) == ((head, seen.snapshots[-2].snapshot_id),)
+    assert seen.rewrites_since(head) == ((head, seen.snapshots[-2].snapshot_id),)
 
 
 def test_a_table_has_one_maintenance_run_at_a_time(workshop: Workshop) -> None:

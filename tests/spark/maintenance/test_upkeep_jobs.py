@@ -15,8 +15,8 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import ask_for, serve
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.work import WorkState
 from sluice.ledger.work_items import observe_item
+from sluice.ledger.work_values import WorkState
 from sluice.work.requests import CheckTable
 
 JOB_SECONDS = 300

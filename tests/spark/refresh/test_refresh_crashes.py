@@ -22,9 +22,8 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import UsageError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.refresh import RefreshState
-from sluice.ledger.records.run import DesiredState
-from sluice.ledger.refreshes import newest_refresh
+from sluice.ledger.refreshes import RefreshState, newest_refresh
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import has_given_way
 from sluice.refresh.refresh_steps import RefreshStep

@@ -27,8 +27,8 @@ from sluice.errors import StaleTokenError, UnpublishableError, UsageError
 from sluice.ledger.connection import database_time
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.refresh import RefreshState
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.refreshes import RefreshState
+from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import take_over
 from sluice.refresh.abandon import abandon

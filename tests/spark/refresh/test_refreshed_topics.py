@@ -15,7 +15,7 @@ from tests.fixtures.refreshes import at_step, refresh, rows_by_duckdb
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
 from sluice.processes.deadline import wait_until
 from sluice.refresh.refresh_steps import RefreshStep

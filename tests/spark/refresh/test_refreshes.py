@@ -22,8 +22,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.cli.app import main
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.refresh import RefreshState
-from sluice.ledger.refreshes import newest_refresh
+from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.refresh.refresh_steps import RefreshStep
 
 NEW = {"id": 100, "word": "new"}

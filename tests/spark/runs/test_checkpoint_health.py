@@ -17,8 +17,7 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import record_batch
-from sluice.ledger.checkpoint_history import newest_checkpoint_check
-from sluice.ledger.records.checkpoint_check import CheckpointObservation, CheckpointProperty
+from sluice.ledger.checkpoint_checks import CheckpointObservation, CheckpointProperty, newest_checkpoint_check
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 TRANSFORMATION = """

@@ -12,7 +12,7 @@ from tests.spark.provocations import CHEAP
 from tests.spark.provoking import Place
 
 from sluice.failure_reasons import Failure
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import newest_run
 from sluice_spark.run.job import failure_of_error
 

@@ -14,7 +14,7 @@ from tests.fixtures.item_leaks import ALLOWED_GROWTH, ItemWatch, MixedItems
 from tests.fixtures.leaks import LeakWatch, stopping_after
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
 
 BATCHES = 16

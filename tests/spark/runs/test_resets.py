@@ -10,7 +10,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 

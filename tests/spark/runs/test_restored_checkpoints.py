@@ -9,7 +9,7 @@ from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import CheckpointError, DivergedError
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import newest_run
 from sluice.publication.crash_points import CrashPoint
 

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.records.run import DesiredState, RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.run.heartbeat import Heartbeat

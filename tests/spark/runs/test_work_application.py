@@ -31,10 +31,10 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import LaunchError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import begin_application, find_application
-from sluice.ledger.driver_uis import find_driver_ui
-from sluice.ledger.records.work import ApplicationState, WorkItem, WorkState
+from sluice.ledger.driver_uis import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
+from sluice.ledger.work_values import ApplicationState, WorkItem, WorkState
 from sluice.processes.deadline import wait_until
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
@@ -78,7 +78,8 @@ def test_a_process_does_one_increment_after_another_until_the_deployment_changes
     workshop: Workshop, services: Stack
 ) -> None:
     stream = declare(workshop)
-    request, served_by = Increment(stream=stream), []
+    request = Increment(stream=stream)
+    served_by: list[str | None] = []
     with applications_of(workshop, services.environment()) as launcher:
         for number in range(3):
             append(workshop, number)
@@ -110,7 +111,7 @@ def test_the_ui_of_an_application_is_recorded_for_each_of_its_runs(workshop: Wor
     stream = declare(workshop, engine={"ui": True})
     request = Increment(stream=stream)
     with applications_of(workshop, services.environment()) as launcher:
-        uis = []
+        uis: list[DriverUi | None] = []
         for number in range(2):
             append(workshop, number)
             item = ask_for(workshop, request, linger_seconds=300)
@@ -162,7 +163,9 @@ def test_a_process_that_finds_other_files_than_were_there_does_nothing(
         monkeypatch.setenv(name, value)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    command = RunWork(application_id=application, pool="a test", with_delta="no", repeats_tasks="yes", cores="")
+    command = RunWork(
+        application_id=application, pool="a test", with_delta="no", repeats_tasks="yes", ui="no", cores=""
+    )
     with pytest.raises(LaunchError, match="the files of the deployment have changed"):
         run_work(command)
 

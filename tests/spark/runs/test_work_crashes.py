@@ -32,8 +32,8 @@ from tests.fixtures.work import (
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.applications import MOST_ATTEMPTS
-from sluice.ledger.records.work import WorkItem, WorkState
 from sluice.ledger.work_items import find_items, observe_item
+from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.work.requests import Increment, MaintainTable, ReplaceInterval, WorkRequest
 from sluice_spark.work.work_steps import WorkStep
 

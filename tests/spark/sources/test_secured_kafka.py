@@ -16,7 +16,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.streaming import drained, open_declared
 from tests.fixtures.streams import continuous_stream
 
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads

@@ -14,8 +14,7 @@ from tests.fixtures import event_time as model
 from tests.fixtures.event_time import EPOCH, Event
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.batches import record_batch, totals
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation, record_batch, totals
 
 CONTINUOUS: dict[str, Any] = {"mode": "continuous", "trigger": {"processing_time": "500 milliseconds"}}
 DELAY = 10

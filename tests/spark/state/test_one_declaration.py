@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.backfills import COLUMNS, COUNT_DAYS, FIRST_DAY, backfill
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.records.stream_batch import BatchObservation
+from sluice.ledger.batches import BatchObservation
 
 _DAYS = 8
 _DELAY = timedelta(hours=6)

@@ -12,8 +12,8 @@ from rich.console import Console
 from sluice.demo.comparison import compare_number
 from sluice.demo.demo_progress import StepDuration, StepLog
 from sluice.demo.report import DemoReport, RowBalance, TableReport, WhereToLook, print_report
-from sluice.ledger.records.maintenance import MaintenanceObservation, TableFigures
-from sluice.ledger.records.quality_check import QualityObservation, QualityVerdict
+from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures
+from sluice.ledger.quality_checks import QualityObservation, QualityVerdict
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from sluice.demo.demo_progress import JobProgress, LiveTable, stream_line
 from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, are_under_way, has_passed, have_read_everything
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.batches import BatchObservation, PublicationKey, StreamTotals
+from sluice.ledger.desired_states import DesiredStateObservation
+from sluice.ledger.progress_samples import LagObservation
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_status import StreamRow

@@ -13,7 +13,7 @@ from sluice.errors import ERROR_CLASSES
 from sluice.failure_reasons import Failure, FailureClass, FailureReason, next_step
 from sluice.failures.classification import CONDITIONS, KINDS, TEXTS, classify, failure_of_exit
 from sluice.failures.error_chains import ErrorChain, ErrorLink, chain_in
-from sluice.ledger.records.run import RunState
+from sluice.ledger.run_values import RunState
 
 Reason = FailureReason
 

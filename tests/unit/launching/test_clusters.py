@@ -18,7 +18,7 @@ from sluice.launching.launcher_by_connection import LauncherByConnection, cluste
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, connection_in
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.records.run import DriverExit
+from sluice.ledger.run_values import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 YARN = SparkConnection(master="yarn", deploy_mode="cluster", resource_managers=("http://rm:8088",))

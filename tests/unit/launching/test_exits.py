@@ -8,7 +8,7 @@ import pytest
 
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.driver_records import exit_note_path, exit_of, read_exit_note, remove_exit_note, write_exit_note
-from sluice.ledger.records.run import DriverExit, RunState
+from sluice.ledger.run_values import DriverExit, RunState
 
 FAILED = "sluice: failed: DeliveryError: bronze.flights refuses"
 

@@ -17,7 +17,7 @@ from sluice.launching.job_command import RunStream, ValidateStreams
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 
 SECRETS = ("planted-password", "planted-credential", "planted-key-id", "planted-access-key")

@@ -18,7 +18,7 @@ from sluice.ledger.event_evidence import (
     stored_evidence,
     stored_text,
 )
-from sluice.ledger.records.event import EventAction
+from sluice.ledger.events import EventAction
 from sluice.messages.redaction import HIDDEN
 
 _VALUES = st.recursive(

@@ -15,7 +15,7 @@ from sluice.declarations.maintenance_declaration import (
     MaintenanceDeclaration,
     ManifestRewriteDeclaration,
 )
-from sluice.ledger.records.maintenance import MaintenanceStep
+from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintenance_plan import (
     StepAction,
     StepDecision,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.launching.job_output import json_line, json_value
-from sluice.ledger.records.maintenance import (
+from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
     MaintenanceObservation,
     MaintenanceStep,

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from sluice.errors import LakehouseError
-from sluice.ledger.records.maintenance import MaintenanceStep, StepObservation, StepOutcome
+from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.maintenance import (
+from sluice.ledger.maintenance_runs import (
     MaintenanceObservation,
     MaintenanceStep,
     StepObservation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.pages.log_tail import SHOWN_BYTES, LogTail, read_log_tail
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.stream_trouble import StreamTrouble
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.shown_health import ShownTone, tone_of, with_trouble
 from sluice.supervision.stream_health import StreamHealth, StreamState
 

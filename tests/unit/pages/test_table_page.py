@@ -11,7 +11,7 @@ from tests.unit.maintenance.test_maintenance_records import NOON, run, step
 from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.ledger.records.maintenance import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
+from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
 from sluice.pages.file_histogram import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.page_templates import render
 from sluice.pages.table_lines import TableLine, debt_of

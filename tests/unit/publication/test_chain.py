@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import AbandonReason, MarkPosition, batches_to_publish, plan_publication, whole_batches
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, canonical_offsets, offsets_digest, read_summary

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sluice.errors import DivergedError
-from sluice.ledger.records.stream_batch import PublicationKey
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition
 from sluice.publication.checkpoint_position import CheckpointPosition
 from sluice.publication.continuity import refuse_missing_batches, refuse_newer_table

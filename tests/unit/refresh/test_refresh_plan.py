@@ -11,7 +11,8 @@ import pytest
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
-from sluice.ledger.records.refresh import RefreshObservation, RefreshState, is_shadow_name, shadow_name
+from sluice.ledger.refreshes import RefreshObservation, RefreshState
+from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.refresh.refresh_plan import InputToRead, RefreshSight, RefusalReason, plan_refresh
 from sluice.sources.kafka_beginnings import removed_records
 from sluice.sources.unread_input import PartitionBounds

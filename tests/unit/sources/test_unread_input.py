@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.ledger.records.lag import LagObservation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.sources.iceberg_positions import TableStep
 from sluice.sources.unread_input import PartitionBounds, is_at_end, unread_records, unread_rows
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import Failure, FailureReason
-from sluice.ledger.records.desired_state import DesiredStateObservation, SuspensionCause
-from sluice.ledger.records.lease import LeaseObservation
-from sluice.ledger.records.run import DesiredState, DriverExit, RunObservation, RunState
+from sluice.ledger.desired_states import DesiredStateObservation, SuspensionCause
+from sluice.ledger.leases import LeaseObservation
+from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.restart_history import RestartHistory
 from sluice.supervision.stream_observation import StreamObservation

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sluice.ledger.records.lag import LagObservation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.progress_samples import LagObservation
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.empty_increment import IncrementObservation, has_nothing_to_do
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.dag_pause import DagObservation, DagPause
+from sluice.ledger.airflow_owner import DagObservation, DagPause
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause
 
 PAUSED = DagObservation(airflow="ours", is_paused=True)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.streams import continuous_stream
 
-from sluice.ledger.records.progress_sample import ProgressSample
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
-from sluice.ledger.records.stream_batch import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.progress_samples import ProgressSample
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.progress_decision import (
     SAMPLED_WITHIN,
     SHORTEST_WINDOW,

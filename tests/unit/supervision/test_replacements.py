@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tests.unit.supervision.supervision_cases import NOW, a_run
 
-from sluice.ledger.records.run import RunObservation
+from sluice.ledger.run_values import RunObservation
 from sluice.supervision.replacements import BECAUSE_CHANGED, WITHIN, is_back_and_forth
 
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.declarations.supervision_declaration import RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureReason
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_history import RestartHistory, count_failures
 from sluice.supervision.restart_policy import MOST_RUNS_READ, RestartVerdict, judge_restart, runs_to_read
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.desired_state import DesiredStateObservation
-from sluice.ledger.records.run import DesiredState, RunObservation, RunState
+from sluice.ledger.desired_states import DesiredStateObservation
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.stream_health import StreamState, health_of_continuous, health_of_increment
 from sluice.supervision.stream_observation import StreamObservation

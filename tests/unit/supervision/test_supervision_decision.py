@@ -27,10 +27,7 @@ from tests.unit.supervision.supervision_cases import (
     seen,
 )
 
-from sluice.ledger.records.run import (
-    RunObservation,
-    WatchedRun,
-)
+from sluice.ledger.run_values import RunObservation, WatchedRun
 from sluice.supervision.decide_live_run import calls_for_supervisor
 from sluice.supervision.decide_supervision import decide_supervision
 from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason

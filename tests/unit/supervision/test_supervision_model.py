@@ -19,7 +19,7 @@ from tests.fixtures.supervision_model import ANOTHER, MINUTE, OURS, SECOND, WANT
 from tests.fixtures.supervision_world import World
 
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.records.run import DesiredState
+from sluice.ledger.run_values import DesiredState
 
 SLICE = 25
 SEQUENCES = int(os.environ.get("SLUICE_MODEL_SEQUENCES", SLICE))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.records.work import WorkItem, WorkKind
+from sluice.ledger.work_values import WorkItem, WorkKind
 from sluice.work.choose_items import GATHERED_FOR, LANE_WIDTHS, Bench, IntervalLane
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.ledger.records.work import WorkObservation, WorkState
+from sluice.ledger.work_values import WorkObservation, WorkState
 from sluice.work.read_item_log import FollowedLog, last_lines_of_item
 
 ITEM = "0a1b2c3d-0000-4000-8000-000000000000"

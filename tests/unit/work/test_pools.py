@@ -61,12 +61,13 @@ def test_another_environment_is_another_deployment(name: str, settings: Settings
 
 
 def test_another_secret_is_another_deployment_and_is_not_shown(settings: Settings) -> None:
-    store = settings.object_store.model_copy(
-        update={"secret_access_key": SecretStr("another secret of many characters")}
-    )
-    other = settings.model_copy(update={"object_store": store})
+    def with_key(key: str) -> Settings:
+        store = settings.object_store.model_copy(update={"secret_access_key": SecretStr(key)})
+        return settings.model_copy(update={"object_store": store})
+
+    one, other = with_key("a secret of many characters"), with_key("another secret of many characters")
     digest = deployment_digest(other, ENVIRON)
-    assert digest != deployment_digest(settings, ENVIRON)
+    assert digest != deployment_digest(one, ENVIRON)
     assert "secret" not in digest
 
 

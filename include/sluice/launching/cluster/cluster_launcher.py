@@ -42,7 +42,7 @@ from sluice.launching.cluster.submission import (
 from sluice.launching.launcher_port import Cluster, LaunchRequest
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.records.run import DriverExit, RunState
+from sluice.ledger.run_values import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
 from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState

@@ -1,4 +1,4 @@
-"""What the ledger stores about the check of a checkpoint."""
+"""What the checks of the checkpoints found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from pydantic import TypeAdapter
+from sqlalchemy import Identity, Index, insert, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of, values_of
 
 
 class CheckpointProperty(StrEnum):
@@ -61,3 +69,40 @@ class CheckpointObservation:
     def healthy(self) -> bool:
         """Whether everything that was looked at is as it must be."""
         return not self.problems
+
+
+class CheckpointCheck(LedgerTable, record=CheckpointObservation):
+    """One check of one checkpoint."""
+
+    __tablename__ = "checkpoint_checks"
+    __table_args__ = (Index(None, "stream", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+
+
+_FINDINGS = TypeAdapter(tuple[CheckpointFinding, ...])
+_COLUMNS = CheckpointCheck.columns(without=("number",))
+
+
+def record_checkpoint_check(ledger: Ledger, check: CheckpointObservation) -> None:
+    """Record what a check of a checkpoint found.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(insert(CheckpointCheck).values(**values_of(check)))
+
+
+def newest_checkpoint_check(ledger: Ledger, stream: str) -> CheckpointObservation | None:
+    """The newest check of a stream's checkpoint; none before its first."""
+    return next(iter(recent_checkpoint_checks(ledger, stream, limit=1)), None)
+
+
+def recent_checkpoint_checks(ledger: Ledger, stream: str, limit: int) -> tuple[CheckpointObservation, ...]:
+    """The newest checks of a stream's checkpoint, newest first, at most `limit`."""
+    newest = select(*_COLUMNS).where(CheckpointCheck.stream == stream).order_by(CheckpointCheck.number.desc())
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+    return tuple(record_of(CheckpointObservation, row) for row in rows)

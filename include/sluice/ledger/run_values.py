@@ -1,7 +1,8 @@
-"""A run in the ledger: one driver of a stream."""
+"""A run in the ledger: one driver of a stream. Values only, because DAG files read them without SQLAlchemy."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,6 +10,9 @@ from pathlib import Path
 
 from sluice.failure_reasons import Failure
 from sluice.processes.process_identity import ProcessIdentity
+
+_SHADOW = re.compile(r"refresh_[0-9]+_of_.*")
+_LONGEST_NAME = 63
 
 
 class RunState(StrEnum):
@@ -102,3 +106,13 @@ class WatchedRun:
 
     run: RunObservation
     observed_at: datetime
+
+
+def shadow_name(number: int, stream: str) -> str:
+    """The name under which a refresh runs its stream: no declared stream may have it."""
+    return f"refresh_{number}_of_{stream}"[:_LONGEST_NAME].rstrip("_")
+
+
+def is_shadow_name(name: str) -> bool:
+    """Whether a name has the form of those under which refreshes run."""
+    return _SHADOW.fullmatch(name) is not None

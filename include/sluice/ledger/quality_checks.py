@@ -1,4 +1,4 @@
-"""A quality check in the ledger: the declared expectations of a table against one committed snapshot."""
+"""What the quality checks of the tables found."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Identity, Index, insert, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of, values_of
 
 
 class QualityVerdict(StrEnum):
@@ -74,3 +83,48 @@ class QualityObservation:
     def success(self) -> bool:
         """Whether expectations were checked and all of them were met."""
         return self.verdict is QualityVerdict.PASSED
+
+
+class QualityResult(LedgerTable, record=QualityObservation):
+    """One quality check of one table at one snapshot."""
+
+    __tablename__ = "quality_results"
+    __table_args__ = (Index(None, "table", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+
+
+_DETAILS = TypeAdapter(tuple[ExpectationObservation, ...])
+_COLUMNS = QualityResult.columns(without=("number",))
+
+
+def record_quality(ledger: Ledger, check: QualityObservation) -> None:
+    """Record what a quality check found.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(insert(QualityResult).values(**values_of(check)))
+
+
+def newest_quality(ledger: Ledger, table: str) -> QualityObservation | None:
+    """The newest quality check of a table; none before its first."""
+    return next(iter(recent_quality(ledger, table, limit=1)), None)
+
+
+def newest_checks(ledger: Ledger) -> tuple[QualityObservation, ...]:
+    """The newest quality check of every table that has one, by the tables' names."""
+    newest = select(*_COLUMNS).ext(distinct_on(QualityResult.table))
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest.order_by(QualityResult.table, QualityResult.number.desc())).all()
+    return tuple(record_of(QualityObservation, row) for row in rows)
+
+
+def recent_quality(ledger: Ledger, table: str, limit: int) -> tuple[QualityObservation, ...]:
+    """The newest quality checks of a table, newest first, at most `limit`."""
+    newest = select(*_COLUMNS).where(QualityResult.table == table).order_by(QualityResult.number.desc())
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+    return tuple(record_of(QualityObservation, row) for row in rows)

@@ -1,4 +1,4 @@
-"""A maintenance run in the ledger: one run over one table, step by step."""
+"""What the maintenance runs of the tables did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Identity, Index, insert, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of, values_of
 
 
 class MaintenanceStep(StrEnum):
@@ -121,3 +129,42 @@ class MaintenanceObservation:
     def success(self) -> bool:
         """Whether every step that was due was done."""
         return not self.unfinished
+
+
+class MaintenanceRun(LedgerTable, record=MaintenanceObservation):
+    """One maintenance run of one table."""
+
+    __tablename__ = "maintenance_runs"
+    __table_args__ = (Index(None, "table", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+
+
+_STEPS = TypeAdapter(tuple[StepObservation, ...])
+_SIZES = TypeAdapter(tuple[int, ...] | None)
+_KEPT = TypeAdapter(tuple[KeptSnapshot, ...] | None)
+_COLUMNS = MaintenanceRun.columns(without=("number",))
+
+
+def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
+    """Record what a maintenance run did.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(insert(MaintenanceRun).values(**values_of(run)))
+
+
+def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:
+    """The newest maintenance run of a table; none before its first."""
+    return next(iter(recent_maintenance(ledger, table, limit=1)), None)
+
+
+def recent_maintenance(ledger: Ledger, table: str, limit: int) -> tuple[MaintenanceObservation, ...]:
+    """The newest maintenance runs of a table, newest first, at most `limit`."""
+    newest = select(*_COLUMNS).where(MaintenanceRun.table == table).order_by(MaintenanceRun.number.desc())
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+    return tuple(record_of(MaintenanceObservation, row) for row in rows)

@@ -1,0 +1,109 @@
+"""Leaves the generation of a stream behind and opens the next one; the stream is at rest meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import desired_state_of, select_desired_state
+from sluice.ledger.events import Event, add_event
+from sluice.ledger.generations import Generation, GenerationObservation, checkpoint_of, select_newest_generation
+from sluice.ledger.leases import Lease
+from sluice.ledger.refreshes import UNSETTLED_STATES, Refresh
+from sluice.ledger.run_values import DesiredState
+from sluice.ledger.runs import already_live, live_run
+from sluice.ledger.stored_values import record_of
+
+
+def require_at_rest(ledger: Ledger, stream: str) -> None:
+    """Require that a stream has no live run and is to be stopped, so that its generation may be left.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when a run lives.
+    UsageError: when the stream is to run.
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        _require_at_rest(connection, stream)
+
+
+def open_next_generation(
+    ledger: Ledger,
+    stream: str,
+    *,
+    leaving: int,
+    checkpoints_root: str,
+    opened_by: str,
+    event: Event | None = None,
+) -> GenerationObservation:
+    """Leave the generation of a stream behind and open the next one, whose checkpoint is empty.
+
+    Nothing of the old one changes: its row, its batches and its checkpoint stay.
+
+    Parameters
+    ----------
+    leaving: the generation that is left. When it is not the newest any more, another reset was quicker.
+    checkpoints_root: the URI below which checkpoints lie.
+    opened_by: who asks, for a person.
+    event: the decision; saved only when the generation is opened.
+
+    Raises
+    ------
+    RunAlreadyLiveError, UsageError: as `require_at_rest`; a UsageError also when `leaving` is not the newest.
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        # An admission takes this lease before it reads the generation: no run is admitted into the one that is left.
+        connection.execute(select(Lease.stream).where(Lease.stream == stream).with_for_update())
+        _require_at_rest(connection, stream)
+        _require_settled(connection, stream)
+        newest = connection.execute(select_newest_generation(stream)).one_or_none()
+        if newest is None or newest.generation != leaving:
+            raise _left_already(stream, leaving, newest)
+        number = leaving + 1
+        checkpoint = checkpoint_of(stream, number, checkpoints_root=checkpoints_root)
+        row = connection.execute(
+            insert(Generation)
+            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
+            .returning(*Generation.columns())
+        ).one()
+        if event is not None:
+            add_event(connection, event)
+    return record_of(GenerationObservation, row)
+
+
+def _require_at_rest(connection: Connection, stream: str) -> None:
+    if (live := live_run(connection, stream)) is not None:
+        raise already_live(live)
+    desired = desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
+    if desired.effective_state is not DesiredState.STOPPED:
+        raise UsageError(
+            f"Stream {stream} is to run: its next run may begin at any moment.",
+            next_step=f"Stop it first: `sluice stream stop {stream}`.",
+        )
+
+
+def _require_settled(connection: Connection, stream: str) -> None:
+    """The commit of a refresh may have opened the next generation on the table, where the ledger does not have it."""
+    is_unsettled = (Refresh.stream == stream, Refresh.state.in_(sorted(UNSETTLED_STATES)))
+    seen = connection.execute(select(Refresh.number, Refresh.state).where(*is_unsettled)).one_or_none()
+    if seen is not None:
+        raise UsageError(
+            f"Refresh {seen.number} of {stream} is {seen.state}: its commit may have landed.",
+            next_step=f"End it first: `sluice stream refresh {stream}`, with `--take-back` or `--abandon` if you want.",
+        )
+
+
+def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageError:
+    if newest is None:
+        return UsageError(f"Stream {stream} has no generation {leaving}: it has never been started.")
+    return UsageError(
+        f"Stream {stream} is at generation {newest.generation}, opened {newest.opened_at:%Y-%m-%d %H:%M:%S %Z} by "
+        f"{newest.opened_by or 'its first run'}; generation {leaving} is not the newest.",
+        next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, make another plan.",
+    )
