@@ -13,7 +13,7 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.work_items import find_items, observe_item
+from sluice.ledger.work_items import find_items, find_items_named, show_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.settings import load_settings
 from sluice.work.read_item_log import last_lines_of_item
@@ -66,12 +66,12 @@ def logs(
 ) -> None:
     """Show what was logged about one work item, without the lines of those that ran beside it."""
     with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
-        found = [one.item for one, _ in find_items(ledger, limit=1000) if one.item.startswith(item)]
+        found = find_items_named(ledger, item)
         if len(found) != 1:
             raise UsageError(
                 f"{len(found)} work items begin with {item}.", next_step="See them with `sluice work list`."
             )
-        seen = observe_item(ledger, found[0])
+        seen = show_item(ledger, found[0])
     for line in last_lines_of_item(seen, limit=lines):
         typer.echo(line)
 

@@ -127,6 +127,7 @@ def end_if_idle(ledger: Ledger, application: str, *, reason: str) -> bool:
     waiting = exists().where(
         WorkRow.pool == Application.pool,
         WorkRow.digest == Application.digest,
+        WorkRow.ended_at.is_(None),  # of the index: most rows have ended
         WorkRow.state == WorkState.WAITING,
         WorkRow.waits_until > func.now(),
     )
@@ -178,18 +179,23 @@ def recent_applications(ledger: Ledger, *, limit: int) -> tuple[ApplicationObser
 
 def return_lost_items(connection: Connection) -> None:
     """Let items wait again whose application has ended or is dead; each is done alone next time, or has failed when
-    that was so already. Applications that are dead are recorded as ended, so that they record nothing any more."""
-    connection.execute(update(Application).where(_has_not_ended(), ~is_alive()).values(_ended("it did not report")))
-    lost = and_(
-        WorkRow.state == WorkState.CLAIMED,
-        WorkRow.application.in_(
-            select(Application.application).where(Application.state == ApplicationState.ENDED).scalar_subquery()
-        ),
+    that was so already. Applications that are dead are recorded as ended, so that they record nothing any more.
+
+    Rows that somebody else changes at the moment are left for the next call: statements over several rows that wait for
+    each other would be a deadlock."""
+    other, item = aliased(Application), aliased(WorkRow)
+    dead = select(other.application).where(_has_not_ended(other), ~is_alive(other)).with_for_update(skip_locked=True)
+    connection.execute(update(Application).where(Application.application.in_(dead)).values(_ended("it did not report")))
+    ended = select(other.application).where(other.state == ApplicationState.ENDED)
+    lost = (
+        select(item.item)
+        .where(item.state == WorkState.CLAIMED, item.application.in_(ended))
+        .with_for_update(skip_locked=True)
     )
     spent = WorkRow.attempt >= MOST_ATTEMPTS
     connection.execute(
         update(WorkRow)
-        .where(lost)
+        .where(WorkRow.item.in_(lost))
         .values(
             state=case((spent, literal(str(WorkState.FAILED))), else_=literal(str(WorkState.WAITING))),
             ended_at=case((spent, func.now()), else_=None),

@@ -11,33 +11,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import (
-    ARRAY,
-    Connection,
-    Row,
-    Select,
-    Text,
-    Update,
-    and_,
-    any_,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Row, Select, Update, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import aliased
 
 from sluice.errors import LedgerError
-from sluice.ledger.applications import is_alive, is_taken_care_of, return_lost_items
+from sluice.ledger.applications import is_alive, return_lost_items
 from sluice.ledger.connection import Ledger
+from sluice.ledger.work_selects import named, select_observations, select_probation, select_waiting
 from sluice.ledger.work_tables import Application, WorkRow
 from sluice.ledger.work_values import (
-    ApplicationState,
     NewItem,
     Pool,
     WorkItem,
@@ -56,12 +38,16 @@ KEPT_FOR = timedelta(days=30)
 CHANNEL = "sluice_work"
 """Where PostgreSQL announces a new item, with the name of its pool. A look finds what no announcement has reached."""
 
-_MOST_CANDIDATES = 200
+_ASKED_FOR = WAITED_FOR * 1.5
+"""What a look that writes gives an item, so that a look each second need not write each second."""
+
 _IS_OPEN = WorkRow.ended_at.is_(None)
 
 
 def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
     """Add items. What the same asker has asked for before, in an earlier try, is withdrawn.
+
+    What an application has died with runs alone until it was done alone once, whoever asks for it again.
 
     Returns
     -------
@@ -74,13 +60,10 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
     ids = []
     with ledger.transaction() as connection:
         for one in wanted:
-            same = and_(
-                WorkRow.kind == one.kind,
-                WorkRow.subject == one.subject,
-                WorkRow.asked_by == one.asked_by,
-                WorkRow.payload == dict(one.payload),
-            )
-            connection.execute(update(WorkRow).where(_IS_OPEN, same).values(_ended(WorkState.WITHDRAWN)))
+            same = and_(WorkRow.kind == one.kind, WorkRow.subject == one.subject, WorkRow.payload == dict(one.payload))
+            runs_alone = connection.execute(select_probation().where(same)).scalar() or False
+            earlier_try = and_(_IS_OPEN, same, WorkRow.asked_by == one.asked_by)
+            connection.execute(update(WorkRow).where(earlier_try).values(_ended(WorkState.WITHDRAWN)))
             added = insert(WorkRow).values(
                 item=str(uuid4()),
                 kind=one.kind,
@@ -91,8 +74,9 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
                 digest=one.pool.digest,
                 priority=one.priority,
                 linger_seconds=one.linger_seconds,
-                waits_until=func.now() + WAITED_FOR,
+                waits_until=func.now() + _ASKED_FOR,
                 state=WorkState.WAITING,
+                runs_alone=runs_alone,
             )
             ids.append(connection.execute(added.returning(WorkRow.item)).scalar_one())
         for pool in {one.pool.name for one in wanted}:
@@ -103,12 +87,16 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
 def look_at(items: Sequence[str]) -> Select[Any]:
     """The statement by which who asked looks at these items, and says by that that they still wait.
 
-    Its rows are for `observation_of`.
+    Its rows are for `observation_of`. An item that is being changed at the moment is left to the next look.
     """
-    these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
-    is_due = WorkRow.waits_until < func.now() + WAITED_FOR / 2  # a look each second need not write each second
-    waits = update(WorkRow).where(these, _IS_OPEN, is_due).values(waits_until=func.now() + WAITED_FOR)
-    return _select_observations().where(these).add_cte(waits.cte("waits"))
+    these, due = named(WorkRow, items), aliased(WorkRow)
+    is_due = (
+        select(due.item)
+        .where(named(due, items), due.ended_at.is_(None), due.waits_until < func.now() + WAITED_FOR)
+        .with_for_update(skip_locked=True)
+    )
+    waits = update(WorkRow).where(WorkRow.item.in_(is_due)).values(waits_until=func.now() + _ASKED_FOR)
+    return select_observations().where(these).add_cte(waits.cte("waits"))
 
 
 def observe_item(ledger: Ledger, item: str) -> WorkObservation:
@@ -120,6 +108,18 @@ def observe_item(ledger: Ledger, item: str) -> WorkObservation:
     """
     with ledger.transaction() as connection:
         return observation_of(item, connection.execute(look_at([item])).one_or_none())
+
+
+def show_item(ledger: Ledger, item: str) -> WorkObservation:
+    """Read an item for a person. That is no waiting for it: what was left is not begun by that.
+
+    Raises
+    ------
+    LedgerError: when the ledger does not know it, or cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        row = connection.execute(select_observations().where(WorkRow.item == item)).one_or_none()
+    return observation_of(item, row)
 
 
 def observation_of(item: str, row: Row[Any] | None) -> WorkObservation:
@@ -158,10 +158,26 @@ def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState
         return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
 
 
+def find_items_named(ledger: Ledger, beginning: str) -> tuple[str, ...]:
+    """The ids of the items that begin so, at most ten of them.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    named = select(WorkRow.item).where(WorkRow.item.startswith(beginning, autoescape=True)).limit(10)
+    with ledger.transaction() as connection:
+        return tuple(connection.execute(named).scalars())
+
+
 def withdraw(items: Sequence[str]) -> Update:
     """The statement that withdraws these items; what is being done for one of them is stopped."""
-    these = WorkRow.item == any_(literal(list(items), ARRAY(Text)))
-    return update(WorkRow).where(these, _IS_OPEN).values(_ended(WorkState.WITHDRAWN)).returning(WorkRow.item)
+    return (
+        update(WorkRow)
+        .where(named(WorkRow, items), _IS_OPEN)
+        .values(_ended(WorkState.WITHDRAWN))
+        .returning(WorkRow.item)
+    )
 
 
 def withdraw_items(ledger: Ledger, items: Sequence[str]) -> None:
@@ -184,7 +200,8 @@ def claim(ledger: Ledger, application: str, choose: Choose) -> tuple[WorkItem, .
 
     Parameters
     ----------
-    choose: which of those that wait, the first of the queue first. Others cannot claim them meanwhile.
+    choose: which of those that wait, the first of the queue first. Others cannot claim them meanwhile. It is shown the
+        first ones of each kind, and the first intervals of each stream: many of one keep no other from being seen.
 
     Returns
     -------
@@ -200,27 +217,14 @@ def claim(ledger: Ledger, application: str, choose: Choose) -> tuple[WorkItem, .
         pool = connection.execute(mine.with_for_update()).one_or_none()
         if pool is None:
             return ()
-        waiting = (
-            select(*WorkRow.__table__.columns)
-            .where(
-                WorkRow.pool == pool.pool,
-                WorkRow.digest == pool.digest,
-                WorkRow.state == WorkState.WAITING,
-                WorkRow.waits_until > func.now(),
-                WorkRow.not_before <= func.now(),
-            )
-            .order_by(WorkRow.priority.desc(), WorkRow.asked_at, WorkRow.item)
-            .limit(_MOST_CANDIDATES)
-            .with_for_update(skip_locked=True)
-        )
-        chosen = choose([_item_of(row) for row in connection.execute(waiting)])
+        chosen = choose([_item_of(row) for row in connection.execute(select_waiting(pool.pool, pool.digest))])
         return _claimed(connection, application, [one.item for one in chosen]) if chosen else ()
 
 
 def _claimed(connection: Connection, application: str, items: Sequence[str]) -> tuple[WorkItem, ...]:
     claimed = (
         update(WorkRow)
-        .where(WorkRow.item == any_(literal(list(items), ARRAY(Text))))
+        .where(named(WorkRow, items))
         .values(
             state=WorkState.CLAIMED,
             application=application,
@@ -289,7 +293,7 @@ def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    these = and_(WorkRow.item == any_(literal(list(items), ARRAY(Text))), WorkRow.state == WorkState.WITHDRAWN)
+    these = and_(named(WorkRow, items), WorkRow.state == WorkState.WITHDRAWN)
     with ledger.transaction() as connection:
         return frozenset(connection.execute(select(WorkRow.item).where(these)).scalars())
 
@@ -314,35 +318,6 @@ def remove_old_work(ledger: Ledger, *, dry_run: bool = False) -> int:
         is_named = exists().where(WorkRow.application == Application.application)
         connection.execute(delete(Application).where(Application.ended_at < before, ~is_named))
     return removed
-
-
-def _select_observations() -> Select[Any]:
-    """An item whose application is dead is shown as waiting: the next claim, or the next start, returns it."""
-    other = aliased(WorkRow)
-    is_lost = and_(
-        WorkRow.state == WorkState.CLAIMED,
-        or_(Application.state == ApplicationState.ENDED, ~is_alive()),
-    )
-    waits = or_(WorkRow.state == WorkState.WAITING, is_lost)
-    earlier = exists().where(
-        other.pool == WorkRow.pool,
-        other.digest == WorkRow.digest,
-        other.state == WorkState.WAITING,
-        other.waits_until > func.now(),
-        or_(
-            other.priority > WorkRow.priority,
-            and_(other.priority == WorkRow.priority, other.asked_at < WorkRow.asked_at),
-        ),
-    )
-    return select(
-        WorkRow.item,
-        case((is_lost, literal(str(WorkState.WAITING))), else_=WorkRow.state).label("state"),
-        WorkRow.failure,
-        WorkRow.result,
-        WorkRow.application,
-        Application.log_file,
-        and_(waits, ~is_taken_care_of(), ~earlier).label("needs_application"),
-    ).select_from(WorkRow.__table__.outerjoin(Application, Application.application == WorkRow.application))
 
 
 def _item_of(row: Row[Any]) -> WorkItem:

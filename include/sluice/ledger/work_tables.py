@@ -48,6 +48,7 @@ class WorkRow(LedgerTable):
     __table_args__ = (
         Index("open_work_items", "pool", "digest", "asked_at", postgresql_where=text("ended_at IS NULL")),
         Index("claimed_work_items", "application", postgresql_where=text("state = 'claimed'")),
+        Index("work_items_on_probation", "kind", "subject", postgresql_where=text("runs_alone")),
         Index(None, "ended_at"),
         CheckConstraint(is_one_of("kind", WorkKind), name="kind"),
         CheckConstraint(is_one_of("state", WorkState), name="state"),

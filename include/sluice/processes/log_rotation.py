@@ -55,6 +55,12 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
     return True
 
 
+def rotated_logs(log_file: Path) -> list[Path]:
+    """The parts of a log that are there, the oldest first: its copies, and the log itself."""
+    parts = [*(_copy_of(log_file, number) for number in range(COPIES, 0, -1)), log_file]
+    return [part for part in parts if part.exists()]
+
+
 def keep_rotating(log_file: Path) -> None:
     """Rotate a log in a background thread until this process ends."""
     largest_bytes = int(os.environ.get(LARGEST_LOG_VARIABLE, LARGEST_LOG_BYTES))

@@ -22,6 +22,14 @@ LANE_WIDTHS = {
 }
 """How many items of a kind an application does at the same time. Of intervals, as many as their stream declares."""
 
+INTERVALS_AT_ONCE = 8
+"""How many intervals of all streams together an application replaces at the same time, if none of the streams declares
+more for itself: its items share one heap."""
+
+ALONE_WITHIN = timedelta(minutes=1)
+"""After which time an item that runs alone comes before all others. Until then others go first in the order of the
+queue; always, they would keep it for ever from an application that is never idle."""
+
 GATHERED_FOR = timedelta(seconds=2)
 """How long waiting intervals are gathered while other ones of their stream are being replaced: intervals that are
 replaced together end together, and those who asked for the next ones come together too."""
@@ -54,12 +62,12 @@ class Bench:
         """Choose items in the order of the queue.
 
         An item in which an application has died runs beside no other one: once it is the first of the queue, nothing
-        else is claimed until the application is idle.
+        else is claimed until the application is idle. After a minute it is the first.
         """
         if any(item.runs_alone for item in self.running):
             return ()
         chosen: list[WorkItem] = []
-        for item in waiting:
+        for item in sorted(waiting, key=lambda item: not self._is_overdue(item)):
             if item.runs_alone:
                 if chosen:
                     continue
@@ -68,11 +76,17 @@ class Bench:
                 chosen.append(item)
         return tuple(chosen)
 
+    def _is_overdue(self, item: WorkItem) -> bool:
+        """Whether an item that runs alone has waited so long that nothing goes before it."""
+        return item.runs_alone and self.now - item.asked_at > ALONE_WITHIN
+
     def _has_room(self, item: WorkItem, beside: Sequence[WorkItem]) -> bool:
         """Whether the lane of an item has room, and none beside it is about the same thing."""
         if item.kind is WorkKind.INTERVAL:
-            of_stream = [one for one in beside if one.kind is WorkKind.INTERVAL and one.subject == item.subject]
-            has_room = len(of_stream) < self.lane_of(item.subject).at_once
+            intervals = [one for one in beside if one.kind is WorkKind.INTERVAL]
+            of_stream = [one for one in intervals if one.subject == item.subject]
+            at_once = self.lane_of(item.subject).at_once
+            has_room = len(of_stream) < at_once and len(intervals) < max(at_once, INTERVALS_AT_ONCE)
             return has_room and not any(_overlap(item, one) for one in of_stream)
         of_kind = [one for one in beside if one.kind is item.kind]
         return len(of_kind) < LANE_WIDTHS[item.kind] and all(one.subject != item.subject for one in of_kind)

@@ -6,11 +6,12 @@ of its session, how often a task is tried. Items that need other settings get an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -36,9 +37,10 @@ _CODE = frozenset({".py", ".sql", ".yaml", ".yml", ".json", ".avsc", ".proto", "
 
 _OF_ONE_TERMINAL = re.compile(
     r"_|PWD|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS1|PROMPT.*|HIST.*|SSH_.*|TMUX.*|STY|WINDOW.*|DISPLAY|"
+    r"HOST|HOSTNAME|GPG_TTY|DBUS_.*|VSCODE_.*|"
     r"XDG_.*|INVOCATION_ID|JOURNAL_STREAM|PYTEST_.*|MAKE.*|MFLAGS|SLUICE_RUN_ID|PYSPARK_GATEWAY_.*|SPARK_LOCAL_IP"
 )
-"""Variables that differ between two terminals, or two tasks, of one deployment, and that no work depends on."""
+"""Variables that differ between two terminals, tasks or hosts of one deployment, and that no work depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +110,27 @@ def deployment_digest(settings: Settings, environ: Mapping[str, str]) -> str:
 def files_digest(settings: Settings) -> str:
     """A digest over the content of the deployment's code and declarations, behind links too.
 
+    A link to nothing is no file: an editor leaves one beside a file that is open in it. So is a file that is replaced
+    while its folder is read; its next content is seen by the next one who asks.
+
     Modules that a transformation imports from elsewhere do not count, unless `PYTHONPATH` names another place.
     """
     digest = hashlib.sha256()
     for folder in (settings.pipelines, settings.home / "jobs", Path(sluice.__file__).parent):
-        for place, folders, names in os.walk(folder, followlinks=True):
-            folders.sort()
-            for name in sorted(names):
-                if Path(name).suffix in _CODE:
-                    file = Path(place, name)
-                    digest.update(f"{file} ".encode() + hashlib.sha256(file.read_bytes()).digest())
+        for file in _code_in(folder):
+            with contextlib.suppress(FileNotFoundError):
+                digest.update(f"{file} ".encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:24]
+
+
+def _code_in(folder: Path) -> Iterator[Path]:
+    """The files of code in a folder and behind its links, each folder once: a link may lead back to it."""
+    entered: set[str] = {os.path.realpath(folder)}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = {name: os.path.realpath(Path(place, name)) for name in sorted(folders)}
+        folders[:] = [name for name, path in real.items() if path not in entered]
+        entered.update(real.values())
+        yield from (Path(place, name) for name in sorted(names) if Path(name).suffix in _CODE)
 
 
 def conf_of(profile: EngineProfile, settings: Settings, connection: SparkConnection) -> dict[str, str]:

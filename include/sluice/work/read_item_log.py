@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from sluice.launching.item_log import lines_of_item
 from sluice.ledger.work_values import WorkObservation
+from sluice.processes.log_rotation import rotated_logs
 
 
 def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
@@ -17,15 +19,21 @@ def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
     if seen.application is None:
         return ["no application has claimed this item yet"]
     own: deque[str] = deque(maxlen=limit)
-    if seen.log_file is not None and Path(seen.log_file).exists():
-        with Path(seen.log_file).open(encoding="utf-8", errors="replace") as lines:
-            own.extend(lines_of_item((line.rstrip("\n") for line in lines), UUID(seen.item)))
+    if seen.log_file is not None:
+        own.extend(lines_of_item(_lines(rotated_logs(Path(seen.log_file))), UUID(seen.item)))
     return list(own) or [f"no log on this host has a line about this item: see that of application {seen.application}"]
+
+
+def _lines(logs: Iterable[Path]) -> Iterator[str]:
+    for log in logs:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            yield from (line.rstrip("\n") for line in lines)
 
 
 @dataclass(slots=True, kw_only=True)
 class FollowedLog:
-    """The lines of an item in the log of its application, as they come. Each byte of the log is read once.
+    """The lines of an item in the log of its application, as they come. Each byte of the log is read once. A log that
+    was cut, because it was full, is followed from its new beginning.
 
     on_line: is called with each line.
     """
@@ -43,6 +51,8 @@ class FollowedLog:
         if seen.log_file != self._path:
             self._path, self._read_bytes, self._beginning = seen.log_file, 0, ""
         with Path(self._path).open("rb") as log:
+            if log.seek(0, os.SEEK_END) < self._read_bytes:
+                self._read_bytes, self._beginning = 0, ""
             log.seek(self._read_bytes)
             new = log.read()
         whole = new[: new.rfind(b"\n") + 1]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.ledger.work_values import WorkItem, WorkKind
-from sluice.work.choose_items import GATHERED_FOR, LANE_WIDTHS, Bench, IntervalLane
+from sluice.work.choose_items import ALONE_WITHIN, GATHERED_FOR, INTERVALS_AT_ONCE, LANE_WIDTHS, Bench, IntervalLane
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -95,3 +95,22 @@ def test_nothing_is_claimed_any_more_until_an_item_that_runs_alone_has_its_turn(
         item(WorkKind.INCREMENT, "l"),
     )
     assert chosen([poison, later], [running]) == []
+
+
+def test_an_item_that_runs_alone_has_its_turn_after_a_while_whatever_else_comes() -> None:
+    patience = int(ALONE_WITHIN.total_seconds())
+    poison = item(WorkKind.MAINTAIN_TABLE, "p", runs_alone=True, age=patience + 1)
+    increments = [item(WorkKind.INCREMENT, f"s{number}", age=1) for number in range(3)]
+    assert chosen([*increments, poison]) == [poison]
+    assert chosen([*increments[1:], poison], increments[:1]) == [], "the application becomes idle first"
+
+    patient = item(WorkKind.MAINTAIN_TABLE, "p", runs_alone=True, age=patience - 1)
+    assert chosen([*increments[1:], patient], increments[:1]) == increments[1:]
+
+
+def test_the_intervals_of_many_streams_share_the_memory_of_an_application() -> None:
+    waiting = [item(WorkKind.INTERVAL, f"s{stream}", day=day) for stream in range(20) for day in range(2)]
+    assert chosen(waiting) == waiting[:INTERVALS_AT_ONCE]
+    assert chosen(waiting[INTERVALS_AT_ONCE:], waiting[:INTERVALS_AT_ONCE]) == []
+    of_one = [item(WorkKind.INTERVAL, day=day) for day in range(20)]
+    assert chosen(of_one, at_once=16) == of_one[:16], "as many as its stream declares"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.ledger.work_values import WorkObservation, WorkState
+from sluice.processes.log_rotation import rotate_if_full
 from sluice.work.read_item_log import FollowedLog, last_lines_of_item
 
 ITEM = "0a1b2c3d-0000-4000-8000-000000000000"
@@ -65,3 +66,27 @@ def test_the_last_lines_are_those_of_the_item(tmp_path: Path) -> None:
         ]
     unclaimed = replace(seen(None), application=None)
     assert last_lines_of_item(unclaimed, limit=2) == ["no application has claimed this item yet"]
+
+
+def test_a_log_that_is_cut_is_followed_from_its_new_beginning(tmp_path: Path) -> None:
+    log, lines = tmp_path / "log", list[str]()
+    followed = FollowedLog(item=ITEM, on_line=lines.append)
+    log.write_text(LOG)
+    followed.read(seen(log))
+
+    assert rotate_if_full(log, largest_bytes=1)
+    followed.read(seen(log))
+    with log.open("a") as file:
+        file.write(f"{OWN}goes on\n")
+    followed.read(seen(log))
+
+    assert lines == [*OF_ITEM, f"{OWN}goes on"]
+
+
+def test_the_last_lines_of_an_item_go_back_into_a_log_that_was_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOG)
+    assert rotate_if_full(log, largest_bytes=1)
+    log.write_text(f"{OWN}goes on\n")
+
+    assert last_lines_of_item(seen(log), limit=9) == [*OF_ITEM, f"{OWN}goes on"]

@@ -71,7 +71,9 @@ def test_another_secret_is_another_deployment_and_is_not_shown(settings: Setting
     assert "secret" not in digest
 
 
-@pytest.mark.parametrize("name", ["PWD", "TERM", "SSH_CONNECTION", "_", "AIRFLOW_CTX_DAG_ID", "SLUICE_RUN_ID"])
+@pytest.mark.parametrize(
+    "name", ["PWD", "TERM", "SSH_CONNECTION", "_", "HOSTNAME", "GPG_TTY", "AIRFLOW_CTX_DAG_ID", "SLUICE_RUN_ID"]
+)
 def test_another_terminal_or_task_is_the_same_deployment(name: str, settings: Settings) -> None:
     assert deployment_digest(settings, ENVIRON) == deployment_digest(settings, {**ENVIRON, name: "other"})
 
@@ -105,3 +107,11 @@ def test_a_kept_application_has_the_pool_of_the_others_and_lingers_longer(settin
     kept = EngineProfile(engine=EngineDeclaration(kept_minutes=10))
     assert pool_of(kept, settings, SparkConnection()).name == pool_of(EngineProfile(), settings, SparkConnection()).name
     assert (kept.linger_seconds, EngineProfile().linger_seconds) == (600, LINGER_SECONDS)
+
+
+@pytest.mark.parametrize("name", [".#one.sql", "loop"])
+def test_a_link_to_nothing_is_no_file_of_the_deployment(name: str, settings: Settings) -> None:
+    """An editor leaves one beside each file that is open in it."""
+    before = files_digest(settings)
+    (settings.pipelines / name).symlink_to("nowhere" if name.startswith(".") else settings.pipelines)
+    assert files_digest(settings) == before

@@ -503,6 +503,13 @@ def _create_work() -> None:
         schema=SCHEMA,
         postgresql_where=sa.text("state = 'claimed'"),
     )
+    op.create_index(
+        "work_items_on_probation",
+        "work_items",
+        ["kind", "subject"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("runs_alone"),
+    )
     op.create_index(op.f("ix_work_items_ended_at"), "work_items", ["ended_at"], schema=SCHEMA)
 
 

@@ -1,0 +1,183 @@
+"""The queue of work between many who ask: none is kept from it, and none is harmed twice by the same item."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, select
+
+from sluice.ledger.applications import beat, begin_application, end_application, return_lost_items
+from sluice.ledger.connection import Ledger, database_time, open_ledger
+from sluice.ledger.work_items import (
+    WAITED_FOR,
+    ask,
+    claim,
+    end_item,
+    find_items_named,
+    look_at,
+    observe_item,
+    show_item,
+    withdraw_items,
+)
+from sluice.ledger.work_tables import WorkRow
+from sluice.ledger.work_values import NewItem, Pool, WorkItem, WorkKind, WorkState
+
+POOL = Pool(name="spark_default-0", digest="files-surroundings")
+
+
+def wanted(kind: WorkKind, subject: str, *, number: int = 0, asked_by: str = "a run", priority: int = 0) -> NewItem:
+    """What a task asks for."""
+    return NewItem(
+        kind=kind,
+        subject=subject,
+        payload={"stream": subject, "start": str(number)},
+        asked_by=asked_by,
+        pool=POOL,
+        priority=priority,
+    )
+
+
+def started(ledger: Ledger, item: str) -> str:
+    """An application that was started for an item, and works."""
+    application = begin_application(ledger, item, started_by="a test")
+    assert application is not None
+    assert beat(ledger, application)
+    return application
+
+
+def claimed(ledger: Ledger, application: str) -> list[WorkItem]:
+    """Claim all that waits."""
+    return list(claim(ledger, application, lambda waiting: waiting))
+
+
+def die_with(ledger: Ledger, item: str) -> None:
+    """Let an application claim what waits, and be killed."""
+    application = started(ledger, item)
+    claimed(ledger, application)
+    end_application(ledger, application, reason="killed by SIGKILL")
+
+
+def let_pass(ledger: Ledger, statement: str) -> None:
+    """Change rows as time would."""
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql(statement)
+
+
+@pytest.fixture
+def other_process(ledger_url: str) -> Iterator[Ledger]:
+    """The ledger as another process has it open."""
+    with open_ledger(ledger_url) as ledger:
+        yield ledger
+
+
+def test_a_long_backfill_hides_no_other_work_from_the_application(ledger: Ledger) -> None:
+    first, *_ = ask(ledger, *(wanted(WorkKind.INTERVAL, "long", number=number, priority=5) for number in range(300)))
+    ask(ledger, wanted(WorkKind.INTERVAL, "other", priority=5), wanted(WorkKind.MAINTAIN_TABLE, "silver.flights"))
+    seen: list[WorkItem] = []
+
+    claim(ledger, started(ledger, first), lambda waiting: [seen.extend(waiting), waiting[:1]][1] or [])
+
+    assert {item.subject for item in seen} == {"long", "other", "silver.flights"}
+    assert seen[0].item == first
+
+
+def test_who_asks_again_for_what_killed_an_application_has_it_done_alone(ledger: Ledger) -> None:
+    (poison,) = ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "poison"))
+    for _ in range(2):
+        die_with(ledger, poison)
+    assert observe_item(ledger, poison).state is WorkState.FAILED
+
+    again, other = ask(
+        ledger, wanted(WorkKind.MAINTAIN_TABLE, "poison", asked_by="the next run"), wanted(WorkKind.CHECK_TABLE, "t")
+    )
+    application = started(ledger, other)
+    alone = {item.item: item.runs_alone for item in claimed(ledger, application)}
+    assert alone == {again: True, other: False}
+
+
+def test_an_item_that_was_done_alone_is_done_beside_others_again(ledger: Ledger) -> None:
+    (neighbour,) = ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "neighbour"))
+    die_with(ledger, neighbour)
+    application = started(ledger, neighbour)
+    (alone,) = claimed(ledger, application)
+    assert alone.runs_alone
+    assert end_item(ledger, alone, application, WorkState.DONE)
+
+    ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "neighbour"))
+    assert [item.runs_alone for item in claimed(ledger, application)] == [False]
+
+
+def test_a_task_that_is_cleared_after_its_application_died_has_its_item_done_alone(ledger: Ledger) -> None:
+    (first,) = ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "poison"))
+    die_with(ledger, first)
+    (second,) = ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "poison"))
+    withdraw_items(ledger, [second])
+    (third,) = ask(ledger, wanted(WorkKind.MAINTAIN_TABLE, "poison"))
+    assert [item.runs_alone for item in claimed(ledger, started(ledger, third))] == [True]
+
+
+def test_somebody_counts_as_waiting_for_a_minute_after_every_look(ledger: Ledger) -> None:
+    (item,) = ask(ledger, wanted(WorkKind.CHECK_TABLE, "t"))
+    let_pass(ledger, "UPDATE sluice.work_items SET waits_until = now() + interval '31 s'")
+
+    observe_item(ledger, item)
+
+    with ledger.transaction() as connection:
+        until = connection.execute(select(WorkRow.waits_until)).scalar_one()
+    assert until - database_time(ledger) > WAITED_FOR - timedelta(seconds=1)
+
+
+def test_who_only_reads_an_item_does_not_wait_for_it(ledger: Ledger) -> None:
+    left, here = ask(ledger, wanted(WorkKind.CHECK_TABLE, "left"), wanted(WorkKind.CHECK_TABLE, "here"))
+    application = started(ledger, here)
+    let_pass(ledger, f"UPDATE sluice.work_items SET waits_until = now() - interval '1 s' WHERE item = '{left}'")  # noqa: S608
+
+    assert show_item(ledger, left).state is WorkState.WAITING
+
+    assert [item.item for item in claimed(ledger, application)] == [here]
+
+
+def test_an_item_is_found_by_its_first_characters_however_many_are_newer(ledger: Ledger) -> None:
+    first, *_ = ask(ledger, *(wanted(WorkKind.CHECK_TABLE, f"t{number}") for number in range(3)))
+    assert find_items_named(ledger, first[:8]) == (first,)
+    assert find_items_named(ledger, "%") == find_items_named(ledger, "no such") == ()
+
+
+def _lock(connection: Connection, item: str) -> None:
+    """Lock an item in a transaction, as who looks at many has one of them locked before the next."""
+    connection.execute(select(WorkRow.item).where(WorkRow.item == item).with_for_update())
+
+
+def test_who_returns_lost_items_and_who_looks_at_them_never_wait_for_each_other(
+    ledger: Ledger, other_process: Ledger
+) -> None:
+    """Each has one row that the other one wants, as two statements over many rows have them in either order."""
+    one, other = ask(ledger, wanted(WorkKind.CHECK_TABLE, "one"), wanted(WorkKind.CHECK_TABLE, "other"))
+    application = started(ledger, one)
+    claimed(ledger, application)
+    let_pass(ledger, "UPDATE sluice.work_items SET waits_until = now() - interval '1 s'")
+    let_pass(ledger, "UPDATE sluice.applications SET state = 'ended', ended_at = now()")
+    errors: list[BaseException] = []
+    met = threading.Barrier(2)
+
+    def look() -> None:
+        try:
+            with other_process.transaction() as connection:
+                _lock(connection, other)
+                met.wait(timeout=30)
+                connection.execute(look_at([one, other]))
+        except BaseException as error:  # noqa: BLE001  # the test shows it
+            errors.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    with ledger.transaction() as connection:
+        _lock(connection, one)
+        met.wait(timeout=30)
+        return_lost_items(connection)
+    looking.join()
+
+    assert errors == []
