@@ -38,6 +38,8 @@ def task_of(workshop: Workshop, stream: str) -> GapOperator:
     assert isinstance(task, GapOperator)
     task.render_template_fields(
         Context(
+            dag=task.dag,
+            run_id="manual__1",
             dag_run=SimpleNamespace(run_after=datetime.now(UTC)),
             params={DAYS: 20_000},
             macros=SimpleNamespace(timedelta=timedelta),
