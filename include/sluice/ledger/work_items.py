@@ -6,7 +6,7 @@ Who asked looks at the item again and again; an item without a look for a minute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -106,8 +106,19 @@ def observe_item(ledger: Ledger, item: str) -> WorkObservation:
     ------
     LedgerError: when the ledger does not know it, or cannot be reached.
     """
+    return observe_items(ledger, [item])[item]
+
+
+def observe_items(ledger: Ledger, items: Sequence[str]) -> Mapping[str, WorkObservation]:
+    """Look at items as `observe_item` does at one, by one query.
+
+    Raises
+    ------
+    LedgerError: when the ledger does not know one of them, or cannot be reached.
+    """
     with ledger.transaction() as connection:
-        return observation_of(item, connection.execute(look_at([item])).one_or_none())
+        found = {row.item: row for row in connection.execute(look_at(items))}
+    return {item: observation_of(item, found.get(item)) for item in items}
 
 
 def show_item(ledger: Ledger, item: str) -> WorkObservation:
