@@ -111,10 +111,29 @@ def beat(ledger: Ledger, application: str) -> bool:
     beaten = (
         update(Application)
         .where(Application.application == application, _has_not_ended())
-        .values(heartbeat_at=func.now(), state=ApplicationState.RUNNING)
+        .values(
+            heartbeat_at=func.now(),
+            state=case(
+                (Application.state == ApplicationState.STARTING, literal(str(ApplicationState.RUNNING))),
+                else_=Application.state,
+            ),
+        )
     )
     with ledger.transaction() as connection:
         return connection.execute(beaten).rowcount == 1
+
+
+def take_no_more(ledger: Ledger, application: str) -> None:
+    """Record that an application takes no further item and ends after those that it has claimed, which may take hours.
+    Another one is started meanwhile, as soon as an item waits.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    ending = update(Application).where(Application.application == application, _has_not_ended())
+    with ledger.transaction() as connection:
+        connection.execute(ending.values(state=ApplicationState.ENDING))
 
 
 def end_if_idle(ledger: Ledger, application: str, *, reason: str) -> bool:
@@ -239,13 +258,14 @@ def is_alive(application: type[Application] = Application) -> ColumnElement[bool
 
 
 def is_taken_care_of(item: type[WorkRow] = WorkRow) -> ColumnElement[bool]:
-    """Whether an application lives that will take a waiting item: one of its pool that does not hang, or as many as a
-    pool may have."""
+    """Whether an application lives that will take a waiting item: one of its pool that takes more and does not hang, or
+    as many as a pool may have."""
     other = aliased(Application)
     mine = and_(other.pool == item.pool, other.digest == item.digest, is_alive(other))
     waits_since = func.greatest(item.not_before, func.coalesce(other.claimed_at, other.started_at))
     live = select(func.count()).select_from(other).where(mine).correlate(item).scalar_subquery()
-    takes = exists().where(mine, waits_since > func.now() - OVERDUE_AFTER).correlate(item)
+    takes_more = other.state != ApplicationState.ENDING
+    takes = exists().where(mine, takes_more, waits_since > func.now() - OVERDUE_AFTER).correlate(item)
     return or_(takes, live >= MOST_APPLICATIONS)
 
 

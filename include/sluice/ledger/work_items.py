@@ -6,17 +6,32 @@ Who asked looks at the item again and again; an item without a look for a minute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Row, Select, Update, and_, delete, exists, func, insert, or_, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Update,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.applications import is_alive, return_lost_items
 from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.work_selects import named, select_observations, select_probation, select_waiting
 from sluice.ledger.work_tables import Application, WorkRow
 from sluice.ledger.work_values import (
@@ -40,6 +55,9 @@ CHANNEL = "sluice_work"
 
 _ASKED_FOR = WAITED_FOR * 1.5
 """What a look that writes gives an item, so that a look each second need not write each second."""
+
+_AT_ONCE = 2_000
+"""Rows that are removed in one transaction: claims do not wait for it."""
 
 _IS_OPEN = WorkRow.ended_at.is_(None)
 
@@ -106,8 +124,19 @@ def observe_item(ledger: Ledger, item: str) -> WorkObservation:
     ------
     LedgerError: when the ledger does not know it, or cannot be reached.
     """
+    return observe_items(ledger, [item])[item]
+
+
+def observe_items(ledger: Ledger, items: Sequence[str]) -> Mapping[str, WorkObservation]:
+    """Look at items as `observe_item` does at one, by one query.
+
+    Raises
+    ------
+    LedgerError: when the ledger does not know one of them, or cannot be reached.
+    """
     with ledger.transaction() as connection:
-        return observation_of(item, connection.execute(look_at([item])).one_or_none())
+        found = {row.item: row for row in connection.execute(look_at(items))}
+    return {item: observation_of(item, found.get(item)) for item in items}
 
 
 def show_item(ledger: Ledger, item: str) -> WorkObservation:
@@ -311,13 +340,26 @@ def remove_old_work(ledger: Ledger, *, dry_run: bool = False) -> int:
     """
     before = func.now() - KEPT_FOR
     is_old = or_(WorkRow.ended_at < before, and_(_IS_OPEN, WorkRow.waits_until < before))
-    with ledger.transaction() as connection:
-        if dry_run:
+    if dry_run:
+        with ledger.transaction() as connection:
             return connection.execute(select(func.count()).select_from(WorkRow).where(is_old)).scalar_one()
-        removed = connection.execute(delete(WorkRow).where(is_old)).rowcount
-        is_named = exists().where(WorkRow.application == Application.application)
-        connection.execute(delete(Application).where(Application.ended_at < before, ~is_named))
+    is_named = exists().where(WorkRow.application == Application.application)
+    removed = _remove(ledger, WorkRow, WorkRow.item, is_old)
+    _remove(ledger, Application, Application.application, and_(Application.ended_at < before, ~is_named))
     return removed
+
+
+def _remove(
+    ledger: Ledger, table: type[LedgerTable], key: InstrumentedAttribute[str], is_old: ColumnElement[bool]
+) -> int:
+    """Delete rows, some at a time, so that no statement takes longer than one may."""
+    some, removed = select(key).where(is_old).limit(_AT_ONCE), 0
+    while True:
+        with ledger.transaction() as connection:
+            gone = connection.execute(delete(table).where(key.in_(some))).rowcount
+        removed += gone
+        if gone < _AT_ONCE:
+            return removed
 
 
 def _item_of(row: Row[Any]) -> WorkItem:

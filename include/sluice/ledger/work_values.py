@@ -40,10 +40,15 @@ class WorkState(StrEnum):
 
 
 class ApplicationState(StrEnum):
-    """Whether a Spark application takes work. STARTING: it has not reported yet. ENDED: it takes none any more."""
+    """Whether a Spark application takes work.
+
+    STARTING: it has not reported yet. ENDING: it takes none any more, and does what it has claimed. ENDED: it does
+    nothing any more.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
+    ENDING = "ending"
     ENDED = "ended"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sluice.errors import LaunchError
-from sluice.ledger.work_items import find_pool, observe_item, withdraw_items
+from sluice.ledger.work_items import find_pool, observe_items, withdraw_items
 from sluice.ledger.work_values import Pool, WorkObservation
 from sluice.work.pools import EngineProfile
 from sluice.work.read_item_log import FollowedLog
@@ -46,9 +46,7 @@ def await_item(
     """
     log = FollowedLog(item=item, on_line=on_line)
     while True:
-        for other in beside:
-            observe_item(queue.ledger, other)
-        seen = observe_item(queue.ledger, item)
+        seen = observe_items(queue.ledger, [item, *beside])[item]
         if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
             _require_same_deployment(queue.pool(profile), pool)
             queue.start_application(item, pool, profile)

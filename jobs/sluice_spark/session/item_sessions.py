@@ -75,6 +75,11 @@ class ItemSessions:
         return self._first
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no item has a session."""
+        return self._running == 0
+
+    @property
     def ui_key(self) -> str | None:
         """Signs the requests to Spark's own UI of the application; none when it has none."""
         return self._profile.ui_key

@@ -22,7 +22,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import JvmLostError, LedgerUnreachableError, SluiceError, WithdrawnError
 from sluice.failure_reasons import FailureClass
 from sluice.launching.job_output import json_value
-from sluice.ledger.applications import DEAD_AFTER, end_if_idle
+from sluice.ledger.applications import DEAD_AFTER, end_if_idle, take_no_more
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.work_items import claim, end_item, withdrawn_among
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
@@ -82,6 +82,7 @@ class WorkApplication:
     _lingers_until: Deadline = field(init=False)
     _looks_at_withdrawn: Deadline = field(default_factory=lambda: Deadline.after(0))
     _ends_because: str = ""
+    _has_said_so: bool = False
 
     def serve(self) -> str:
         """Do items until there is none for a while, or the process is not fit for more.
@@ -99,7 +100,9 @@ class WorkApplication:
             while not self._has_ended():
                 self._settle()
                 self._pass_on_stops()
-                if not self._ends_because:
+                if self._ends_because:
+                    self._say_so()
+                else:
                     self._claim(pool)
                 self.news.wait(_LOOK_SECONDS)
         return self._ends_because
@@ -126,12 +129,22 @@ class WorkApplication:
                 raise error
         if not self._ends_because and self.stop.reason is not None:
             self._end_because(str(self.stop.reason))
-        if not self._ends_because and not self._running and (worn := self.is_worn()):
+        if not self._ends_because and (worn := self.is_worn()):
             self._end_because(worn)
 
     def _end_because(self, reason: str) -> None:
         _log.info("no further item is claimed: %s", reason)
         self._ends_because = reason
+
+    def _say_so(self) -> None:
+        """Let the ledger know that no further item is claimed, while others still run."""
+
+        def say_so() -> bool:
+            take_no_more(self.ledger, self.application)
+            return True
+
+        if self._running and not self._has_said_so:
+            self._has_said_so = self._while_reachable(say_so, False)
 
     def _pass_on_stops(self) -> None:
         """Ask items to stop that were withdrawn, or all of them when the application is asked to end."""
@@ -216,8 +229,8 @@ class WorkApplication:
             except Exception as error:  # noqa: BLE001  # the end of an item: any error becomes its failure
                 self._fail(item, ledger, error)
             else:
-                if stop.reason is StopReason.SIGNALLED:
-                    return  # it waits again when the application has ended
+                if item.kind is WorkKind.INCREMENT and stop.reason is StopReason.SIGNALLED:
+                    return  # it has returned before everything was read, and waits again when the application has ended
                 self._record(item, ledger, WorkState.DONE, result=result)
                 _log.info("%s of %s is done", item.kind, item.subject)
 

@@ -29,7 +29,7 @@ _LOOK_SECONDS = 30.0
 
 @dataclass(slots=True, kw_only=True)
 class Wear:
-    """Looks at the processes of this application from time to time, while no item runs."""
+    """Looks at the processes of this application from time to time; while items run, at its age only."""
 
     sessions: ItemSessions
     began_at_seconds: float = field(default_factory=time.monotonic)
@@ -43,6 +43,8 @@ class Wear:
         self.looked_at_seconds = now
         if now - self.began_at_seconds > MOST_HOURS * 3600:
             return f"it is {MOST_HOURS} hours old"
+        if not self.sessions.is_idle:
+            return ""
         return next((reason for process in _processes() if (reason := _worn(process))), "") or self._full_heap()
 
     def _full_heap(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, event, select
 
 from sluice.ledger.applications import beat, begin_application, end_application, return_lost_items
 from sluice.ledger.connection import Ledger, database_time, open_ledger
@@ -19,6 +19,7 @@ from sluice.ledger.work_items import (
     find_items_named,
     look_at,
     observe_item,
+    remove_old_work,
     show_item,
     withdraw_items,
 )
@@ -181,3 +182,20 @@ def test_who_returns_lost_items_and_who_looks_at_them_never_wait_for_each_other(
     looking.join()
 
     assert errors == []
+
+
+def test_however_much_old_work_there_is_no_statement_takes_long_to_remove_it(ledger: Ledger) -> None:
+    (item,) = ask(ledger, wanted(WorkKind.CHECK_TABLE, "kept"))
+    let_pass(
+        ledger,
+        "INSERT INTO sluice.work_items (item, kind, subject, payload, asked_by, pool, digest, priority, linger_seconds,"
+        " waits_until, state, ended_at) SELECT 'old-' || number, kind, subject, payload, asked_by, pool, digest, 0, 0,"
+        " waits_until, 'done', now() - interval '31 d' FROM sluice.work_items, generate_series(1, 4500) AS number",
+    )
+    removed: list[int] = []
+    event.listen(ledger.engine, "after_cursor_execute", lambda *given: removed.append(given[1].rowcount))
+
+    assert remove_old_work(ledger) == 4500
+
+    assert max(removed) <= 2000
+    assert find_items_named(ledger, "") == (item,)

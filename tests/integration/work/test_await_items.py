@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event, func, select
 from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.sample_settings import sample_settings
 
@@ -13,6 +14,7 @@ from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import Ledger
 from sluice.ledger.work_items import ask, withdraw_items
+from sluice.ledger.work_tables import WorkRow
 from sluice.work.await_items import await_item
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import MaintainTable
@@ -59,3 +61,20 @@ def test_no_application_is_started_that_would_refuse_the_item(tmp_path: Path, le
 
     assert refused.value.next_step == "Run the command again."
     assert recent_applications(ledger, limit=5) == ()
+
+
+def test_a_look_at_many_items_is_one_query(tmp_path: Path, ledger: Ledger) -> None:
+    queue, profile = queue_in(tmp_path, ledger), EngineProfile()
+    items = ask(ledger, *(queue.item(MaintainTable(table=f"silver.t{number}"), profile) for number in range(50)))
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE sluice.work_items SET waits_until = now() - interval '1 h'")
+    withdraw_items(ledger, items[:1])
+    queries: list[str] = []
+    event.listen(ledger.engine, "before_cursor_execute", lambda *given: queries.append(given[2]))
+
+    await_item(queue, items[0], profile, on_line=print, beside=items[1:])
+
+    assert len(queries) < 10
+    with ledger.transaction() as connection:
+        waits = select(func.count()).select_from(WorkRow).where(WorkRow.waits_until > func.now())
+        assert connection.execute(waits).scalar_one() == len(items) - 1, "all of them stay asked for"

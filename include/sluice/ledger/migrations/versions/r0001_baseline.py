@@ -436,7 +436,7 @@ def _create_work() -> None:
         sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
-        sa.CheckConstraint("state IN ('ended', 'running', 'starting')", name=op.f("ck_applications_state")),
+        sa.CheckConstraint("state IN ('ended', 'ending', 'running', 'starting')", name=op.f("ck_applications_state")),
         sa.PrimaryKeyConstraint("application", name=op.f("pk_applications")),
         schema=SCHEMA,
     )
