@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -79,7 +79,11 @@ def test_a_long_backfill_hides_no_other_work_from_the_application(ledger: Ledger
     ask(ledger, wanted(WorkKind.INTERVAL, "other", priority=5), wanted(WorkKind.MAINTAIN_TABLE, "silver.flights"))
     seen: list[WorkItem] = []
 
-    claim(ledger, started(ledger, first), lambda waiting: [seen.extend(waiting), waiting[:1]][1] or [])
+    def take_the_first(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        seen.extend(waiting)
+        return waiting[:1]
+
+    claim(ledger, started(ledger, first), take_the_first)
 
     assert {item.subject for item in seen} == {"long", "other", "silver.flights"}
     assert seen[0].item == first

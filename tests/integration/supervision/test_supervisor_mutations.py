@@ -144,7 +144,10 @@ def test_without_the_one_process_of_a_run_a_second_driver_is_bound_to_it(ledger:
     run = admitted(ledger)
     record_process(ledger, run.run_id, PROCESS, None)
     second = reborn(PROCESS)
-    with taken_out(guard, ledger, "runs", r"sluice\.runs\.pid IS NULL"), refused(guard, "has a process already"):
+    with (
+        taken_out(guard, ledger, "runs", r"sluice\.runs\.process_pid IS NULL"),
+        refused(guard, "has a process already"),
+    ):
         record_process(ledger, run.run_id, second, None)
     assert find_run(ledger, run.run_id).process == (PROCESS if guard == "guarded" else second)
 
