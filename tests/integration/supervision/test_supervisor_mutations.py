@@ -144,8 +144,7 @@ def test_without_the_one_process_of_a_run_a_second_driver_is_bound_to_it(ledger:
     run = admitted(ledger)
     record_process(ledger, run.run_id, PROCESS, None)
     second = reborn(PROCESS)
-    without_guard = taken_out(guard, ledger, "runs", r"sluice\.runs\.process_pid IS NULL")
-    with without_guard, refused(guard, "has a process already"):
+    with (
         taken_out(guard, ledger, "runs", r"sluice\.runs\.process_pid IS NULL"),
         refused(guard, "has a process already"),
     ):
