@@ -129,7 +129,7 @@ def test_the_command_line(seen: Path, tmp_path: Path, ledger: Ledger) -> None:
         *("--master", "local[2]", "--deploy-mode", "client", "--name", f"sluice work {application.pool.name}"),
         str(tmp_path / "jobs" / "run_work.py"),
         *(f"--application-id={application.application}", f"--pool={application.pool.name}"),
-        *("--with-delta=no", "--repeats-tasks=yes", "--cores="),
+        *("--with-delta=no", "--repeats-tasks=yes", "--ui=no", "--cores="),
     ]
     assert conf["spark.driver.extraClassPath"] == f"{tmp_path}/jars/spark/a.jar:{tmp_path}/jars/spark/b.jar"
     assert application.log_file == str(
