@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 from sqlalchemy.engine import URL, make_url
-from tests.fixtures.airflow_components import Components, RunningAirflow
+from tests.fixtures.airflow import RunningAirflow
+from tests.fixtures.airflow_components import Components
 from tests.fixtures.ledger import administer
 
 from sluice.ledger.desired_states import find_desired_state
