@@ -30,7 +30,8 @@ STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queu
            "stopped_unseen", "left_alone", "paused", "marked", "marked_briefly", "marked_well", "edited",
            "edited_badly", "controlled", "outliving", "dying_too", "announced", "left_behind", "kept")  # fmt: skip
 
-APART = (("asked_for_twice",), ("orphaned",), ("outlasting",), ("never_begun",), ("called_back", "neighbour"))
+APART = (("asked_for_twice",), ("orphaned",), ("outlasting",), ("never_begun",), ("called_back", "neighbour"),
+         ("together_one", "together_two", "together_three"))  # fmt: skip
 """Incremental streams that have applications of their own, because no others have the same memory."""
 
 PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"

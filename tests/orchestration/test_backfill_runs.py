@@ -137,7 +137,7 @@ def test_a_backfill_that_is_called_off_while_it_works_asks_for_nothing_more(airf
 
     assert states() == ["running", "failed", "failed"]
     (working,) = [run["dag_run_id"] for run in airflow.runs(dag) if run["state"] == "running"]
-    airflow.await_task(dag, TASK, "deferred", run_id=working)
+    airflow.await_triggered(dag, TASK, working)
     airflow.mark(dag, TASK, working, "failed")
     airflow.wait(lambda: states() == ["failed"] * 3, within_seconds=120, what=lambda: str(states()))
     airflow.wait(lambda: items() == [WorkState.WITHDRAWN], within_seconds=120, what=lambda: str(items()))

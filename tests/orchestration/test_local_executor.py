@@ -17,6 +17,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.utils.state import TaskInstanceState
 from sqlalchemy.orm import Session
 from tests.fixtures.drivers import await_condition
 
@@ -28,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def executor() -> Iterator[RevokingLocalExecutor]:
     """An executor with one worker, which waits for work."""
-    executor = RevokingLocalExecutor(parallelism=1)  # type: ignore[no-untyped-call]  # Airflow's
+    executor = RevokingLocalExecutor(parallelism=1)
     executor.start()
     executor.sync()
     yield executor
@@ -120,3 +121,26 @@ def test_nothing_is_given_up_while_the_queue_holds_work(executor: RevokingLocalE
     await_condition(lambda: not executor.activity_queue.empty(), within_seconds=10)
     with pytest.raises(NotImplementedError):
         executor.revoke_task(ti=task)
+
+
+def test_the_end_of_a_turn_is_not_taken_for_that_of_the_next_one(executor: RevokingLocalExecutor) -> None:
+    """The task was deferred, called back, and handed to a worker again before the first end was read."""
+    task = taken(executor, at=datetime.now(UTC))
+    executor.queue_workload(workload_of(task), session=Session())
+    executor.heartbeat()
+
+    executor.change_state(task.key, TaskInstanceState.SUCCESS)
+    assert executor.get_event_buffer() == {}
+    executor.change_state(task.key, TaskInstanceState.FAILED)
+    assert executor.get_event_buffer() == {task.key: (TaskInstanceState.FAILED, None)}
+
+
+def test_a_task_that_was_given_up_has_one_turn_again(executor: RevokingLocalExecutor) -> None:
+    task = taken(executor, at=datetime.now(UTC))
+    kill_worker(executor)
+    executor.revoke_task(ti=task)
+    executor.queue_workload(workload_of(task), session=Session())
+    executor.heartbeat()
+
+    executor.change_state(task.key, TaskInstanceState.SUCCESS)
+    assert executor.get_event_buffer() == {task.key: (TaskInstanceState.SUCCESS, None)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import psutil
@@ -10,7 +9,7 @@ import pytest
 from tests.fakes.application import APPLICATIONS
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
-from tests.fixtures.queued_work import applications_of, items_of, live_applications, states_of
+from tests.fixtures.queued_work import applications_of, items_of, states_of
 
 from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import newest_batch
@@ -19,13 +18,11 @@ from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.work.read_item_log import last_lines_of_item
 
+TOGETHER = ("together_one", "together_two", "together_three")
+"""Incremental streams whose runs share applications."""
+
 RUN = "run"
 """The task of an incremental stream."""
-
-_TRIGGER_BEGAN = re.compile(r"\(ID \d+\) starting")
-"""In the log of a task. A mark before that reaches no trigger."""
-
-TABLES = ("gold.first", "gold.second", "gold.third")
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +38,7 @@ def _begun(airflow: RunningAirflow, stream: str, *, hangs: bool = True) -> str:
     airflow.unpause(stream)
     run = airflow.trigger(stream)
     airflow.wait(lambda: WorkState.CLAIMED in states_of(airflow.ledger, stream), within_seconds=240)
-    airflow.await_task(stream, RUN, "deferred", run_id=run)
-    airflow.wait(lambda: _TRIGGER_BEGAN.search(airflow.log(stream, RUN, run)) is not None, within_seconds=120)
+    airflow.await_triggered(stream, RUN, run)
     return run
 
 
@@ -55,26 +51,28 @@ def _goes_on(airflow: RunningAirflow, subject: str) -> None:
 
 
 def test_many_tasks_start_one_application_and_hold_no_slot_while_they_wait(airflow: RunningAirflow) -> None:
-    airflow.wait(lambda: not live_applications(airflow.ledger), within_seconds=120, what=lambda: "others linger")
-    known = len(recent_applications(airflow.ledger, limit=1000))
-    for table in TABLES:
-        tell_drivers(airflow.behaviours, table, Behaviour(hangs=True))
-    airflow.unpause("data_quality")
+    for stream in TOGETHER:
+        tell_drivers(airflow.behaviours, stream, Behaviour(hangs=True))
+        airflow.unpause(stream)
 
-    run = airflow.trigger("data_quality", tables=list(TABLES))
-    for table in TABLES:
-        airflow.await_task("data_quality", table, "deferred", run_id=run)
+    runs = {stream: airflow.trigger(stream) for stream in TOGETHER}
+    for stream, run in runs.items():
+        airflow.await_task(stream, RUN, "deferred", run_id=run)
     airflow.wait(
-        lambda: any(states_of(airflow.ledger, table)[0] is WorkState.CLAIMED for table in TABLES), within_seconds=120
+        lambda: [states_of(airflow.ledger, stream) for stream in TOGETHER] == [[WorkState.CLAIMED]] * len(TOGETHER),
+        within_seconds=120,
     )
 
-    assert airflow.holding_slots(["data_quality"]) == []
-    assert len(recent_applications(airflow.ledger, limit=1000)) == known + 1
-    for table in TABLES:
-        _goes_on(airflow, table)
-    airflow.await_run("data_quality", run, "success")
-    assert len(recent_applications(airflow.ledger, limit=1000)) == known + 1
-    assert {airflow.task("data_quality", table, run)["try_number"] for table in TABLES} == {1}
+    assert airflow.holding_slots(TOGETHER) == []
+    for stream in TOGETHER:
+        _goes_on(airflow, stream)
+    for stream, run in runs.items():
+        airflow.await_run(stream, run, "success")
+        assert airflow.task(stream, RUN, run)["try_number"] == 1
+    (application,) = applications_of(airflow.ledger, *TOGETHER)
+    pool = find_application(airflow.ledger, application).pool.name
+    started = [one.application for one in recent_applications(airflow.ledger, limit=1000) if one.pool.name == pool]
+    assert started == [application]
 
 
 def test_a_marked_task_withdraws_its_item_and_stops_no_neighbour(airflow: RunningAirflow) -> None:

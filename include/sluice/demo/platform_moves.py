@@ -11,13 +11,17 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import newest_maintenance
 from sluice.ledger.quality_checks import newest_quality
 from sluice.ledger.runs import newest_runs
+from sluice.ledger.work_items import find_items
 
 _ATTEMPTS = 50
 """More than a demo makes for one stream."""
 
+_ITEMS = 100
+"""More work items than a demo asks for."""
+
 
 def observe_moves(ledger: Ledger, airflow: AirflowApi) -> object:
-    """The batches, runs and jobs in the ledger, and the states of the tasks that the demo waits for.
+    """The batches, runs and work items in the ledger, and the states of the tasks that the demo waits for.
 
     Heartbeats are left out: a driver that hangs sends them too.
 
@@ -30,6 +34,7 @@ def observe_moves(ledger: Ledger, airflow: AirflowApi) -> object:
         [(run.run_id, run.state) for run in newest_runs(ledger)],
         all_totals(ledger, STREAMS),
         [recent_attempts(ledger, stream, limit=_ATTEMPTS) for stream in (SILVER, GOLD)],
+        find_items(ledger, limit=_ITEMS),
         [newest_maintenance(ledger, table) for table in MAINTAINED_TABLES],
         [newest_quality(ledger, table) for table in CHECKED_TABLES],
         airflow.observe_tasks(DAGS),

@@ -20,7 +20,7 @@ from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session import worker_daemon
 from sluice_spark.session.history_conf import event_log_conf, ui_conf
-from sluice_spark.session.jvm import jvm_of, remember_names, require_token_of_callbacks
+from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 from sluice_spark.session.versions import require_matching_jars
 
@@ -85,19 +85,6 @@ def open_session(
     require_matching_jars(spark)
     choose_shuffle_partitions(spark, state)
     return spark
-
-
-def another_session(spark: SparkSession, state: StateDeclaration) -> SparkSession:
-    """A session of the same application with views and settings of its own, for the thread that calls this.
-
-    Parameters
-    ----------
-    state: the declared state of the stream, as for `open_session`.
-    """
-    other = spark.newSession()
-    jvm_of(other).org.apache.spark.sql.classic.SparkSession.setActiveSession(other._jsparkSession)
-    choose_shuffle_partitions(other, state)
-    return other
 
 
 def _use_utc() -> None:

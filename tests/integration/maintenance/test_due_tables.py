@@ -89,7 +89,7 @@ def test_only_what_needs_spark_is_left(tables: Tables) -> None:
     for table in in_order:
         (run,) = tables.runs(table)
         assert {step.outcome for step in run.operations} == {StepOutcome.SKIPPED}
-        assert (run.launched_by, run.after.files, run.after.snapshot) == (BY, 2, run.before.snapshot)
+        assert (run.launched_by, run.before.files, run.after) == (BY, 2, run.before)
     assert [tables.runs(table) for table in due] == [(), ()]
 
 
