@@ -27,8 +27,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import polars as pl
@@ -44,6 +44,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.launching.launch_settings import class_path
+from sluice.processes.deadline import wait_until
 from sluice.settings import Settings
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
@@ -171,11 +172,14 @@ class Bench:
 
 def empty_increments(airflow: AirflowApi, *, number: int) -> list[float]:
     """The seconds of tasks that find no new rows."""
-    airflow.await_known(STREAM, deadline_seconds=JOB_SECONDS)
+    wait_until(lambda: airflow.is_known(STREAM), bool, seconds=JOB_SECONDS)
     airflow.unpause(STREAM)
     seconds = []
     for _ in range(number):
-        run = airflow.await_success(airflow.trigger(STREAM, conf={}), deadline_seconds=JOB_SECONDS)
+        begun = airflow.trigger(STREAM, conf={})
+        run = wait_until(partial(airflow.find_run, begun), lambda seen: seen.has_ended, seconds=JOB_SECONDS)
+        if run.state != "success":
+            raise SystemExit(f"the empty increment {run.run_id} is {run.state}: {airflow.explain_failure(run)}")
         path = f"/api/v2/dags/{STREAM}/dagRuns/{run.run_id}/taskInstances"
         (task,) = airflow.request("GET", path)["task_instances"]
         log = airflow.request("GET", f"{path}/{task['task_id']}/logs/1", params={"full_content": True})
@@ -246,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, running_bench(Path(folder), rows=options.rows) as bench:
         measured = take_turns({PLAIN: bench.plain, COLD: bench.by_cold, WARM: bench.by_warm}, rounds=options.rounds + 1)
-        with open_airflow_api(airflow_of(bench.stack), stopped=Event()) as airflow:
+        with open_airflow_api(airflow_of(bench.stack)) as airflow:
             empty = empty_increments(airflow, number=options.rounds)
     turns = {name: of_way[1:] for name, of_way in measured.items()}
     if any(
