@@ -85,7 +85,7 @@ class Bench:
     """The tables of a deployment.
 
     all_tables: those that are looked at together. due: those of them to which files are appended; beside, warming: as
-    many of the same shape, which nobody looks at.
+    many of the same shape, which are not looked at together.
     """
 
     ctx: CliContext

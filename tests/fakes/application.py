@@ -1,4 +1,4 @@
-"""A Spark application of the queue without Spark: it claims work items, behaves for each as told, and records its end.
+"""A Spark application of the queue without Spark: it claims items, does each as its file says, and records its end.
 
 Its log has the form of a real one: each line about an item names it.
 """
@@ -94,7 +94,7 @@ class FakeApplication:
         return Bench(running=running, lane_of=lambda _: _LANE, now=database_time(self.ledger))
 
     def _go_on(self, item: WorkItem) -> None:
-        """End an item as it is told, unless it hangs."""
+        """End an item as its file says, unless it hangs."""
         behaviour = behaviour_of(item.subject)
         if behaviour.hangs:
             return

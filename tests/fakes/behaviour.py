@@ -1,4 +1,4 @@
-"""How a fake driver is told to behave: by the file `<FAKE_DRIVERS>/<subject>.json`; without one it works well."""
+"""How a fake driver behaves: as in the file `<FAKE_DRIVERS>/<subject>.json`; without one it works well."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def tell_drivers(folder: Path, subject: str, behaviour: Behaviour) -> None:
 
 
 def behaviour_of(subject: str) -> Behaviour:
-    """What was told about a subject."""
-    told = Path(os.environ[BEHAVIOURS_VARIABLE], f"{subject}.json")
-    return Behaviour(**json.loads(told.read_text())) if told.exists() else Behaviour()
+    """What the file of a subject says."""
+    file = Path(os.environ[BEHAVIOURS_VARIABLE], f"{subject}.json")
+    return Behaviour(**json.loads(file.read_text())) if file.exists() else Behaviour()

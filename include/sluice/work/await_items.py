@@ -14,6 +14,7 @@ from sluice.work.read_item_log import FollowedLog
 from sluice.work.start_application import WorkQueue
 
 _LOOK_SECONDS = 0.3
+"""Between two looks at the ledger and at the log, neither of which announces what a command waits for."""
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def asked_for(queue: WorkQueue, items: Sequence[str]) -> Iterator[None]:
     """Withdraw the items when the block ends by an interruption or an error."""
     try:
         yield
-    except BaseException:
+    except BaseException:  # also Ctrl-C: what is withdrawn stops, or is not begun
         withdraw_items(queue.ledger, items)
         raise
 
