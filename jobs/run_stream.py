@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(command: RunStream) -> None:
     settings = load_settings()
     with (
-        open_ledger(settings.ledger_url.get_secret_value()) as ledger,
+        open_ledger(settings.ledger_url) as ledger,
         recorded_end(ledger, command.run_id) as say_reason,
     ):
         run = find_run(ledger, command.run_id)

@@ -280,7 +280,7 @@ def stream_bench(
     declarations = load_declarations(sluice_pipelines)
     own = {"pipelines": sluice_pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()}
     settings = sluice_settings.model_copy(update=own)
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
 
         def set_up(name: str) -> StreamBench:
             prefix = f"t{uuid4().hex[:8]}"

@@ -14,12 +14,7 @@ RESULTS = "results"
 
 
 def results_of_run(ledger: Ledger, launched_by: str) -> dict[str, Any]:
-    """The newest result of each stream that a run has replaced an interval of; `rows` are those of the balance.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest result of each stream that a run has replaced an interval of; `rows` are those of the balance."""
     return {one.key.stream: _result(one) for one in attempts_launched_by(ledger, launched_by) if one.rows}
 
 

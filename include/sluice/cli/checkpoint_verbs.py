@@ -33,7 +33,7 @@ def check(
     """Check checkpoints without Spark, record the findings, and end with 1 when one is not healthy."""
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         checks = check_checkpoints(ledger, declarations, settings, streams=names or ())
     if as_json:
         print_json({"checks": [json_value(seen) | {"healthy": seen.healthy} for seen in checks]})

@@ -39,12 +39,7 @@ class CliContext:
         return SourceHeads(self.settings)
 
     def is_known_by_ledger_only(self, name: str) -> bool:
-        """Whether a stream ran and has no valid declaration: its file was deleted, renamed, or is broken.
-
-        Raises
-        ------
-        LedgerError: when the ledger cannot be reached.
-        """
+        """Whether a stream ran and has no valid declaration: its file was deleted, renamed, or is broken."""
         return name not in self.declarations.streams and newest_run(self.ledger, name) is not None
 
     def supervisor(self) -> Supervisor:

@@ -94,7 +94,7 @@ def _show(
 ) -> None:
     """Print events. A name without any must be declared; one that is not declared any more still has its events."""
     settings = load_settings()
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         now = database_time(ledger)
         after = None if since is None else _time_of(since, now=now)
         found = recent_events(ledger, subject, name, limit=limit, since=after)

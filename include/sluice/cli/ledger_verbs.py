@@ -60,7 +60,7 @@ def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Delete old batches, events, work items and logs of this host, and archive old runs. A DAG does it daily."""
     settings = load_settings()
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         done = retention.apply_retention(ledger, retention.retention_of(settings), dry_run=dry_run)
         newest = newest_runs(ledger)
     before = datetime.now(UTC) - timedelta(days=settings.driver_logs_kept_days)

@@ -34,7 +34,7 @@ def status(name: TableName, as_json: AsJson = False) -> None:
     """Show a table's files, manifests and snapshots, what maintenance would do now, and what it did last."""
     settings = load_settings()
     plan = _plan(settings, name)
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         newest = newest_maintenance(ledger, name)
     if as_json:
         newest_run = json_value(newest) if newest else None
@@ -63,7 +63,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest maintenance runs of a table, with the figures before and after each."""
-    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+    with open_ledger(load_settings().ledger_url) as ledger:
         runs = recent_maintenance(ledger, name, limit=limit)
     if as_json:
         print_json({"table": name, "runs": [json_value(run) for run in runs]})
@@ -101,7 +101,7 @@ def _plan(settings: Settings, name: str) -> MaintenancePlan:
     declarations = load_declarations(settings.pipelines)
     declaration = find_declaration(declarations, name)
     table = require_table(open_catalog(settings), name)
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         now = database_time(ledger)
         return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
 

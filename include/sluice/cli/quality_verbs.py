@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Show the newest result of every table and where its page is; end with 1 when an expectation does not hold."""
     settings = load_settings()
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         checks = [check for check in newest_checks(ledger) if table is None or check.table == table]
     pages = QualityPages(root=settings.reports)
     if as_json:

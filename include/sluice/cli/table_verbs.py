@@ -105,7 +105,7 @@ app.command("events")(event_verbs.table_events)
 
 def _save(settings: Settings, outcomes: list[TableOutcome]) -> None:
     """Save the command as an event of each table that it is about to create or change."""
-    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+    with open_ledger(settings.ledger_url) as ledger:
         for outcome in outcomes:
             if outcome.changes and outcome.refusal is None:
                 evidence = {"exists": outcome.exists, "changes": list(outcome.changes)}

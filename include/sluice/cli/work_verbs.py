@@ -31,7 +31,7 @@ def work() -> None:
 @app.command("list")
 def list_items(limit: Limit = 20, as_json: AsJson = False) -> None:
     """Show the newest work items: what was asked for, by whom, and how it stands."""
-    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+    with open_ledger(load_settings().ledger_url) as ledger:
         items = find_items(ledger, limit=limit)
     if as_json:
         print_json({"items": [json_value(item) | {"state": state} for item, state in items]})
@@ -44,7 +44,7 @@ def list_items(limit: Limit = 20, as_json: AsJson = False) -> None:
 @app.command()
 def applications(limit: Limit = 10, as_json: AsJson = False) -> None:
     """Show the newest Spark applications that do work items: where they run, and why they ended."""
-    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+    with open_ledger(load_settings().ledger_url) as ledger:
         found = recent_applications(ledger, limit=limit)
     if as_json:
         print_json({"applications": [json_value(one) for one in found]})
@@ -65,7 +65,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="How many of the last.")] = 1000,
 ) -> None:
     """Show what was logged about one work item, without the lines of those that ran beside it."""
-    with open_ledger(load_settings().ledger_url.get_secret_value()) as ledger:
+    with open_ledger(load_settings().ledger_url) as ledger:
         found = find_items_named(ledger, item)
         if len(found) != 1:
             raise UsageError(

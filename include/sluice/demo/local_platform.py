@@ -81,7 +81,7 @@ def open_platform(access: AirflowAccess, *, stopped: Event) -> Iterator[LocalPla
     """
     settings = load_settings()
     with (
-        open_ledger(settings.ledger_url.get_secret_value()) as ledger,
+        open_ledger(settings.ledger_url) as ledger,
         open_airflow_api(access) as airflow,
     ):
         yield LocalPlatform(

@@ -27,7 +27,6 @@ def observe_moves(ledger: Ledger, airflow: AirflowApi) -> object:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     DemonstrationError: when Airflow does not answer.
     """
     return (

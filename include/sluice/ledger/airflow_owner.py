@@ -83,10 +83,6 @@ def claim_for_airflow(ledger: Ledger, airflow: str) -> AirflowOwner:
     Returns
     -------
     The Airflow that the ledger belongs to now.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     claim = insert(LedgerOwner).values(kind=_ONLY, airflow=airflow, claimed_by="").on_conflict_do_nothing()
     with ledger.transaction() as connection:
@@ -103,7 +99,6 @@ def require_ownership(ledger: Ledger, airflow: str) -> None:
     Raises
     ------
     SettingsError: when it belongs to another one.
-    LedgerError: when the ledger cannot be reached.
     """
     owner = claim_for_airflow(ledger, airflow)
     if owner.airflow != airflow:
@@ -117,12 +112,7 @@ def require_ownership(ledger: Ledger, airflow: str) -> None:
 
 
 def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOwner:
-    """Give the ledger to an Airflow, whoever it belongs to. No stream is touched.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Give the ledger to an Airflow, whoever it belongs to. No stream is touched."""
     change = {"airflow": airflow, "claimed_by": given_by}
     gift = (
         insert(LedgerOwner)
@@ -135,12 +125,7 @@ def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOw
 
 
 def find_owner(ledger: Ledger) -> AirflowOwner | None:
-    """The Airflow that the ledger belongs to; none before the first one asked.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The Airflow that the ledger belongs to; none before the first one asked."""
     query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
     with ledger.transaction() as connection:
         row = connection.execute(query.where(LedgerOwner.kind == _ONLY)).one_or_none()
@@ -148,12 +133,7 @@ def find_owner(ledger: Ledger) -> AirflowOwner | None:
 
 
 def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
-    """Whether the DAG of a stream was paused when Airflow was last asked; none when it never was.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Whether the DAG of a stream was paused when Airflow was last asked; none when it never was."""
     query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == stream)
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
@@ -161,24 +141,14 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
 
 
 def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagPause]:
-    """What `find_dag_pause` finds of each of these streams, by its name.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """What `find_dag_pause` finds of each of these streams, by its name."""
     query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
     with ledger.transaction() as connection:
         return {row.stream: record_of(DagPause, row) for row in connection.execute(query)}
 
 
 def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
-    """Record whether the DAGs of several streams are paused, each as of the time at which it was observed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record whether the DAGs of several streams are paused, each as of the time at which it was observed."""
     if not seen:
         return
     recorded = insert(DagPauseSeen).values([asdict(one) for one in seen])
@@ -188,12 +158,7 @@ def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
 
 
 def record_dag_pause(ledger: Ledger, stream: str, *, airflow: str, is_paused: bool) -> None:
-    """Record whether the DAG of a stream is paused, at the database's time.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record whether the DAG of a stream is paused, at the database's time."""
     change = {"airflow": airflow, "is_paused": is_paused}
     seen = (
         insert(DagPauseSeen)

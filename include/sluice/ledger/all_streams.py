@@ -79,10 +79,6 @@ def find_streams(ledger: Ledger, names: Sequence[str], *, runs_for_failures: int
     Parameters
     ----------
     runs_for_failures: how many runs are read of a stream whose newest run has ended.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         observed_at: datetime = connection.execute(select(func.now())).scalar_one()
@@ -128,10 +124,6 @@ def lag_history(
     """The unread rows of each stream at evenly spaced times, oldest first; unset where they were unknown.
 
     Each point is one look-up of an index, so streams that are sampled more often cost no more.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     query = select_lag_history(asked_for(names), within=within, points=points)
     with ledger.transaction() as connection:

@@ -53,12 +53,7 @@ class KnownTable:
 
 
 def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable]:
-    """Read what the ledger knows of these tables, by name.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Read what the ledger knows of these tables, by name."""
     maintenance: dict[str, list[Row[Any]]] = {name: [] for name in names}
     with ledger.transaction() as connection:
         for row in connection.execute(_newest(names, MaintenanceRun, _MAINTENANCE, limit=HISTORY_RUNS)):
@@ -77,12 +72,7 @@ def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable
 
 
 def batches_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> int:
-    """How many batches of these streams were recorded since then, at most `MOST_COUNTED`.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """How many batches of these streams were recorded since then, at most `MOST_COUNTED`."""
     found = select(literal(1)).where(Batch.stream.in_(streams), Batch.recorded_at > since).limit(MOST_COUNTED)
     with ledger.transaction() as connection:
         return int(connection.execute(select(func.count()).select_from(found.subquery())).scalar_one())

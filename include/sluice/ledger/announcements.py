@@ -74,10 +74,6 @@ async def observe_unannounced(
     Parameters
     ----------
     output: the stream's output that writes the table.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     query = _unannounced(table=table, stream=stream, output=output, is_visible=Batch.snapshot_ids.has_key(output))
     return _publications(await query_row(ledger_url, query), table=table, stream=stream)
@@ -92,10 +88,6 @@ def find_unannounced(ledger: Ledger, *, table: str, stream: str, output: str) ->
     Parameters
     ----------
     output: the stream's output that writes the table.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     is_visible = and_(_rows_of(output) > 0, Batch.is_rejected.is_(False))
     with ledger.transaction() as connection:

@@ -57,10 +57,6 @@ def begin_application(ledger: Ledger, item: str, *, started_by: str) -> str | No
     -------
     The id of the application, which the caller is to start; none when it is not needed, or another caller starts one.
     None, too, when the item has failed by that, because no application of its pool gets as far as to report.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     needs = select(WorkRow.pool, WorkRow.digest).where(
         WorkRow.item == item, WorkRow.state == WorkState.WAITING, ~is_taken_care_of()
@@ -102,12 +98,7 @@ def bind_application(ledger: Ledger, application: str, process: ProcessIdentity,
 
 
 def beat(ledger: Ledger, application: str) -> bool:
-    """Report that an application works. Returns whether it is still counted as alive; else it must end at once.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Report that an application works. Returns whether it is still counted as alive; else it must end at once."""
     beaten = (
         update(Application)
         .where(Application.application == application, _has_not_ended())
@@ -126,10 +117,6 @@ def beat(ledger: Ledger, application: str) -> bool:
 def take_no_more(ledger: Ledger, application: str) -> None:
     """Record that an application takes no further item and ends after those that it has claimed, which may take hours.
     Another one is started meanwhile, as soon as an item waits.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     ending = update(Application).where(Application.application == application, _has_not_ended())
     with ledger.transaction() as connection:
@@ -137,12 +124,7 @@ def take_no_more(ledger: Ledger, application: str) -> None:
 
 
 def end_if_idle(ledger: Ledger, application: str, *, reason: str) -> bool:
-    """End an application, unless an item waits that it could take. Returns whether it has ended.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """End an application, unless an item waits that it could take. Returns whether it has ended."""
     waiting = exists().where(
         WorkRow.pool == Application.pool,
         WorkRow.digest == Application.digest,
@@ -156,12 +138,7 @@ def end_if_idle(ledger: Ledger, application: str, *, reason: str) -> bool:
 
 
 def end_application(ledger: Ledger, application: str, *, reason: str) -> None:
-    """Record that an application has ended; what it had claimed and not ended waits again. The first reason stays.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record that an application has ended; what it had claimed and not ended waits again. The first reason stays."""
     ended = update(Application).where(Application.application == application, _has_not_ended())
     with ledger.transaction() as connection:
         connection.execute(ended.values(_ended(reason)))
@@ -185,12 +162,7 @@ def find_application(ledger: Ledger, application: str) -> ApplicationObservation
 
 
 def recent_applications(ledger: Ledger, *, limit: int) -> tuple[ApplicationObservation, ...]:
-    """The newest applications, newest first.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest applications, newest first."""
     newest = select(*Application.__table__.columns).order_by(Application.started_at.desc()).limit(limit)
     with ledger.transaction() as connection:
         return tuple(_observation_of(row) for row in connection.execute(newest))

@@ -86,10 +86,6 @@ def begin_attempt(
     Parameters
     ----------
     launched_by: who asked, for people who read it.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     same = and_(
         BackfillAttempt.stream == stream, BackfillAttempt.interval_start == start, BackfillAttempt.interval_end == end
@@ -121,12 +117,7 @@ def begin_attempt(
 def record_plan(
     ledger: Ledger, key: BackfillAttemptKey, *, planned_on: int | None, end_offsets: Mapping[str, Any]
 ) -> None:
-    """Record on which snapshot an attempt was planned, and how far it reads.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record on which snapshot an attempt was planned, and how far it reads."""
     with ledger.transaction() as connection:
         connection.execute(
             update(BackfillAttempt).where(_is(key)).values(planned_on=planned_on, end_offsets=dict(end_offsets))
@@ -142,12 +133,7 @@ def end_attempt(
     snapshot_id: int | None = None,
     reason: str | None = None,
 ) -> None:
-    """Record how an attempt ended.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record how an attempt ended."""
     with ledger.transaction() as connection:
         connection.execute(
             update(BackfillAttempt)
@@ -157,12 +143,7 @@ def end_attempt(
 
 
 def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[BackfillAttemptObservation, ...]:
-    """The newest attempts to backfill a stream, newest first, at most `limit`.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest attempts to backfill a stream, newest first, at most `limit`."""
     newest = (
         select(*BackfillAttempt.columns())
         .where(BackfillAttempt.stream == stream)
@@ -175,12 +156,7 @@ def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[Backfil
 
 
 def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAttemptObservation, ...]:
-    """The attempts of one launcher, such as a run of a DAG, oldest first.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The attempts of one launcher, such as a run of a DAG, oldest first."""
     found = (
         select(*BackfillAttempt.columns())
         .where(BackfillAttempt.launched_by == launched_by)

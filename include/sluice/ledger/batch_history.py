@@ -49,12 +49,7 @@ class StreamHistory:
 
 
 def stream_history(ledger: Ledger, stream: str, *, within: timedelta, points: int) -> StreamHistory:
-    """Read the history of a stream up to now, in so many steps.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Read the history of a stream up to now, in so many steps."""
     step = within / points
     with ledger.transaction() as connection:
         until: datetime = connection.execute(select(func.now())).scalar_one()

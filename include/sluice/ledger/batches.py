@@ -123,10 +123,6 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     Returns
     -------
     Whether the batch was new to the ledger.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     values = values_of(batch, without=("undeclared_fields",))
     with ledger.transaction() as connection:
@@ -140,12 +136,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
 
 
 def find_batch(ledger: Ledger, key: PublicationKey) -> BatchObservation | None:
-    """The batch of this key; none when it is not recorded, or not any more.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The batch of this key; none when it is not recorded, or not any more."""
     same = (Batch.stream == key.stream, Batch.generation == key.generation, Batch.batch == key.batch)
     with ledger.transaction() as connection:
         row = connection.execute(select(*BATCH_COLUMNS).where(*same)).one_or_none()
@@ -159,22 +150,12 @@ def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) 
 
 
 def find_rejection(ledger: Ledger, stream: str, *, generation: int, batch: int) -> BatchObservation | None:
-    """The record of a batch that a person rejected; none when it was not rejected.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The record of a batch that a person rejected; none when it was not rejected."""
     return next((one for one in _rejections(ledger, stream, generation) if one.key.batch == batch), None)
 
 
 def rejected_batches(ledger: Ledger, stream: str, *, generation: int) -> frozenset[int]:
-    """The numbers of the batches of a generation that a person rejected.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The numbers of the batches of a generation that a person rejected."""
     return frozenset(one.key.batch for one in _rejections(ledger, stream, generation))
 
 
@@ -202,12 +183,7 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
 
 
 def rows_read_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> Mapping[str, int]:
-    """How many rows the batches of each of these streams read that were recorded at `since` or later.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """How many rows the batches of each of these streams read that were recorded at `since` or later."""
     asked = asked_for(streams)
     is_recent = and_(Batch.stream == asked.c.stream, Batch.recorded_at >= since)
     read = select(func.coalesce(func.sum(Batch.input_rows), 0).label("rows")).where(is_recent).lateral("read")
@@ -222,12 +198,7 @@ def totals(ledger: Ledger, stream: str) -> StreamTotals:
 
 
 def all_totals(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, StreamTotals]:
-    """The sums over all batches of each of these streams and all generations, including batches that were removed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The sums over all batches of each of these streams and all generations, including batches that were removed."""
     found: dict[str, list[Row[Any]]] = {stream: [] for stream in streams}
     with ledger.transaction() as connection:
         is_asked = BatchTotals.stream.in_(list(streams))

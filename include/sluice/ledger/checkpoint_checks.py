@@ -85,12 +85,7 @@ _COLUMNS = CheckpointCheck.columns(without=("number",))
 
 
 def record_checkpoint_check(ledger: Ledger, check: CheckpointObservation) -> None:
-    """Record what a check of a checkpoint found.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record what a check of a checkpoint found."""
     with ledger.transaction() as connection:
         connection.execute(insert(CheckpointCheck).values(**values_of(check)))
 

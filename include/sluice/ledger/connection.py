@@ -1,4 +1,8 @@
-"""Opens the ledger: a small pool of connections, and database errors turned into `LedgerError`."""
+"""Opens the ledger: a small pool of connections, and database errors turned into `LedgerError`.
+
+Every function that reads or writes a ledger raises `LedgerError` when it cannot be reached; its own `Raises` section
+names only what else can happen.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
@@ -70,18 +75,19 @@ class Ledger:
         self.close()
 
 
-def open_ledger(ledger_url: str) -> Ledger:
+def open_ledger(ledger_url: str | SecretStr) -> Ledger:
     """Open the ledger. It connects with the first query.
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL, `postgresql+psycopg://user:password@host:port/database`.
+    ledger_url: SQLAlchemy URL, `postgresql+psycopg://user:password@host:port/database`, as the settings have it.
 
     Raises
     ------
     SettingsError: when it is not such a URL.
     """
-    engine = create_engine(checked_url(ledger_url), pool_size=2, max_overflow=3, **engine_options())
+    url = ledger_url.get_secret_value() if isinstance(ledger_url, SecretStr) else ledger_url
+    engine = create_engine(checked_url(url), pool_size=2, max_overflow=3, **engine_options())
     event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StorableTextDumper))
     return Ledger(engine)
 
@@ -192,12 +198,7 @@ class ConnectionUse:
 
 
 def connection_use(ledger: Ledger) -> ConnectionUse:
-    """Count the connections of the ledger's server.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Count the connections of the ledger's server."""
     used = text("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
     allowed = text("SELECT current_setting('max_connections')::int")
     with ledger.transaction() as connection:

@@ -117,10 +117,6 @@ def set_desired_state(
     requested_by: the person or program that asks.
     keeps_suspension: whether a suspended stream stays suspended all the same.
     event: the request as an event, saved with it.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     request: dict[str, Any] = {"desired_state": str(desired_state), "requested_by": requested_by}
     change = {**request, "requested_at": func.now()}
@@ -154,10 +150,6 @@ def suspend(
     noticed_ago: how long ago the cause was noticed. What was requested of the stream since then is newer than the cause
         and stays. Unset: the cause exists now.
     event: the suspension as an event; saved only when this changes something.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     suspension = StreamDesiredState.suspension
     is_change = or_(suspension.is_(None), literal(cause is SuspensionCause.PAUSED) & (suspension != str(cause)))
@@ -190,10 +182,6 @@ def resume(ledger: Ledger, stream: str, *, asked_ago: timedelta = timedelta(0), 
     Returns
     -------
     Whether the stream was suspended.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         resumed = connection.execute(
@@ -222,23 +210,13 @@ def effective_desired_state(stream: SQLCoreOperations[str]) -> ColumnElement[str
 
 
 def find_desired_state(ledger: Ledger, stream: str) -> DesiredStateObservation:
-    """What was last requested of a stream; RUNNING when nothing was ever requested.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """What was last requested of a stream; RUNNING when nothing was ever requested."""
     with ledger.transaction() as connection:
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
 
 
 def find_desired_states(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DesiredStateObservation]:
-    """What was last requested of each of these streams, by its name.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """What was last requested of each of these streams, by its name."""
     with ledger.transaction() as connection:
         found = {row.stream: row for row in connection.execute(select_desired_states(streams))}
     return {stream: desired_state_of(stream, found.get(stream)) for stream in streams}

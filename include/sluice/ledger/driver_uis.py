@@ -43,12 +43,7 @@ class DriverUi:
 
 
 def record_driver_ui(ledger: Ledger, stream: str, ui: DriverUi) -> None:
-    """Record where the driver of a stream serves its UI, in place of the one before it.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record where the driver of a stream serves its UI, in place of the one before it."""
     values = {"run_id": ui.run_id, "port": ui.port, "application": ui.application, "key": ui.key}
     recorded = insert(DriverUiRow).values(stream=stream, **values)
     change = {**values, "recorded_at": func.now()}
@@ -57,12 +52,7 @@ def record_driver_ui(ledger: Ledger, stream: str, ui: DriverUi) -> None:
 
 
 def find_driver_ui(ledger: Ledger, stream: str) -> DriverUi | None:
-    """The UI that was recorded last for a stream; none when no driver of it ever had one.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The UI that was recorded last for a stream; none when no driver of it ever had one."""
     query = select(DriverUiRow.run_id, DriverUiRow.port, DriverUiRow.application, DriverUiRow.key)
     with ledger.transaction() as connection:
         row = connection.execute(query.where(DriverUiRow.stream == stream)).one_or_none()

@@ -183,10 +183,6 @@ def record_event(ledger: Ledger, event: Event) -> bool:
     Returns
     -------
     Whether it was saved; not when its occasion has the same action already.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         return add_event(connection, event)
@@ -231,10 +227,6 @@ def recent_events(
     Parameters
     ----------
     limit: at most so many. since: none before this time.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     query = _of(subject, name).order_by(LedgerEvent.number.desc()).limit(limit)
     if since is not None:

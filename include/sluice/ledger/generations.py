@@ -51,10 +51,6 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
     Parameters
     ----------
     checkpoints_root: the URI below which checkpoints lie. It places a new generation only; an open one does not move.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         row = connection.execute(select_newest_generation(stream)).one_or_none()
@@ -69,12 +65,7 @@ def current_generation(ledger: Ledger, stream: str, *, checkpoints_root: str) ->
 
 
 def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None:
-    """The newest generation of a stream; none before its first start. Unlike `current_generation` it opens nothing.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest generation of a stream; none before its first start. Unlike `current_generation` it opens nothing."""
     with ledger.transaction() as connection:
         row = connection.execute(select_newest_generation(stream)).one_or_none()
     return None if row is None else record_of(GenerationObservation, row)
@@ -91,7 +82,6 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
     Raises
     ------
     CheckpointError: when the generation is unknown or has another id: its checkpoint was replaced or lost.
-    LedgerError: when the ledger cannot be reached.
     """
     is_it = (Generation.stream == stream, Generation.generation == generation)
     with ledger.transaction() as connection:
@@ -125,7 +115,6 @@ def record_fingerprint(
     Raises
     ------
     CheckpointError: when the generation is unknown.
-    LedgerError: when the ledger cannot be reached.
     """
     taken = cast(dict(fingerprint), JSONB)
     with ledger.transaction() as connection:

@@ -144,12 +144,7 @@ def release(connection: Connection, *, run_id: str) -> None:
 
 
 def find_lease(ledger: Ledger, stream: str) -> LeaseObservation | None:
-    """The lease of a stream; none before its first run.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The lease of a stream; none before its first run."""
     with ledger.transaction() as connection:
         row = connection.execute(select(*Lease.columns()).where(Lease.stream == stream)).one_or_none()
     return None if row is None else record_of(LeaseObservation, row)

@@ -147,12 +147,7 @@ _COLUMNS = MaintenanceRun.columns(without=("number",))
 
 
 def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
-    """Record what a maintenance run did.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record what a maintenance run did."""
     with ledger.transaction() as connection:
         connection.execute(insert(MaintenanceRun).values(**values_of(run)))
 

@@ -26,7 +26,6 @@ def require_at_rest(ledger: Ledger, stream: str) -> None:
     ------
     RunAlreadyLiveError: when a run lives.
     UsageError: when the stream is to run.
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         _require_at_rest(connection, stream)
@@ -55,7 +54,6 @@ def open_next_generation(
     Raises
     ------
     RunAlreadyLiveError, UsageError: as `require_at_rest`; a UsageError also when `leaving` is not the newest.
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         # An admission takes this lease before it reads the generation: no run is admitted into the one that is left.

@@ -125,10 +125,6 @@ def record_progress_sample(
     generation: that of the run that reads.
     newest_batch: its newest recorded batch, up to whose end offsets the sources were read; none before its first.
     samples: those that are kept, newest first.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     is_old = and_(SourceSample.stream == stream, SourceSample.observed_at < func.now() - KEPT_FOR)
     recorded = (
@@ -178,12 +174,7 @@ def _rows_read(
 
 
 def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
-    """The kept samples of a stream, newest first: each of the last hour, and of earlier hours one of ten minutes.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The kept samples of a stream, newest first: each of the last hour, and of earlier hours one of ten minutes."""
     with ledger.transaction() as connection:
         rows = connection.execute(select_recent_samples(asked_for([stream]))).all()
     return tuple(record_of(ProgressSample, row) for row in rows)

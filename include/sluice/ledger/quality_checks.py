@@ -99,12 +99,7 @@ _COLUMNS = QualityResult.columns(without=("number",))
 
 
 def record_quality(ledger: Ledger, check: QualityObservation) -> None:
-    """Record what a quality check found.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record what a quality check found."""
     with ledger.transaction() as connection:
         connection.execute(insert(QualityResult).values(**values_of(check)))
 

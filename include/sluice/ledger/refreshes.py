@@ -114,24 +114,14 @@ class Refresh(LedgerTable, record=RefreshObservation, now=("began_at",)):
 
 
 def newest_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
-    """The newest refresh of a stream; none before its first.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest refresh of a stream; none before its first."""
     with ledger.transaction() as connection:
         row = connection.execute(_newest(stream)).one_or_none()
     return None if row is None else record_of(RefreshObservation, row)
 
 
 def unsettled_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
-    """The refresh of a stream whose commit may have landed without a record; none when there is none.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The refresh of a stream whose commit may have landed without a record; none when there is none."""
     newest = newest_refresh(ledger, stream)
     return newest if newest is not None and newest.state in UNSETTLED_STATES else None
 
@@ -139,10 +129,6 @@ def unsettled_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
 def kept_shadows(ledger: Ledger) -> frozenset[str]:
     """The names under whose pins snapshots of sources are kept: for refreshes that are under way, and for those that
     can be taken back.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     is_kept = or_(
         Refresh.state.in_(sorted(OPEN_STATES)),
@@ -166,7 +152,6 @@ def begin_refresh(
     Raises
     ------
     UsageError: when another one is open.
-    LedgerError: when the ledger cannot be reached.
     """
     values = {"stream": stream, "digest": digest, "leaves": leaves, "asked_by": asked_by}
     with ledger.transaction() as connection:
@@ -190,7 +175,6 @@ def begin_swap(ledger: Ledger, number: int, *, previous: Mapping[str, Any]) -> R
     Raises
     ------
     UsageError: when the refresh was abandoned, or the stream was reset since it began.
-    LedgerError: when the ledger cannot be reached.
     """
     return _begin(
         ledger, number, (RefreshState.BUILDING, RefreshState.SWAPPING), RefreshState.SWAPPING, previous=previous
@@ -207,7 +191,6 @@ def begin_taking_back(ledger: Ledger, number: int, *, event: Event) -> RefreshOb
     Raises
     ------
     UsageError: when there is nothing to take back, or the stream was reset since the swap.
-    LedgerError: when the ledger cannot be reached.
     """
     states = (RefreshState.SWAPPED, RefreshState.TAKING_BACK)
     return _begin(ledger, number, states, RefreshState.TAKING_BACK, event=event)
@@ -221,10 +204,6 @@ def record_swap(
     Parameters
     ----------
     batch: the newest one of the shadow. snapshot_ids: of the commit, by output. rows: of the new content.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         seen = _locked(connection, number)
@@ -250,10 +229,6 @@ def record_taken_back(
     Parameters
     ----------
     batch: the newest one of the generation before the refresh. snapshot_ids: of the commit, by output.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         seen = _locked(connection, number)
@@ -270,7 +245,6 @@ def abandon_refresh(ledger: Ledger, number: int, *, event: Event) -> RefreshObse
     Raises
     ------
     UsageError: when it is neither building nor swapping.
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         seen = _locked(connection, number)
@@ -280,12 +254,7 @@ def abandon_refresh(ledger: Ledger, number: int, *, event: Event) -> RefreshObse
 
 
 def end_refresh(ledger: Ledger, number: int) -> RefreshObservation:
-    """Note that nothing is left to be done: the shadow is gone.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Note that nothing is left to be done: the shadow is gone."""
     with ledger.transaction() as connection:
         return _changed(connection, number, ended_at=func.coalesce(Refresh.ended_at, func.now()))
 

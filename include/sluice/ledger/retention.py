@@ -87,10 +87,6 @@ def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = Fal
     Parameters
     ----------
     dry_run: only count.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     if dry_run:
         with ledger.transaction() as connection:

@@ -60,7 +60,6 @@ def admit_run(
     Raises
     ------
     RunAlreadyLiveError: when the stream has a live run; the error names it.
-    LedgerError: when the ledger cannot be reached.
     """
     admission = {
         "stream": stream,
@@ -153,7 +152,6 @@ def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
     Raises
     ------
     UnknownRunError: when the ledger has no such run, which has lost its lease then.
-    LedgerError: when the ledger cannot be reached.
     """
     # Every heartbeat reads the desired state again: a request made while the run was being admitted is not lost.
     wanted = case(
@@ -298,12 +296,7 @@ def live_run(connection: Connection, stream: str) -> RunObservation | None:
 
 
 def live_streams(ledger: Ledger) -> frozenset[str]:
-    """The streams that have a live run, declared or not.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The streams that have a live run, declared or not."""
     with ledger.transaction() as connection:
         return frozenset(connection.execute(select(Run.stream).where(_IS_LIVE)).scalars())
 

@@ -76,12 +76,7 @@ def read_stream(ledger: Ledger, stream: str) -> StreamRecords:
 
 
 def read_streams(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamRecords]:
-    """Read what the ledger has of these streams; of one that it has never heard of it has no run, batch or sample.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Read what the ledger has of these streams; of one that it has never heard of it has no run, batch or sample."""
     with ledger.transaction() as connection:
         asked = _Asked(connection, names)
         runs = asked.newest(Run, Run.columns(), Run.number.desc(), limit=RUNS)

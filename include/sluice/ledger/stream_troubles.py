@@ -43,12 +43,7 @@ class Trouble(LedgerTable, record=StreamTrouble, key=("stream",), now=("since",)
 
 
 def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
-    """Record that a stream is unhealthy. The time since which it is stays while the reason is the same.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record that a stream is unhealthy. The time since which it is stays while the reason is the same."""
     is_same = Trouble.reason == reason
     change = {
         "since": case((is_same, Trouble.since), else_=func.now()),
@@ -76,10 +71,6 @@ def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
     Returns
     -------
     Whether the stream was unhealthy before.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         gone = connection.execute(
@@ -97,10 +88,6 @@ def record_report(ledger: Ledger, trouble: StreamTrouble, *, by: str) -> None:
     Parameters
     ----------
     by: the task that alerts.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with ledger.transaction() as connection:
         reported = connection.execute(
@@ -114,12 +101,7 @@ def record_report(ledger: Ledger, trouble: StreamTrouble, *, by: str) -> None:
 
 
 def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
-    """The unhealthy streams, by name.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The unhealthy streams, by name."""
     query = select(*Trouble.columns(), func.now().label("observed_at")).order_by(Trouble.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()

@@ -43,7 +43,6 @@ async def observe_run(ledger_url: str, run_id: str) -> WatchedRun:
     Raises
     ------
     UnknownRunError: when the ledger has no such run.
-    LedgerError: when the ledger cannot be reached.
     """
     batchers = _batchers.setdefault(asyncio.get_running_loop(), {})
     batcher: _Batcher[WatchedRun] = batchers.setdefault(("runs", ledger_url), _Batcher(partial(_find_runs, ledger_url)))
@@ -51,12 +50,7 @@ async def observe_run(ledger_url: str, run_id: str) -> WatchedRun:
 
 
 async def observe_desired_state(ledger_url: str, stream: str) -> DesiredStateObservation:
-    """Read the desired state of a stream; shared as `observe_run` is. Safe to cancel at any await.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Read the desired state of a stream; shared as `observe_run` is. Safe to cancel at any await."""
     batchers = _batchers.setdefault(asyncio.get_running_loop(), {})
     batcher: _Batcher[DesiredStateObservation] = batchers.setdefault(
         ("desired states", ledger_url), _Batcher(partial(_find_desired_states, ledger_url))
@@ -80,12 +74,7 @@ async def observe_item(ledger_url: str, item: str) -> WorkObservation:
 
 
 async def query_row(ledger_url: str, query: Executable) -> Row[Any] | None:
-    """The one row that a query or a statement returns; none without one. Safe to cancel at any await.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The one row that a query or a statement returns; none without one. Safe to cancel at any await."""
     (row,) = await _query(await _engine_of_this_loop(ledger_url), query) or (None,)
     return row
 

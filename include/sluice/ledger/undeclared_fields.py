@@ -105,12 +105,7 @@ def _first_sight(stream: str, batch: str, name: str, field: str) -> Event:
 
 
 def undeclared_fields(ledger: Ledger, stream: str) -> tuple[UndeclaredField, ...]:
-    """The undeclared fields of a stream's inputs, by input and name.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The undeclared fields of a stream's inputs, by input and name."""
     query = select(*SeenField.columns()).where(SeenField.stream == stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query.order_by(SeenField.input, SeenField.field)).all()

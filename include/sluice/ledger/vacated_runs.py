@@ -16,10 +16,6 @@ def has_given_way(ledger: Ledger, live: RunObservation, *, launched_by: str) -> 
     Parameters
     ----------
     launched_by: who takes its place, for the event.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     seen = _observed(live)
     if seen is ProcessState.GONE:

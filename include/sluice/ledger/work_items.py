@@ -70,10 +70,6 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
     Returns
     -------
     The ids of the items.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     ids = []
     with ledger.transaction() as connection:
@@ -164,36 +160,21 @@ def observation_of(item: str, row: Row[Any] | None) -> WorkObservation:
 
 
 def find_pool(ledger: Ledger, item: str) -> Pool | None:
-    """The pool of an item; none when the ledger does not know it.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The pool of an item; none when the ledger does not know it."""
     with ledger.transaction() as connection:
         row = connection.execute(select(WorkRow.pool, WorkRow.digest).where(WorkRow.item == item)).one_or_none()
     return None if row is None else Pool(name=row.pool, digest=row.digest)
 
 
 def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState], ...]:
-    """The newest items with their states, newest first.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest items with their states, newest first."""
     newest = select(*WorkRow.__table__.columns).order_by(WorkRow.asked_at.desc()).limit(limit)
     with ledger.transaction() as connection:
         return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
 
 
 def find_items_named(ledger: Ledger, beginning: str) -> tuple[str, ...]:
-    """The ids of the items that begin so, at most ten of them.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The ids of the items that begin so, at most ten of them."""
     named = select(WorkRow.item).where(WorkRow.item.startswith(beginning, autoescape=True)).limit(10)
     with ledger.transaction() as connection:
         return tuple(connection.execute(named).scalars())
@@ -210,12 +191,7 @@ def withdraw(items: Sequence[str]) -> Update:
 
 
 def withdraw_items(ledger: Ledger, items: Sequence[str]) -> None:
-    """Ask for items no more.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Ask for items no more."""
     with ledger.transaction() as connection:
         connection.execute(withdraw(items))
 
@@ -235,10 +211,6 @@ def claim(ledger: Ledger, application: str, choose: Choose) -> tuple[WorkItem, .
     Returns
     -------
     What is claimed now; nothing when the application counts as dead.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     mine = select(Application.pool, Application.digest).where(Application.application == application, is_alive())
     with ledger.transaction() as connection:
@@ -286,10 +258,6 @@ def end_item(
     Returns
     -------
     Whether that is recorded now.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     mine = and_(
         WorkRow.item == item.item,
@@ -303,12 +271,7 @@ def end_item(
 
 
 def hand_back(ledger: Ledger, application: str) -> None:
-    """Let the items that an application has not ended wait again, as if it had not claimed them: it was asked to end.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Let the items that an application has not ended wait again, as if it had not claimed them: it was asked to end."""
     mine = and_(WorkRow.application == application, WorkRow.state == WorkState.CLAIMED)
     given_back = {"state": WorkState.WAITING, "application": None, "attempt": WorkRow.attempt - 1}
     with ledger.transaction() as connection:
@@ -316,12 +279,7 @@ def hand_back(ledger: Ledger, application: str) -> None:
 
 
 def withdrawn_among(ledger: Ledger, items: Sequence[str]) -> frozenset[str]:
-    """Which of these items are not asked for any more.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Which of these items are not asked for any more."""
     these = and_(named(WorkRow, items), WorkRow.state == WorkState.WITHDRAWN)
     with ledger.transaction() as connection:
         return frozenset(connection.execute(select(WorkRow.item).where(these)).scalars())
@@ -333,10 +291,6 @@ def remove_old_work(ledger: Ledger, *, dry_run: bool = False) -> int:
     Returns
     -------
     How many items were removed; in a dry run, how many would be.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     before = func.now() - KEPT_FOR
     is_old = or_(WorkRow.ended_at < before, and_(_IS_OPEN, WorkRow.waits_until < before))

@@ -122,7 +122,6 @@ def continue_stream(
     ------
     RunAlreadyLiveError, UsageError: when the stream is not at rest, or its generation was left meanwhile.
     CheckpointError: when the folder has files of another origin, or its storage does not answer.
-    LedgerError: when the ledger cannot be reached.
     """
     require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)

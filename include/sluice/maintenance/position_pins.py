@@ -46,7 +46,6 @@ def pin_positions(
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     LakehouseError: when a table cannot be read, or its catalog refuses the pins.
     """
     now = database_time(ledger)

@@ -144,18 +144,12 @@ def require_no_problems(ledger: Ledger, run: MaintenanceObservation) -> None:
     Raises
     ------
     UnhealthyError: when it ends red, with a sentence for each step.
-    LedgerError: when the ledger cannot be reached.
     """
     if problems := problems_after(ledger, run):
         raise UnhealthyError("; ".join(problems))
 
 
 def problems_after(ledger: Ledger, run: MaintenanceObservation) -> tuple[str, ...]:
-    """What makes a recorded run end red, judged with the runs before it; none when it ends green.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """What makes a recorded run end red, judged with the runs before it; none when it ends green."""
     recorded = recent_maintenance(ledger, run.table, limit=RUNS_JUDGED + 1) if needs_earlier_runs(run) else ()
     return problems_of_run(run, [one for one in recorded if one.started_at < run.started_at])

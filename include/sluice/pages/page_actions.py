@@ -74,7 +74,6 @@ class PageActions:
         Raises
         ------
         RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused; the message says why.
-        LedgerError: when the ledger cannot be reached.
         """
         if verb is PageVerb.RESET:
             self._require_one_person_suffices()
@@ -92,7 +91,6 @@ class PageActions:
         Raises
         ------
         RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused.
-        LedgerError: when the ledger cannot be reached.
         """
         if verb is not PageVerb.RESET:
             _REQUESTS[verb](self, stream)

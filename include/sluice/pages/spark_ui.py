@@ -56,7 +56,6 @@ def find_ui(ledger: Ledger, stream: str, *, observe_process: Callable[[ProcessId
     Raises
     ------
     DriverUiError: when there is none, or it is on another host.
-    LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(ledger, stream)
     if run is None or not run.is_live or run.process is None:

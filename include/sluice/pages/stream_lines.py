@@ -105,10 +105,6 @@ def observe_streams(
     may_read: of some streams those that the reader may see; nothing is read of the others.
     with_history: whether to read the lag of the last hours.
     among: the streams to observe; unset: all.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     newest = [run for run in newest_runs(ledger) if among is None or run.stream in among]
     misfits = {misfit.stream: misfit for misfit in find_misfits(declarations, newest)}

@@ -67,10 +67,6 @@ def load_stream_page(
     ----------
     hours: one of `WINDOWS_HOURS`.
     may_read: of some streams those that the reader may see; others are not in the lineage.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     declared = declarations.streams.get(stream)
     history = stream_history(ledger, stream, within=timedelta(hours=hours), points=CHART_POINTS)

@@ -75,10 +75,6 @@ def observe_tables(
     ----------
     readable_streams: the streams that the reader may see; others are not named.
     only: the one table to read; unset: all.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     readable = frozenset(readable_streams)
     owners = visible_tables(declarations, readable_streams=readable)

@@ -59,12 +59,7 @@ class TablePage:
 
 
 def load_table_page(ledger: Ledger, line: TableLine, policy: MaintenanceDeclaration) -> TablePage:
-    """Read what the page of a table shows.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Read what the page of a table shows."""
     runs = recent_maintenance(ledger, line.table, limit=CHART_RUNS)
     newest = runs[0] if runs else None
     kept = () if newest is None else newest.kept

@@ -84,7 +84,6 @@ def observe_batches(
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
     recorded = recent_batches(ledger, declaration.stream, limit=limit)

@@ -46,7 +46,6 @@ def record_past_rejections(
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     DeliveryError, LakehouseError: when a table cannot be read.
     """
     recorded = rejected_batches(ledger, declaration.stream, generation=generation)

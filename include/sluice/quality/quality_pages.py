@@ -81,12 +81,7 @@ class QualityPages:
 
 
 def write_pages(ledger: Ledger, pages: QualityPages, table: str) -> None:
-    """Write the pages of a table from the ledger, after a check has been recorded there.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Write the pages of a table from the ledger, after a check has been recorded there."""
     pages.write(recent_quality(ledger, table, limit=SHOWN_CHECKS), newest_checks(ledger))
 
 

@@ -27,7 +27,6 @@ def plan_abandoning(ledger: Ledger, stream: LoadedStream) -> RefreshObservation:
     Raises
     ------
     UsageError: when there is none.
-    LedgerError: when the ledger cannot be reached.
     """
     seen = newest_refresh(ledger, stream.name)
     if seen is None or seen.state not in _GIVEN_UP:

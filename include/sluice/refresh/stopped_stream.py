@@ -42,7 +42,6 @@ def stopped_stream(
     Raises
     ------
     RunAlreadyLiveError: when the live run does not end in time.
-    LedgerError: when the ledger cannot be reached.
     """
     with ExitStack() as held:
         yield _take_place(ledger, stream, held, requested_by=requested_by, what=what, deadline=Deadline.after(seconds))

@@ -49,7 +49,6 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
     Raises
     ------
     LaunchError: when the driver could not be started, because `spark-submit` is not found.
-    LedgerError: when the ledger cannot be reached.
     """
     steps = [PlannedStep(sentence=f"Ask that {wanted.name} runs; this resets its failure count.")]
     if wanted.declaration.mode == "incremental":
@@ -68,12 +67,7 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
 
 
 def with_beginning(plan: ControlPlan, ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ControlPlan:
-    """A plan of a start, with what is read if it is the first one: where each input begins, and how much that is.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """A plan of a start, with what is read if it is the first one: where each input begins, and how much that is."""
     generation = find_generation(ledger, wanted.name)
     if generation is not None and newest_batch(ledger, wanted.name, generation=generation.generation) is not None:
         return plan
@@ -88,10 +82,6 @@ def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> Control
     Parameters
     ----------
     mode: as the stream is declared; unset: only the ledger knows it.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     steps = [PlannedStep(sentence=f"Ask that {name} stops; it stays stopped until it is started again.")]
     run = newest_run(supervisor.ledger, name)
@@ -107,12 +97,7 @@ def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> Control
 
 
 def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
-    """The newest run of the stream, and what its supervisor would do now. Nothing is changed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The newest run of the stream, and what its supervisor would do now. Nothing is changed."""
     run = newest_run(supervisor.ledger, wanted.name)
     newest = (
         f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by}, log {run.log_file}."
@@ -138,7 +123,6 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command:
     Raises
     ------
     LaunchError: when the driver could not be started, because `spark-submit` is not found.
-    LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(supervisor.ledger, wanted.name)
     started = plan_start(supervisor, wanted, shows_command=shows_command)
@@ -154,12 +138,7 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command:
 
 
 def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
-    """What `reset_breaker` would do now. Nothing is changed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """What `reset_breaker` would do now. Nothing is changed."""
     planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
     steps = (
         PlannedStep(sentence=f"Reset the failure count of {wanted.name}. Now: {planned.decision.explanation}"),

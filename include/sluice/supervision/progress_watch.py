@@ -51,10 +51,6 @@ def watch_progress(
     Returns
     -------
     The progress; none without a live run that is to go on.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     run = known.newest_run
     if run is None or not _is_watched(run):
@@ -135,12 +131,7 @@ def _evidence(wanted: LoadedStream, run: RunObservation, known: StreamRecords, *
 
 
 def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -> tuple[str, ...]:
-    """The streams that write a table, are late, and declare that its maintenance waits then.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """The streams that write a table, are late, and declare that its maintenance waits then."""
     deferring = {
         name: stream
         for name, stream in sorted(declarations.streams.items())

@@ -58,7 +58,6 @@ def reconcile(supervisor: Supervisor, wanted: LoadedStream, *, dag: DagObservati
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
     change = "" if dag is None else note_pause(supervisor, wanted, dag)
@@ -97,10 +96,6 @@ def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation
     Returns
     -------
     What that changed, for a person; empty when nothing changed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     ledger, stream = supervisor.ledger, wanted.name
     known, desired = find_dag_pause(ledger, stream), find_desired_state(ledger, stream)

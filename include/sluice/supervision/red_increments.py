@@ -17,10 +17,6 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
     Parameters
     ----------
     sentence: why, and what to do. by: the task.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     trouble = record_trouble(ledger, stream, reason=StreamState.FAILED, explanation=sentence)
     if trouble.reported_at is None:
@@ -28,12 +24,7 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
 
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Record that an increment succeeded, with an event when the one before was red."""
     clear_trouble(ledger, stream, by=by)
 
 

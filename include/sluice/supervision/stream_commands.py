@@ -36,7 +36,6 @@ def start_stream(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: 
     Raises
     ------
     UnhealthyError: when no driver could be started.
-    LedgerError: when the ledger cannot be reached.
     """
     request_start(supervisor.ledger, wanted.name, requested_by=requested_by)
     return _start_requested(supervisor, wanted)
@@ -67,7 +66,6 @@ def restart_stream(
     Raises
     ------
     UnhealthyError: as `start_stream` and `stop_stream` raise it, and when the stream was stopped meanwhile.
-    LedgerError: when the ledger cannot be reached.
     """
     request = request_restart(supervisor.ledger, wanted.name, requested_by=requested_by)
     if request.ending is not None:
@@ -80,12 +78,7 @@ def restart_stream(
 
 
 def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
-    """Reset the failure count of a stream. Its desired state and its suspension stay.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Reset the failure count of a stream. Its desired state and its suspension stay."""
     desired = find_desired_state(supervisor.ledger, wanted.name)
     event = command_event(EventAction.RESET_BREAKER, wanted.name, by=requested_by)
     return set_desired_state(
@@ -116,7 +109,6 @@ def stop_stream(
     Raises
     ------
     UnhealthyError: when the run does not end, or whether its driver is alive is unknown.
-    LedgerError: when the ledger cannot be reached.
     """
     request_stop(supervisor.ledger, wanted.name, requested_by=requested_by)
     if wanted.declaration.mode == "incremental":

@@ -12,12 +12,7 @@ from sluice.supervision.stream_observation import StreamObservation
 
 
 def observe_stream(ledger: Ledger, launcher: Launcher, stream: str) -> StreamObservation:
-    """Observe a stream. Nothing is changed.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Observe a stream. Nothing is changed."""
     return observation_of(read_stream(ledger, stream), launcher)
 
 

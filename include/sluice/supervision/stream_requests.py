@@ -27,23 +27,13 @@ class RestartRequest:
 
 
 def request_start(ledger: Ledger, stream: str, *, requested_by: str) -> DesiredStateObservation:
-    """Ask that a stream runs. This resets its failure count.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Ask that a stream runs. This resets its failure count."""
     event = command_event(EventAction.START, stream, by=requested_by)
     return set_desired_state(ledger, stream, DesiredState.RUNNING, requested_by=requested_by, event=event)
 
 
 def request_stop(ledger: Ledger, stream: str, *, requested_by: str) -> DesiredStateObservation:
-    """Ask that a stream stops after its batch; it stays stopped until it is started again.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Ask that a stream stops after its batch; it stays stopped until it is started again."""
     event = command_event(EventAction.STOP, stream, by=requested_by)
     return set_desired_state(ledger, stream, DesiredState.STOPPED, requested_by=requested_by, event=event)
 
@@ -53,10 +43,6 @@ def request_restart(ledger: Ledger, stream: str, *, requested_by: str) -> Restar
 
     The desired state is `running` before the run is asked to end: a person who stops the stream meanwhile has the last
     word, and the stream is started again even if this process dies in between.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     run = newest_run(ledger, stream)
     live = run if run is not None and run.is_live else None

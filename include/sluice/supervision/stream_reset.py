@@ -55,7 +55,6 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
     RunAlreadyLiveError: when a run of the stream lives.
     UsageError: when the stream is to run, or has no generation yet.
     CheckpointError: when the folder of the new checkpoint is not empty, or its storage does not answer.
-    LedgerError: when the ledger cannot be reached.
     """
     require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)

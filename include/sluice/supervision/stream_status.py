@@ -52,10 +52,6 @@ def observe_rows(
     streams: as they are declared.
     launcher: observes whether drivers are alive.
     heads: observes the sources; without it the lag is unknown.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     asked = tuple(streams)
     if not asked:
@@ -101,10 +97,6 @@ def observe_misfits(
     Parameters
     ----------
     only: the one stream to observe, also when its newest run has ended.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     newest = [run for run in newest_runs(ledger) if only is None or run.stream == only]
     rows = []
@@ -121,12 +113,7 @@ def observe_misfits(
 
 
 def observe_known(ledger: Ledger, launcher: Launcher, declarations: Declarations, name: str) -> StreamRow:
-    """Observe a stream that only the ledger knows.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Observe a stream that only the ledger knows."""
     if rows := observe_misfits(declarations, ledger=ledger, launcher=launcher, only=name):
         return rows[0]
     known = read_stream(ledger, name)

@@ -123,7 +123,6 @@ def act_on(supervisor: Supervisor, planned: SupervisionResult) -> bool:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver that must be stopped survives SIGKILL.
     """
     step = _STEPS.get(planned.decision.action)
@@ -140,10 +139,6 @@ def plan_supervision(
     Parameters
     ----------
     requested: decide as if this had been requested just now; unset: what was really requested.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     return plan_from(read_stream(ledger, wanted.name), wanted, ledger=ledger, launcher=launcher, requested=requested)
 
@@ -156,12 +151,7 @@ def plan_from(
     launcher: Launcher,
     requested: DesiredState | None = None,
 ) -> SupervisionResult:
-    """Observe and decide as `plan_supervision` does, by records that were read a moment ago.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
-    """
+    """Observe and decide as `plan_supervision` does, by records that were read a moment ago."""
     seen = observation_of(known, launcher)
     if requested is not None:
         suspension = None if requested is DesiredState.RUNNING else seen.desired.suspension

@@ -117,7 +117,6 @@ def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for:
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver survives SIGKILL.
     """
     if misfit.may_end and missing_for >= ENDED_AFTER:
@@ -145,7 +144,6 @@ def stop_known_run(supervisor: Supervisor, stream: str, *, requested_by: str) ->
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached.
     LaunchError: when a driver survives SIGKILL.
     """
     event = command_event(EventAction.STOP, stream, by=requested_by)

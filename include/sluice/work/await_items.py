@@ -43,7 +43,6 @@ def await_item(
     LaunchError: when no application can be started, or none could do the item any more, because the files of the
         deployment have changed since it was asked for.
     SettingsError: when the Spark connection is missing or wrong.
-    LedgerError: when the ledger cannot be reached.
     """
     log = FollowedLog(item=item, on_line=on_line)
     while True:

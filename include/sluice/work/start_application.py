@@ -74,7 +74,6 @@ class WorkQueue:
         ------
         LaunchError: when it cannot be started; the next one who waits may try it.
         SettingsError: when the Spark connection is missing or wrong.
-        LedgerError: when the ledger cannot be reached.
         """
         connection = self.connections(profile.connection)
         application = begin_application(self.ledger, item, started_by=self.asked_by)

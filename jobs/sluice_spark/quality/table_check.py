@@ -50,7 +50,6 @@ def check_table(
     ------
     UsageError: when the table is not declared, or declares no expectations.
     LakehouseError: when the table does not exist or the catalog does not answer.
-    LedgerError: when the ledger cannot be reached.
     """
     declaration = find_declaration(declarations, name)
     pages, checked_at = QualityPages(root=settings.reports), database_time(ledger)

@@ -31,7 +31,6 @@ def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -
     Raises
     ------
     RunAlreadyLiveError: when another run of the stream is live, or may be.
-    LedgerError: when the ledger cannot be reached.
     """
     try:
         run = _admit(ledger, stream, launched_by)

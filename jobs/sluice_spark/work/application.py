@@ -197,7 +197,7 @@ class WorkApplication:
 
     def _work(self, unit: Unit) -> None:
         """Do the items of a unit in this thread, and record the end of each."""
-        with open_ledger(self.settings.ledger_url.get_secret_value()) as ledger:
+        with open_ledger(self.settings.ledger_url) as ledger:
             left = list(unit.items)
             if len(left) > 1:
                 left = self._done_together(unit, ledger)

@@ -24,7 +24,6 @@ def owning_airflow(ledger: Ledger) -> str:
     Raises
     ------
     SettingsError: when the ledger belongs to another Airflow.
-    LedgerError: when the ledger cannot be reached.
     """
     known = _stored_id() or _first_id(ledger)
     require_ownership(ledger, known)

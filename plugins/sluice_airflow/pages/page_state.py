@@ -64,12 +64,7 @@ class PageState:
     def observe(
         self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True
     ) -> ObservedStreams:
-        """Observe the streams that a person may see.
-
-        Raises
-        ------
-        LedgerError: when the ledger cannot be reached.
-        """
+        """Observe the streams that a person may see."""
         observe = partial(observe_streams, self.ledger, self.declarations, observe_process=observe_process)
         return observe(may_read=reader.may_read, among=among, with_history=with_history)
 

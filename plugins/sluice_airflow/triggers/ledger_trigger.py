@@ -158,10 +158,6 @@ def suspend_as_marked(ledger_url: str, stream: str, *, noticed_ago: timedelta) -
     ----------
     noticed_ago: how long ago `on_kill` was called. On a busy machine it takes a minute until Airflow has returned the
         task's state, and a person may have unpaused the DAG by then.
-
-    Raises
-    ------
-    LedgerError: when the ledger cannot be reached.
     """
     with open_ledger(ledger_url) as ledger:
         event = Event(
