@@ -16,12 +16,11 @@ from pyiceberg.table import Table
 
 from sluice.errors import UndeclaredOutputError
 from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publication
-from sluice.publication.clear_staging import clear_staging
 from sluice.publication.lost_marks import find_lost_mark, restore_lost_mark
 from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import read_target_state
 from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
-from sluice.publication.staging_table import staged_batches
+from sluice.publication.staging_table import clear_staging, staged_batches
 from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table

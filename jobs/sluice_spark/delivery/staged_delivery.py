@@ -20,7 +20,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.locks import PublicationLocks
-from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.past_rejections import record_past_rejections
 from sluice.publication.recovered_batch import recovered_observation
