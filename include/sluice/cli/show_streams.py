@@ -30,7 +30,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.stream_status import StreamRow, observe_known, observe_misfits, observe_row, observe_rows
+from sluice.supervision.stream_status import StreamRow, observe_known, observe_orphaned_runs, observe_row, observe_rows
 
 
 def list_streams(as_json: AsJson = False) -> None:
@@ -142,17 +142,17 @@ def _observed(ctx: CliContext, names: Sequence[str]) -> tuple[StreamRow, ...]:
     if not names:
         streams = ctx.declarations.streams.values()
         rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
-        misfits = observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
-        odd = {row.stream for row in misfits}
-        return (*(row for row in rows if row.stream not in odd), *misfits)
+        orphans = observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
+        odd = {row.stream for row in orphans}
+        return (*(row for row in rows if row.stream not in odd), *orphans)
     return tuple(_observed_one(ctx, name, heads) for name in names)
 
 
 def _observed_one(ctx: CliContext, name: str, heads: SourceHeads) -> StreamRow:
     if ctx.is_known_by_ledger_only(name):
         return observe_known(ctx.ledger, ctx.launcher, ctx.declarations, name)
-    if misfits := observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
-        return misfits[0]
+    if orphans := observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
+        return orphans[0]
     stream = ctx.declarations.stream(name)
     return observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
 

@@ -223,7 +223,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         declaration=plan.declaration,
         context=context,
         staging=BatchStaging(
-            catalog=open_catalog(context.settings),  # of its own: publications may go on on another thread
+            catalog=open_catalog(context.settings),  # of its own: publications may run on another thread
             targets=plan.targets,
             carried=plan.carried,
             rejected=plan.rejected,
