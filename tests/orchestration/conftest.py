@@ -109,7 +109,7 @@ def _declare(pipelines: Path) -> None:
             write_incremental_stream(
                 pipelines, stream, schedule="{cron: '0 0 1 1 *'}", writes="gold.third", more=engine
             )
-    for stream in ("refilled", "asked_back", "filled_in", "shared_days", "called_off"):
+    for stream in ("refilled", "asked_back", "filled_in", "chosen_days", "shared_days", "called_off"):
         write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)

@@ -6,7 +6,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import screenshot, with_cookie
 
-DAG = "filled_in__backfill"
+DAG = "chosen_days__backfill"
 PATIENCE = 60_000
 
 
