@@ -21,7 +21,7 @@ from sluice.ledger.runs import find_run
 from sluice.settings import load_settings
 from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.job import recorded_end, run_job
-from sluice_spark.run.same_files import require_same_files
+from sluice_spark.run.run_start import require_same_files
 from sluice_spark.run.supervised_run import SupervisedRun
 
 

@@ -6,7 +6,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, record_event
 from sluice.pages.job_plans import AirflowRequest
-from sluice.publication.batch_commands import staged_outputs
+from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.control_plans import PlannedStep
 from sluice.supervision.rejection_plans import REJECT_BATCH, RejectionPlan, plan_batch_rejection

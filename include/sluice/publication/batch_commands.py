@@ -15,9 +15,9 @@ from sluice.ledger.connection import Ledger
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import TargetState, load_target_state
-from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.staging_table import staged_batches
-from sluice.publication.undeclared_outputs import find_undeclared_outputs
+from sluice.publication.undeclared_outputs import find_undeclared_outputs, load_output_tables
 from sluice.stored_keys import MARK_MOVE
 from sluice.tables.declared_tables import load_table
 
@@ -116,16 +116,6 @@ def output_views(catalog: Catalog, declaration: StreamDeclaration) -> list[Outpu
     return found
 
 
-def staged_outputs(declaration: StreamDeclaration) -> Iterator[StagedOutput]:
-    """The outputs of a stream that go through staging tables, the quarantine last."""
-    for name, declared in declaration.outputs.items():
-        if declared.iceberg is not None and not declared.iceberg.is_direct:
-            yield StagedOutput(stream=declaration.stream, output=name, target=declared.iceberg.table)
-    if declaration.quarantine:
-        target = declaration.quarantine_table
-        yield StagedOutput(stream=declaration.stream, output=QUARANTINE_OUTPUT, target=target)
-
-
 def _staged_views(views: Sequence[OutputView]) -> Iterator[BatchView]:
     ready = [{batch.position: batch for batch in view.plan.ready} for view in views]
     visible = [{batch.position: batch for batch in view.plan.published} for view in views]
@@ -143,7 +133,8 @@ def _staged_views(views: Sequence[OutputView]) -> Iterator[BatchView]:
 
 
 def _undeclared_views(catalog: Catalog, declaration: StreamDeclaration) -> tuple[BatchView, ...]:
-    found = find_undeclared_outputs(catalog, declaration.stream, tuple(staged_outputs(declaration)))
+    declared = [load_output_tables(catalog, output) for output in staged_outputs(declaration)]
+    found = find_undeclared_outputs(catalog, declaration.stream, declared)
     return tuple(
         _staged_view(
             [batch],

@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeliveryError, LeaseLostError, UsageError
-from sluice.ledger.batches import BatchObservation, PublicationKey, find_rejection, record_batch
+from sluice.ledger.batches import PublicationKey, find_rejection, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
 from sluice.ledger.run_values import RunObservation
@@ -28,8 +28,8 @@ from sluice.publication.batch_commands import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.seen_tokens import with_raised_token
-from sluice.publication.staged_batch import StagedBatch
+from sluice.publication.repair import with_raised_token
+from sluice.publication.staged_batch import StagedBatch, rejected_observation
 
 
 class RejectionState(StrEnum):
@@ -238,23 +238,4 @@ def _not_the_next(declaration: StreamDeclaration, view: OutputView, number: int)
         f"staged and not visible are: {waiting}.",
         next_step="Only the first of them can be rejected, once all of its outputs are staged; start the stream to "
         "stage the missing ones.",
-    )
-
-
-def rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
-    """The batch as the ledger records it: no output got a row, all rows were rejected."""
-    summary = next(iter(batches.values())).summary
-    rows = sum(batch.summary.rows or 0 for batch in batches.values())
-    return BatchObservation(
-        key=summary.key,
-        run_id=summary.run_id,
-        started_at=min(batch.staged_at for batch in batches.values()),
-        duration_ms=0,
-        input_rows=rows,
-        published_rows=dict.fromkeys(declaration.outputs, 0),
-        refused_rows=rows,
-        watermark=summary.watermark,
-        start_offsets=json.loads(summary.start_offsets),
-        end_offsets=json.loads(summary.end_offsets),
-        is_rejected=True,
     )

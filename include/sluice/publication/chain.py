@@ -14,6 +14,7 @@ from sluice.errors import DivergedError, MarkError, StagingError, StaleTokenErro
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_batch import (
     BatchSummary,
+    PlannedBatch,
     StagedBatch,
     offsets_digest,
 )
@@ -32,9 +33,9 @@ class CheckpointPosition:
     newest_committed: int
     end_offsets: Mapping[int, str] = field(default_factory=dict, hash=False)
 
-    def has_committed(self, key: PublicationKey) -> bool:
-        """Whether the checkpoint has committed a batch of its generation, so that Spark does not run it again."""
-        return key.batch <= self.newest_committed
+    def runs_again(self, key: PublicationKey) -> bool:
+        """Whether Spark runs a batch again: one of this generation that the checkpoint has not committed."""
+        return key.generation == self.generation and key.batch > self.newest_committed
 
     def has_planned(self, batch: BatchSummary) -> bool:
         """Whether this checkpoint has planned a batch with these end offsets. A batch whose offsets Spark no longer
@@ -208,6 +209,23 @@ def batches_to_publish(
     return tuple(admitted)
 
 
+def is_visible(position: MarkPosition, batch: PlannedBatch, *, target: str) -> bool:
+    """Whether a batch that Spark runs again is published already.
+
+    Raises
+    ------
+    DivergedError: when another batch was published under its number, or later ones, whose offsets are known.
+    """
+    key = batch.key
+    if (key.generation, key.batch) != (position.generation, position.batch):
+        if key.generation == position.generation and key.batch < position.batch and position.end_offsets_digest:
+            raise _diverged(f"Batch {key} begins although {target} holds batches up to {position.batch}.", key.stream)
+        return (key.generation, key.batch) < (position.generation, position.batch)
+    if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
+        raise _diverged_twin(key, target=target)
+    return True
+
+
 def refuse_stale_token(position: MarkPosition, token: int, *, target: str) -> None:
     """Refuse a run whose stream a newer run has taken over.
 
@@ -243,15 +261,13 @@ def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> boo
         )
     if key.generation < position.generation:
         raise _diverged(
-            f"Batch {key} belongs to an older generation; {target} is at {position.generation}.", stream=key.stream
+            f"Batch {key} belongs to an older generation; {target} is at {position.generation}.", key.stream
         )
     if key.batch < position.batch:
         return False
     if key.batch == position.batch:
         if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
-            raise _diverged(
-                f"Another batch is published on {target} as {key}: its end offsets differ.", stream=key.stream
-            )
+            raise _diverged_twin(key, target=target)
         return False
     if key.batch > position.batch + 1:
         raise StagingError(
@@ -261,12 +277,16 @@ def _is_next(position: MarkPosition, batch: BatchSummary, *, target: str) -> boo
     if position.end_offsets_digest not in (None, offsets_digest(batch.start_offsets)):
         raise _diverged(
             f"Batch {key} does not start at the offsets where {target}'s newest published batch ends.",
-            stream=key.stream,
+            key.stream,
         )
     return True
 
 
-def _diverged(what: str, *, stream: str) -> DivergedError:
+def _diverged_twin(key: PublicationKey, *, target: str) -> DivergedError:
+    return _diverged(f"Another batch is published on {target} as {key}: its end offsets differ.", key.stream)
+
+
+def _diverged(what: str, stream: str) -> DivergedError:
     return DivergedError(
         f"{what} The checkpoint and the table have diverged.",
         next_step=_ways_out(stream),

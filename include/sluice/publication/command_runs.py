@@ -1,7 +1,8 @@
-"""A run of a stream that a command carries out itself, so that no driver begins while it changes the tables."""
+"""A run of a stream that this process carries out itself: an increment, or a command that keeps drivers out of it."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,10 +10,13 @@ from enum import StrEnum
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import Event
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, already_live, find_run, newest_run, record_end, record_process
 from sluice.ledger.vacated_runs import end_if_vacated, is_vacated
 from sluice.processes.driver_processes import identity_of
+
+_log = logging.getLogger(__name__)
 
 
 class CommandMode(StrEnum):
@@ -36,6 +40,44 @@ def refuse_live_run(ledger: Ledger, stream: str) -> None:
         raise already_live(live)
 
 
+def admit_own_run(
+    ledger: Ledger, *, stream: str, mode: str, declaration_digest: str, launched_by: str, event: Event | None
+) -> RunObservation:
+    """Admit a run that this process carries out, also in place of one whose process is gone.
+
+    Such runs are not supervised, so the ledger still has the run of a killed process as live; it is ended here. A run
+    whose process may be alive is left alone; one whose process cannot be observed, until its lease is over.
+
+    Parameters
+    ----------
+    launched_by: who asked, as the ledger names them. event: the decision to start it; none when another one says so.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when another run of the stream is live, or may be.
+    """
+
+    def admitted() -> RunObservation:
+        return admit_run(
+            ledger,
+            stream=stream,
+            mode=mode,
+            declaration_digest=declaration_digest,
+            launched_by=launched_by,
+            event=event,
+        )
+
+    try:
+        run = admitted()
+    except RunAlreadyLiveError as refusal:
+        if not end_if_vacated(ledger, find_run(ledger, refusal.run_id), launched_by=launched_by):
+            raise
+        _log.warning("run %s has ended, as its process is gone; its batch, if any, runs again now", refusal.run_id)
+        run = admitted()
+    with _ended_early(ledger, run, "the admission"):
+        return record_process(ledger, run.run_id, identity_of(os.getpid()), None)
+
+
 @contextmanager
 def run_of_command(
     ledger: Ledger, stream: str, mode: CommandMode, *, requested_by: str, what: str
@@ -55,24 +97,7 @@ def run_of_command(
     RunAlreadyLiveError: when the stream has a live run.
     LedgerError: when the ledger cannot be read or written.
     """
-    try:
-        run = _admit(ledger, stream, mode, requested_by)
-    except RunAlreadyLiveError as refusal:
-        if not end_if_vacated(ledger, find_run(ledger, refusal.run_id), launched_by=requested_by):
-            raise
-        run = _admit(ledger, stream, mode, requested_by)
-    try:
-        yield record_process(ledger, run.run_id, identity_of(os.getpid()), None)
-    except BaseException as error:  # an interruption by a person, too: no run may stay live behind this command
-        reason = f"{what} ended early: {type(error).__name__}: {error}"
-        with suppress(LedgerError):  # the error to raise is the one that ended it
-            record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=reason)
-        raise
-    record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason=f"{what} is complete")
-
-
-def _admit(ledger: Ledger, stream: str, mode: CommandMode, requested_by: str) -> RunObservation:
-    return admit_run(
+    run = admit_own_run(
         ledger,
         stream=stream,
         mode=mode,
@@ -80,3 +105,18 @@ def _admit(ledger: Ledger, stream: str, mode: CommandMode, requested_by: str) ->
         launched_by=requested_by,
         event=None,  # the command's own event follows, once it is known what it changes
     )
+    with _ended_early(ledger, run, what):
+        yield run
+    record_end(ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason=f"{what} is complete")
+
+
+@contextmanager
+def _ended_early(ledger: Ledger, run: RunObservation, what: str) -> Iterator[None]:
+    """Record the end of a run when the block fails."""
+    try:
+        yield
+    except BaseException as error:  # an interruption by a person, too: no run may stay live behind this process
+        reason = f"{what} ended early: {type(error).__name__}: {error}"
+        with suppress(LedgerError):  # the error to raise is the one that ended it
+            record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason=reason)
+        raise

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, StaleTokenError
+from sluice.publication.marks import history_of_main
 from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
 
 QUERY_ID = "spark.sql.streaming.queryId"
@@ -95,11 +96,9 @@ def read_direct_batch(
 
 def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[DirectBatch]:
     """The batches in main's history, the newest first, as far as the metadata lists it."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    for snapshot in history_of_main(table):
         found = read_direct_batch(
-            entries,
+            snapshot.summary.additional_properties if snapshot.summary is not None else {},
             snapshot_id=snapshot.snapshot_id,
             committed_at_ms=snapshot.timestamp_ms,
             stream=stream,
@@ -107,8 +106,6 @@ def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[Direct
         )
         if found is not None:
             yield found
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
 
 
 def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since: datetime | None) -> None:

@@ -65,6 +65,7 @@ def open_generation(
     generation: int,
     token: int,
     batch: int = BEFORE_THE_FIRST_BATCH,
+    is_new: bool = False,
     is_reopened: bool = False,
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
@@ -78,18 +79,20 @@ def open_generation(
     batch: what already counts as published: -1 for a generation that starts with batch 0, the newest published batch
         when an older checkpoint is restored. The first batch behind it may begin at any offset. When the output had
         another name before, and was published further under it, that counts.
+    is_new: whether the start has found no trace of a mark. Otherwise one that is missing was removed, and opening there
+        would count what the checkpoint has committed as published.
     is_reopened: whether the output was not declared for a while, so that the batches up to `batch` were not meant for
         it, in a generation that is open already.
 
     Raises
     ------
     StaleTokenError: when a newer run has taken over.
-    MarkError: when a later generation is open.
+    MarkError: when a later generation is open, or the mark was removed.
     """
     opening = MarkPosition(generation=generation, batch=batch, token=token, end_offsets_digest=None)
 
     def wanted(state: TargetState) -> MarkPosition | None:
-        if state.mark is None:
+        if state.mark is None and is_new:
             return _after_former_name(state, opening, output)
         position = state.position(output)
         refuse_stale_token(position, token, target=output.target)

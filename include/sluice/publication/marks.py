@@ -4,6 +4,10 @@ The mark is a table property and not history, so it survives the expiry of snaps
 checkpoint. It never moves unless main moves in the same commit, because only then the compare-and-swap on main protects
 it. Spark's MERGE makes rows visible in a commit that cannot set the mark. A batch in main's history above the mark
 therefore counts as published too.
+
+When somebody has removed the property, the mark is found where it was: in the table's previous metadata, which the
+catalog's metadata log names, or else in the history of main. The checkpoint does not say how far an output is
+published: Spark commits a batch as soon as it is staged.
 """
 
 from __future__ import annotations
@@ -14,13 +18,15 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyiceberg.catalog import Catalog
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import DivergedError, MarkError, RolledBackError, UnpublishableError
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition
 from sluice.publication.staged_batch import BatchSummary, StagedOutput, offsets_digest, read_summary
-from sluice.stored_keys import MARK_PROPERTY_PREFIX
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, MARK_PROPERTY_PREFIX, OUTPUT, STREAM, TOKEN
+from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
 
@@ -204,6 +210,68 @@ def state_since(table: Table, mark: Mark, output: StagedOutput) -> TargetState:
         if merged.key.batch > mark.batch:
             return TargetState(table=table, mark=mark, merged=merged, merged_snapshot_id=snapshot.snapshot_id)
     return TargetState(table=table, mark=mark)
+
+
+def history_of_main(table: Table) -> Iterator[Snapshot]:
+    """The snapshots of main, newest first, as far as the metadata lists them."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+
+
+def find_lost_mark(table: Table, output: StagedOutput, *, in_log: bool = True) -> MarkPosition | None:
+    """How far an output was published when its mark was removed from a loaded target; none when it never had one.
+
+    Parameters
+    ----------
+    in_log: whether the previous metadata is read, and not only the history of main.
+
+    Raises
+    ------
+    RolledBackError, DivergedError: when main does not descend from the snapshot that set the mark.
+    LakehouseError: when previous metadata cannot be read.
+    """
+    for properties in _previous_properties(table) if in_log else ():
+        text = properties.get(output.mark_property)
+        if text is not None:
+            mark = parse_mark(text, name=output.mark_property, table=output.target)
+            return state_since(table, mark, output).position(output)
+    return next((found for one in history_of_main(table) if (found := _moved_to(one, output)) is not None), None)
+
+
+def _previous_properties(table: Table) -> Iterator[dict[str, str]]:
+    """The properties of the table's previous metadata files, newest first, as far as they are kept."""
+    for entry in reversed(table.metadata.metadata_log):
+        try:
+            reading = f"read the previous metadata of {'.'.join(table.name())}"
+            with catalog_refusals(reading, but_not=(FileNotFoundError,)):
+                metadata = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except FileNotFoundError:  # catalogs delete the oldest ones
+            return
+        yield metadata.properties
+
+
+def _moved_to(snapshot: Snapshot, output: StagedOutput) -> MarkPosition | None:
+    """Where the mark stood after a snapshot of main; none when the snapshot did not move it."""
+    entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    summary = read_summary(entries)
+    if summary is not None and (summary.key.stream, summary.output) == (output.stream, output.output):
+        return MarkPosition(
+            generation=summary.key.generation,
+            batch=summary.key.batch,
+            token=summary.token,
+            end_offsets_digest=offsets_digest(summary.end_offsets),
+        )
+    if MARK_MOVE not in entries or (entries.get(STREAM), entries.get(OUTPUT)) != (output.stream, output.output):
+        return None
+    generation, _, batch = entries.get(MARK_POSITION, "").partition(":")
+    if not generation:
+        return None  # a run fenced the others off; the batch that it stands at follows in the history
+    return MarkPosition(
+        generation=int(generation), batch=int(batch), token=int(entries[TOKEN]), end_offsets_digest=None
+    )
 
 
 def _since_mark(table: Table, mark: Mark, output: StagedOutput) -> Iterator[Snapshot]:

@@ -30,7 +30,7 @@ from sluice.publication.checked_commit import (
 )
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
-from sluice.publication.marks import refuse_unpublishable
+from sluice.publication.marks import history_of_main, refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.stored_keys import PUBLICATION_KEY
@@ -328,12 +328,9 @@ def append_staged(
 
 def published_by(table: Table, key: str) -> int | None:
     """The snapshot of main's history that carries a publication key; none when it lists none."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in history_of_main(table):
         if snapshot.summary is not None and snapshot.summary.additional_properties.get(PUBLICATION_KEY) == key:
             return snapshot.snapshot_id
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
     return None
 
 

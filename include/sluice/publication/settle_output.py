@@ -7,7 +7,7 @@ published as they were staged, whatever the declaration says today.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,17 +20,20 @@ from sluice.errors import MarkError, UnpublishableError, UsageError
 from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
-from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.chain import AbandonedBatch, AbandonReason
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.lost_marks import restore_lost_mark
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.publish_batches import ReplacedRange, publish_append, publish_replace
-from sluice.publication.recovered_batch import recovered_observation
-from sluice.publication.staged_batch import StagedBatch, StagedOutput
+from sluice.publication.repair import restore_lost_mark
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation, staged_outputs
 from sluice.publication.staging_table import clear_staging, staged_batches
-from sluice.publication.undeclared_outputs import UndeclaredOutput, find_undeclared_outputs
+from sluice.publication.undeclared_outputs import (
+    UndeclaredOutput,
+    find_undeclared_outputs,
+    load_output_tables,
+    with_declared_outputs,
+)
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
 
@@ -103,7 +106,7 @@ def publish_output(
         restore_lost_mark(catalog, names, token=token)
         for mode, alike in groupby(found.waiting, key=_mode_of):
             _publish(catalog, names, list(alike), mode=mode, token=token, reached=reached)
-        for observed in _whole_batches(catalog, declaration, found):
+        for observed in with_declared_outputs(catalog, staged_outputs(declaration), found.waiting):
             record_batch(ledger, recovered_observation(observed))
         clear_staging(catalog, names, token=token)
     return plan
@@ -190,7 +193,8 @@ def _event(plan: OutputSettlement, *, requested_by: str) -> Event:
 
 def _settled(catalog: Catalog, declaration: StreamDeclaration, output: str, verb: SettlementVerb) -> UndeclaredOutput:
     declared = tuple(staged_outputs(declaration))
-    found = find_undeclared_outputs(catalog, declaration.stream, declared)
+    tables = [load_output_tables(catalog, each) for each in declared]
+    found = find_undeclared_outputs(catalog, declaration.stream, tables)
     one = next((each for each in found if each.output == output), None)
     if one is None and verb is SettlementVerb.ABANDON:
         one = _without_mark(catalog, next((each for each in declared if each.output == output), None))
@@ -221,28 +225,21 @@ def _without_mark(catalog: Catalog, output: StagedOutput | None) -> UndeclaredOu
 
 
 def _refuse_unpublishable(found: UndeclaredOutput) -> None:
-    again = "Declare the output as it was and start the stream once, or abandon the batches: `sluice batch abandon "
-    next_step = f"{again}{found.stream} {found.output}`."
     if found.position is None:
         raise UnpublishableError(
             f"The table {found.target or 'of the output'} that {found} was staged for is gone, or was created again.",
             next_step=f"Abandon the batches: `sluice batch abandon {found.stream} {found.output}`.",
         )
-    modes = {_mode_of(batch) for batch in found.waiting}
-    if None in modes:
-        raise UnpublishableError(
-            f"The batches of {found} were staged by an earlier version of Sluice, which did not note their mode.",
-            next_step=next_step,
-        )
-    if "merge" in modes:
+    if any(_mode_of(batch) == "merge" for batch in found.waiting):
         raise UnpublishableError(
             f"The batches of {found} were staged to be merged into {found.target}, which only a driver can do.",
-            next_step=next_step,
+            next_step="Declare the output as it was and start the stream once, or abandon the batches: "
+            f"`sluice batch abandon {found.stream} {found.output}`.",
         )
 
 
-def _mode_of(batch: StagedBatch) -> str | None:
-    return batch.summary.mode.mode if batch.summary.mode is not None else None
+def _mode_of(batch: StagedBatch) -> str:
+    return batch.summary.mode.mode
 
 
 def _publish(
@@ -250,7 +247,7 @@ def _publish(
     names: StagedOutput,
     batches: Sequence[StagedBatch],
     *,
-    mode: str | None,
+    mode: str,
     token: int,
     reached: Reached,
 ) -> None:
@@ -259,20 +256,3 @@ def _publish(
         return
     replaced = ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS
     publish_replace(catalog, names, batches, replaced=replaced, token=token, reached=reached)
-
-
-def _whole_batches(
-    catalog: Catalog, declaration: StreamDeclaration, found: UndeclaredOutput
-) -> list[Mapping[str, StagedBatch]]:
-    """The published batches with what is staged of them for the declared outputs, which the next start publishes."""
-    others: dict[PublicationKey, dict[str, StagedBatch]] = {}
-    for output in staged_outputs(declaration):
-        if output.output == found.output or load_table(catalog, output.staging) is None:
-            continue
-        try:
-            plan = plan_output(catalog, output)
-        except MarkError:  # it is new
-            continue
-        for batch in (*plan.published, *plan.ready):
-            others.setdefault(batch.summary.key, {})[output.output] = batch
-    return [{**others.get(batch.summary.key, {}), found.output: batch} for batch in found.waiting]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.scalar_types import is_name, is_table_name
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError
-from sluice.ledger.batches import PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.stored_keys import (
     END_OFFSETS,
     FIRST_BATCH,
@@ -73,15 +74,13 @@ class StagedMode(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
 
-def read_mode(text: str | None) -> StagedMode | None:
-    """The mode from the entry of a summary; none when there is no entry.
+def read_mode(text: str) -> StagedMode:
+    """The mode from the entry of a summary.
 
     Raises
     ------
     DeliveryError: when the entry cannot be read.
     """
-    if text is None:
-        return None
     try:
         return StagedMode.model_validate_json(text)
     except ValidationError as error:
@@ -161,6 +160,50 @@ class StagedOutput:
         return f"{MARK_PROPERTY_PREFIX}{self.stream}.{self.output}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBatch:
+    """A batch as Spark has planned it, whatever its outputs. Its key and its offsets are its identity.
+
+    run_id, token: of the run that delivers it. start_offsets, end_offsets, watermark: as of `BatchSummary`.
+    """
+
+    key: PublicationKey
+    run_id: str
+    token: int
+    start_offsets: str
+    end_offsets: str
+    watermark: datetime | None = None
+
+    def staged_as(self, output: str, mode: StagedMode, *, rows: int | None = None) -> BatchSummary:
+        """The summary under which one of its outputs is staged. rows: unset when Iceberg's own count is taken."""
+        return BatchSummary(
+            key=self.key,
+            output=output,
+            run_id=self.run_id,
+            token=self.token,
+            start_offsets=self.start_offsets,
+            end_offsets=self.end_offsets,
+            watermark=self.watermark,
+            rows=rows,
+            mode=mode,
+        )
+
+    def is_staged_as(self, found: BatchSummary) -> bool:
+        """Whether a summary is that of this batch, by key and offsets, whichever run has staged it."""
+        offsets = (found.start_offsets, found.end_offsets)
+        return found.key == self.key and offsets == (self.start_offsets, self.end_offsets)
+
+
+def staged_outputs(declaration: StreamDeclaration) -> Iterator[StagedOutput]:
+    """The outputs of a stream that go through staging tables, the quarantine last."""
+    for name, declared in declaration.outputs.items():
+        if declared.iceberg is not None and not declared.iceberg.is_direct:
+            yield StagedOutput(stream=declaration.stream, output=name, target=declared.iceberg.table)
+    if declaration.quarantine:
+        target = declaration.quarantine_table
+        yield StagedOutput(stream=declaration.stream, output=QUARANTINE_OUTPUT, target=target)
+
+
 _ICEBERG_ADDED_ROWS = "added-records"
 
 
@@ -172,7 +215,7 @@ class BatchSummary:
     start_offsets, end_offsets: from `canonical_offsets`.
     watermark: the event-time watermark of the batch; none without one.
     rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
-    mode: how the batch is published; none for a batch of an earlier version of Sluice, which is published as declared.
+    mode: how the batch is published.
     """
 
     key: PublicationKey
@@ -181,9 +224,21 @@ class BatchSummary:
     token: int
     start_offsets: str
     end_offsets: str
+    mode: StagedMode
     watermark: datetime | None = None
     rows: int | None = None
-    mode: StagedMode | None = None
+
+    @property
+    def planned(self) -> PlannedBatch:
+        """The batch that it is one output of."""
+        return PlannedBatch(
+            key=self.key,
+            run_id=self.run_id,
+            token=self.token,
+            start_offsets=self.start_offsets,
+            end_offsets=self.end_offsets,
+            watermark=self.watermark,
+        )
 
     def properties(self) -> dict[str, str]:
         """The entries of a snapshot's summary."""
@@ -196,7 +251,7 @@ class BatchSummary:
             END_OFFSETS: self.end_offsets,
             WATERMARK: self.watermark.isoformat() if self.watermark is not None else None,
             ROWS: str(self.rows) if self.rows is not None else None,
-            STAGED_MODE: self.mode.text() if self.mode is not None else None,
+            STAGED_MODE: self.mode.text(),
         }
         return {name: value for name, value in entries.items() if value is not None}
 
@@ -222,7 +277,7 @@ def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
             end_offsets=entries[END_OFFSETS],
             watermark=datetime.fromisoformat(watermark) if watermark else None,
             rows=int(entries.get(ROWS) or entries.get(_ICEBERG_ADDED_ROWS) or 0),
-            mode=read_mode(entries.get(STAGED_MODE)),
+            mode=read_mode(entries[STAGED_MODE]),
         )
     except (KeyError, ValueError) as error:
         raise DeliveryError(f"The snapshot of batch {key} has a summary that cannot be read: {error!r}.") from error
@@ -277,3 +332,56 @@ class StagedBatch:
     def position(self) -> tuple[int, int]:
         """The order of batches: generation, then number."""
         return (self.summary.key.generation, self.summary.key.batch)
+
+
+def recovered_observation(batch: Mapping[str, StagedBatch]) -> BatchObservation:
+    """The record of a batch whose driver died before it wrote one: what the snapshots of the batch hold of it.
+
+    Parameters
+    ----------
+    batch: its staged snapshots, by output.
+    """
+    summaries = [staged.summary for staged in batch.values()]
+    rows = {summary.output: summary.rows or 0 for summary in summaries}
+    return BatchObservation(
+        key=summaries[0].key,
+        run_id=summaries[0].run_id,
+        started_at=min(staged.staged_at for staged in batch.values()),
+        duration_ms=0,
+        input_rows=sum(rows.values()),
+        published_rows={output: count for output, count in rows.items() if output != QUARANTINE_OUTPUT},
+        refused_rows=rows.get(QUARANTINE_OUTPUT, 0),
+        late_rows=0,
+        duplicate_rows=0,
+        watermark=summaries[0].watermark,
+        start_offsets=_by_input(summaries[0].start_offsets),
+        end_offsets=_by_input(summaries[0].end_offsets),
+        snapshot_ids={},
+        durations_ms={},
+    )
+
+
+def _by_input(offsets: str) -> dict[str, Any]:
+    """The offsets by input. Spark's log repeats those of a source for each place where the plan reads it, under a name
+    that no input has; its report of a batch, from which all other records come, has them once.
+    """
+    return {name: value for name, value in json.loads(offsets).items() if " " not in name}
+
+
+def rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
+    """The batch as the ledger records it: no output got a row, all rows were rejected."""
+    summary = next(iter(batches.values())).summary
+    rows = sum(batch.summary.rows or 0 for batch in batches.values())
+    return BatchObservation(
+        key=summary.key,
+        run_id=summary.run_id,
+        started_at=min(batch.staged_at for batch in batches.values()),
+        duration_ms=0,
+        input_rows=rows,
+        published_rows=dict.fromkeys(declaration.outputs, 0),
+        refused_rows=rows,
+        watermark=summary.watermark,
+        start_offsets=json.loads(summary.start_offsets),
+        end_offsets=json.loads(summary.end_offsets),
+        is_rejected=True,
+    )

@@ -7,23 +7,57 @@ bring it again, so what waits for a former output would be lost silently. A pers
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
 
-from sluice.errors import UndeclaredOutputError
+from sluice.errors import MarkError, UndeclaredOutputError
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publication
-from sluice.publication.lost_marks import find_lost_mark, restore_lost_mark
-from sluice.publication.mark_moves import take_over
-from sluice.publication.marks import read_target_state
+from sluice.publication.mark_moves import plan_output
+from sluice.publication.marks import find_lost_mark, read_target_state
 from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
-from sluice.publication.staging_table import clear_staging, staged_batches
+from sluice.publication.staging_table import staged_batches
 from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTables:
+    """The tables of a declared output as they were loaded; none where there is no such table yet."""
+
+    names: StagedOutput
+    target: Table | None
+    staging: Table | None
+
+    @property
+    def staged(self) -> tuple[StagedBatch, ...]:
+        """What the staging table holds."""
+        if self.staging is None:
+            return ()
+        return staged_batches(self.staging, stream=self.names.stream, output=self.names.output)
+
+    @property
+    def holds_batches_for_another_table(self) -> bool:
+        """Whether something is staged for a table other than the target, whatever that was called then."""
+        if self.staging is None or self.target is None or not self.staged:
+            return False
+        return self.staging.properties.get(STAGING_TARGET_UUID) not in (None, str(self.target.metadata.table_uuid))
+
+
+def load_output_tables(catalog: Catalog, output: StagedOutput) -> OutputTables:
+    """Load the tables of an output.
+
+    Raises
+    ------
+    LakehouseError: when a table cannot be loaded.
+    """
+    target, staging = load_table(catalog, output.target), load_table(catalog, output.staging)
+    return OutputTables(names=output, target=target, staging=staging)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +91,17 @@ class UndeclaredOutput:
         """The rows of the batches that wait."""
         return sum(batch.summary.rows or 0 for batch in self.waiting)
 
+    def waiting_in(self, generation: int) -> tuple[StagedBatch, ...]:
+        """The batches that wait in a generation. Those of generations that were left are never published."""
+        return tuple(batch for batch in self.waiting if batch.summary.key.generation == generation)
+
+    def is_settled(self, generation: int) -> bool:
+        """Whether a start in a generation has nothing to do about it."""
+        return self.is_closed and not self.visible and not self.waiting_in(generation)
+
 
 def find_undeclared_outputs(
-    catalog: Catalog, stream: str, declared: Collection[StagedOutput]
+    catalog: Catalog, stream: str, declared: Iterable[OutputTables]
 ) -> tuple[UndeclaredOutput, ...]:
     """The former outputs of a stream that have a staging table, by name.
 
@@ -71,17 +113,15 @@ def find_undeclared_outputs(
     ------
     DeliveryError, LakehouseError: when a staging table or a target cannot be read.
     """
-    tables = {one.output: one for one in declared}
+    tables = {one.names.output: one for one in declared}
     found = []
-    for output in _staged_outputs(catalog, stream):
-        staging = load_table(catalog, f"{STAGING_NAMESPACE}.{stream}__{output}")
-        if staging is None:
-            continue
-        staged = staged_batches(staging, stream=stream, output=output)
+    for output in _outputs_with_staging(catalog, stream):
         now = tables.get(output)
-        if now is not None and (not staged or _is_for(catalog, staging, now)):
+        if now is not None and not now.holds_batches_for_another_table:
             continue
-        found.append(_observed(catalog, staging, staged, stream=stream, output=output))
+        staging = load_table(catalog, f"{STAGING_NAMESPACE}.{stream}__{output}") if now is None else now.staging
+        if staging is not None:
+            found.append(_observed(catalog, staging, stream=stream, output=output))
     return tuple(found)
 
 
@@ -93,7 +133,7 @@ def refuse_undeclared_outputs(outputs: Sequence[UndeclaredOutput], *, generation
     UndeclaredOutputError: with the first such output, its batches and rows.
     """
     for one in outputs:
-        waiting = [batch for batch in one.waiting if batch.summary.key.generation == generation]
+        waiting = one.waiting_in(generation)
         if not waiting:
             continue
         first, last = waiting[0].summary, waiting[-1].summary
@@ -108,65 +148,30 @@ def refuse_undeclared_outputs(outputs: Sequence[UndeclaredOutput], *, generation
         )
 
 
-def leave_output(catalog: Catalog, former: UndeclaredOutput, *, token: int) -> None:
-    """Keep older runs from publishing into a former output, and clear what is visible of it.
-
-    Parameters
-    ----------
-    token: of the run that begins.
+def with_declared_outputs(
+    catalog: Catalog, declared: Iterable[StagedOutput], batches: Sequence[StagedBatch]
+) -> list[Mapping[str, StagedBatch]]:
+    """Batches of a former output with what is staged of them for the declared outputs, which the next start publishes.
 
     Raises
     ------
-    StaleTokenError: when a newer run has taken over.
-    DeliveryError, LakehouseError: when a table cannot be changed.
+    DeliveryError, LakehouseError: when a table cannot be read.
     """
-    if former.is_closed or former.target is None or former.position is None:
-        return
-    names = StagedOutput(stream=former.stream, output=former.output, target=former.target)
-    restore_lost_mark(catalog, names, token=token)
-    take_over(catalog, names, token=token)
-    clear_staging(catalog, names, token=token)
+    others: dict[PublicationKey, dict[str, StagedBatch]] = {}
+    former = {batch.summary.output for batch in batches}
+    for output in declared:
+        if output.output in former or load_table(catalog, output.staging) is None:
+            continue
+        try:
+            plan = plan_output(catalog, output)
+        except MarkError:  # it is new
+            continue
+        for batch in (*plan.published, *plan.ready):
+            others.setdefault(batch.summary.key, {})[output.output] = batch
+    return [{**others.get(batch.summary.key, {}), batch.summary.output: batch} for batch in batches]
 
 
-def close_output(catalog: Catalog, former: UndeclaredOutput, *, generation: int, batch: int) -> None:
-    """Note at which batch a stream continued without an output.
-
-    Declared again, the output continues where the checkpoint stands then: the batches in between were not meant for it.
-
-    Parameters
-    ----------
-    generation, batch: the newest batch that the checkpoint has committed.
-
-    Raises
-    ------
-    LakehouseError: when the staging table cannot be changed.
-    """
-    _set_closed(catalog, former.staging, f"{generation}:{batch}")
-
-
-def is_closed(catalog: Catalog, output: StagedOutput) -> bool:
-    """Whether a stream continued without an output that it declares now."""
-    staging = load_table(catalog, output.staging)
-    return staging is not None and STAGING_CLOSED_AT in staging.properties
-
-
-def reopen_output(catalog: Catalog, output: StagedOutput) -> None:
-    """Note that an output is declared again, once its mark stands where the checkpoint does."""
-    _set_closed(catalog, output.staging, None)
-
-
-def _set_closed(catalog: Catalog, staging: str, value: str | None) -> None:
-    table = load_table(catalog, staging)
-    if table is None or (STAGING_CLOSED_AT in table.properties) == (value is not None):
-        return
-    with catalog_refusals(f"change the properties of {staging}"), table.transaction() as transaction:
-        if value is None:
-            transaction.remove_properties(STAGING_CLOSED_AT)
-        else:
-            transaction.set_properties({STAGING_CLOSED_AT: value})
-
-
-def _staged_outputs(catalog: Catalog, stream: str) -> Iterator[str]:
+def _outputs_with_staging(catalog: Catalog, stream: str) -> Iterator[str]:
     prefix = f"{stream}__"
     try:
         with catalog_refusals(f"list the tables of {STAGING_NAMESPACE}", but_not=(NoSuchNamespaceError,)):
@@ -176,28 +181,17 @@ def _staged_outputs(catalog: Catalog, stream: str) -> Iterator[str]:
     yield from sorted(name[-1].removeprefix(prefix) for name in tables if name[-1].startswith(prefix))
 
 
-def _is_for(catalog: Catalog, staging: Table, declared: StagedOutput) -> bool:
-    """Whether a staging table holds batches for the declared table, whatever that was called when they were staged."""
-    target, known = load_table(catalog, declared.target), staging.properties.get(STAGING_TARGET_UUID)
-    return target is None or known in (None, str(target.metadata.table_uuid))
-
-
-def _observed(
-    catalog: Catalog, staging: Table, staged: Sequence[StagedBatch], *, stream: str, output: str
-) -> UndeclaredOutput:
-    modes = [batch.summary.mode for batch in staged if batch.summary.mode is not None]
-    name = modes[-1].table if modes else staging.properties.get(STAGING_TARGET)
+def _observed(catalog: Catalog, staging: Table, *, stream: str, output: str) -> UndeclaredOutput:
+    staged = staged_batches(staging, stream=stream, output=output)
+    name = staged[-1].summary.mode.table if staged else staging.properties.get(STAGING_TARGET)
     plan = _plan(catalog, staging, staged, StagedOutput(stream=stream, output=output, target=name)) if name else None
-    if plan is None:
-        waiting = tuple(batch for batch in staged if not batch.is_overtaken)
-        return UndeclaredOutput(stream=stream, output=output, target=name, waiting=waiting)
     return UndeclaredOutput(
         stream=stream,
         output=output,
         target=name,
-        waiting=plan.ready,
-        visible=plan.published,
-        position=plan.position,
+        waiting=plan.ready if plan is not None else tuple(batch for batch in staged if not batch.is_overtaken),
+        visible=plan.published if plan is not None else (),
+        position=plan.position if plan is not None else None,
         is_closed=STAGING_CLOSED_AT in staging.properties,
     )
 

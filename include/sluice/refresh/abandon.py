@@ -11,7 +11,7 @@ from sluice.ledger.events import Event, EventAction
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, abandon_refresh, end_refresh, newest_refresh
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.mark_moves import take_over
-from sluice.publication.seen_tokens import with_raised_token
+from sluice.publication.repair import with_raised_token
 from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.shadow_stream import drop_shadow

@@ -24,7 +24,7 @@ from sluice.ledger.refreshes import (
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.publication.chain import MarkPosition
 from sluice.publication.mark_moves import take_over
-from sluice.publication.seen_tokens import with_raised_token
+from sluice.publication.repair import with_raised_token
 from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
 from sluice.refresh.refresh_steps import ReachedStep, RefreshStep, unnoticed_step

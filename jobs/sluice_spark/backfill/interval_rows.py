@@ -21,10 +21,9 @@ from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
 from sluice_spark.query.batch_form import CountedDuplicates
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_outputs import open_targets, unite_outputs
+from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.query.transformation import transform
-from sluice_spark.query.united_outputs import part
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.sinks.iceberg import one_row_per_key
 

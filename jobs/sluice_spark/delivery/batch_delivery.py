@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice_spark.delivery.delivery_context import BatchGate, DeliveryContext
-from sluice_spark.delivery.delivery_port import DeliveredBatch
+from sluice_spark.delivery.delivery_port import BatchGate, DeliveredBatch, DeliveryContext
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -23,10 +23,10 @@ from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
+from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice_spark.query.rejected_records import RejectedRecords
-from sluice_spark.query.united_outputs import part, row_counts
+from sluice_spark.query.stream_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
 
@@ -65,23 +65,23 @@ class BatchStaging:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
 
-    def find(self, batch: BatchSummary) -> Mapping[str, StagedBatch]:
+    def find(self, batch: PlannedBatch) -> Mapping[str, StagedBatch]:
         """The batch as it is staged already, by output; without what was staged after a newer run had begun."""
         return self.look(batch).batches
 
-    def look(self, batch: BatchSummary) -> StagingLook:
+    def look(self, batch: PlannedBatch) -> StagingLook:
         """Like `find`, with the staging tables that were read."""
         tables = {target.output: load_staging_table(self.catalog, target.names) for target in self.targets}
         found = {target.output: _staged_in(tables[target.output], target.names, batch) for target in self.targets}
         staged = {output: one for output, one in found.items() if one is not None}
         return StagingLook(batches=staged, tables=tables)
 
-    def stage(self, rows: DataFrame, batch: BatchSummary, outputs: Collection[str]) -> Mapping[str, int]:
+    def stage(self, rows: DataFrame, batch: PlannedBatch, outputs: Collection[str]) -> Mapping[str, int]:
         """Compute a batch and stage some of its outputs; none when all are staged and only the state must move.
 
         Parameters
         ----------
-        batch: the summary of the batch; its output and rows are set for each output.
+        batch: as it is planned.
         outputs: the names of those that are not staged yet.
 
         Returns
@@ -97,7 +97,7 @@ class BatchStaging:
         carried = [target for target in missing if target.output in self.carried and not self._joins_rejected(target)]
         others = [target for target in missing if target not in carried]
         if len(carried) == 1 and not self.is_computed_once:
-            self._stage_one(rows, carried[0], batch)
+            self._stage_one(rows, carried[0], batch.staged_as(carried[0].output, carried[0].mode))
             if others:
                 self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
             return self._stage_rejected(others, batch) if self.rejected is not None else {}
@@ -111,7 +111,7 @@ class BatchStaging:
         rows: DataFrame,
         carried: Sequence[IcebergTarget],
         others: Sequence[IcebergTarget],
-        batch: BatchSummary,
+        batch: PlannedBatch,
     ) -> Mapping[str, int]:
         counts = Observation()
         outputs = [target.output for target in self.targets if target.output in self.carried]
@@ -121,7 +121,8 @@ class BatchStaging:
             kept.write.format("noop").mode("overwrite").save()
             counted = {output: int(number) for output, number in counts.get.items()} if outputs else {}
             for number, target in enumerate(carried):
-                self._stage_one(kept, target, replace(batch, rows=counted[target.output]))
+                summary = batch.staged_as(target.output, target.mode, rows=counted[target.output])
+                self._stage_one(kept, target, summary)
                 if number == 0 and len(carried) + len(others) > 1:
                     self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
             if self.rejected is None:
@@ -133,7 +134,7 @@ class BatchStaging:
             kept.unpersist()
 
     def _stage_rejected(
-        self, missing: Sequence[IcebergTarget], batch: BatchSummary, *, own: DataFrame | None = None, own_rows: int = 0
+        self, missing: Sequence[IcebergTarget], batch: PlannedBatch, *, own: DataFrame | None = None, own_rows: int = 0
     ) -> Mapping[str, int]:
         """Stage the quarantine of a computed batch: the records that could not be decoded, and the rows that the
         transformation itself rejects. Returns their number.
@@ -141,7 +142,7 @@ class BatchStaging:
         count, rejected = self.rejected.of_computed_batch() if self.rejected is not None else (0, None)
         found = [rows for rows in (own, rejected) if rows is not None]
         for target in missing:
-            summary = replace(batch, rows=count + own_rows, output=target.output)
+            summary = batch.staged_as(target.output, target.mode, rows=count + own_rows)
             if found:
                 self._write(self._with_origin(reduce(DataFrame.unionByName, found), batch.key), target, summary)
             else:
@@ -149,7 +150,6 @@ class BatchStaging:
         return {QUARANTINE_OUTPUT: count + own_rows}
 
     def _stage_one(self, batch: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
-        summary = replace(summary, output=target.output, mode=target.mode)
         if summary.rows == 0:
             self._stage_nothing(target, summary)
             return
@@ -163,7 +163,7 @@ class BatchStaging:
             target.stage(rows, summary)
         except (PySparkException, Py4JJavaError) as error:
             # A commit whose answer was lost is reported as a failure; the table shows whether it happened.
-            if not _is_own(find_staged(self.catalog, target.names, summary), summary):
+            if not _is_own(load_staging_table(self.catalog, target.names), target.names, summary):
                 raise DeliveryError(
                     f"Batch {summary.key} cannot be written for {target.declared.table}: {first_line(error)}."
                 ) from error
@@ -173,7 +173,7 @@ class BatchStaging:
         """Add an empty snapshot, which keeps the chain of batches whole, without a Spark job."""
 
         def plan(staging: Table) -> TableChange | NothingToCommit:
-            if _is_own(_staged_in(staging, target.names, summary), summary):
+            if _is_own(staging, target.names, summary):
                 return NothingToCommit(snapshot_id=None)
             return TableChange(operation=Operation.APPEND, summary=summary.properties())
 
@@ -211,23 +211,15 @@ def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], count
             )
 
 
-def find_staged(catalog: Catalog, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
+def _staged_in(table: Table, output: StagedOutput, batch: PlannedBatch) -> StagedBatch | None:
     """The batch, by key and offsets, as it is staged for an output; none when it is not."""
-    return _staged_in(load_staging_table(catalog, output), output, batch)
-
-
-def _staged_in(table: Table, output: StagedOutput, batch: BatchSummary) -> StagedBatch | None:
     staged = staged_batches(table, stream=output.stream, output=output.output)
-    twins = [found for found in staged if not found.is_overtaken and _is_same(found.summary, batch)]
+    twins = [found for found in staged if not found.is_overtaken and batch.is_staged_as(found.summary)]
     return counting_twin(twins) if twins else None
 
 
-def _is_same(staged: BatchSummary, batch: BatchSummary) -> bool:
-    offsets = (staged.start_offsets, staged.end_offsets) == (batch.start_offsets, batch.end_offsets)
-    return staged.key == batch.key and offsets
-
-
-def _is_own(staged: StagedBatch | None, batch: BatchSummary) -> bool:
-    """Whether a batch was staged by this run. What an earlier run left of a half-staged batch belongs to another
+def _is_own(table: Table, output: StagedOutput, batch: BatchSummary) -> bool:
+    """Whether this run has staged a batch. What an earlier run left of a half-staged batch belongs to another
     computation, and is staged again even when it has no rows now."""
-    return staged is not None and staged.summary.token == batch.token
+    found = _staged_in(table, output, batch.planned)
+    return found is not None and found.summary.token == batch.token

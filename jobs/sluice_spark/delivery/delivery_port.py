@@ -8,16 +8,28 @@ There are four ways, one module for each; `choose_delivery` picks the one that t
 | sinks    | Sluice, into other systems, after the tables if any     | while the run may publish | Sluice, before      |
 | direct   | Iceberg's own streaming sink                            | while the run may publish | the table          |
 | records  | Spark's own Kafka sink, record by record                | no                       | Spark's report      |
+
+Beside the port stands what each of them uses of its run, with the gate before each batch: built once for a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyspark.sql.streaming.query import StreamingQuery
+
+from sluice.ledger.batches import PublicationKey
+from sluice.ledger.connection import Ledger
+from sluice.publication.crash_points import Reached
+from sluice.settings import Settings
+from sluice.sources.skipped_input_watch import SkippedInputWatch
+from sluice.supervision.held_lease import HeldLease
+from sluice_spark.delivery.batch_recording import Recording
+from sluice_spark.session.checkpoint_metadata import CheckpointState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +87,94 @@ class Delivery(Protocol):
         A batch can be taken once.
         """
         ...
+
+
+class TurnedAwayError(Exception):
+    """A batch came to a closed gate. Spark has planned the batch and runs the same batch again at the next start."""
+
+
+class BatchGate:
+    """Stops a run between two batches: every batch passes the gate before it starts, and none passes a closed one."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+        self.turned_away = threading.Event()
+
+    def close(self) -> None:
+        """Let no further batch start."""
+        self._closed.set()
+
+    def enter(self) -> None:
+        """Start a batch.
+
+        Raises
+        ------
+        TurnedAwayError: when the gate is closed.
+        """
+        if self._closed.is_set():
+            self.turned_away.set()
+            raise TurnedAwayError("the run is stopping")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveringRun:
+    """The run that delivers.
+
+    token: its fencing token, which every publication carries.
+    """
+
+    stream: str
+    generation: int
+    run_id: str
+    token: int
+
+    def key(self, batch: int) -> PublicationKey:
+        """The key of one of its batches."""
+        return PublicationKey(stream=self.stream, generation=self.generation, batch=batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunControls:
+    """What decides whether a batch may begin and become visible.
+
+    lease: is asked before each publication. skipped_input: looks at the sources before each batch.
+    on_failure: asks the run to stop, because a publication outside the query failed.
+    gate: every batch that Spark hands over passes it.
+    """
+
+    lease: HeldLease
+    skipped_input: SkippedInputWatch
+    on_failure: Callable[[], None]
+    gate: BatchGate = field(default_factory=BatchGate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesAtStart:
+    """What the tables of a stream have shown, once they agree with the ledger.
+
+    new_outputs: the outputs without a mark: they never had one.
+    rejected: the batches of the generation that a person has rejected. The ledger may have no record of those that are
+        not staged any more.
+    """
+
+    new_outputs: frozenset[str] = frozenset()
+    rejected: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryContext:
+    """What a way of delivery uses of its run.
+
+    checkpoint: its folder. found: what lay in it before the query started. tables: what the tables have shown then.
+    recording: takes what becomes known of each batch. reached: is called at each crash point.
+    """
+
+    run: DeliveringRun
+    checkpoint: str
+    found: CheckpointState
+    tables: TablesAtStart
+    controls: RunControls
+    recording: Recording
+    settings: Settings
+    ledger: Ledger
+    reached: Reached

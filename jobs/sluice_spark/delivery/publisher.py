@@ -10,13 +10,12 @@ from types import MappingProxyType
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.errors import DivergedError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.chain import MarkPosition
+from sluice.publication.chain import is_visible
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
-from sluice.publication.staged_batch import BatchSummary, StagedBatch, offsets_digest, read_summary
+from sluice.publication.staged_batch import PlannedBatch, StagedBatch, read_summary
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.fenced_merge import FencedMerge
@@ -52,18 +51,16 @@ class Publisher:
         """The names of the outputs."""
         return frozenset(target.output for target in self.targets)
 
-    def published_outputs(self, batch: BatchSummary) -> frozenset[str]:
+    def published_outputs(self, batch: PlannedBatch) -> frozenset[str]:
         """The outputs in which a batch is visible already.
 
         Raises
         ------
         DeliveryError: when another batch is visible under its number.
         """
-        positions = {
-            target: load_target_state(self.catalog, target.names).position(target.names) for target in self.targets
-        }
+        positions = {one.names: load_target_state(self.catalog, one.names).position(one.names) for one in self.targets}
         return frozenset(
-            target.output for target, position in positions.items() if _is_visible(batch, position, target)
+            names.output for names, position in positions.items() if is_visible(position, batch, target=names.target)
         )
 
     def publish(
@@ -165,23 +162,3 @@ class Publisher:
             staging=staging,
             reached=self.reached,
         )
-
-
-def _is_visible(batch: BatchSummary, position: MarkPosition, target: IcebergTarget) -> bool:
-    key, end = batch.key, position.end_offsets_digest
-    if key.generation == position.generation and key.batch < position.batch and end is not None:
-        raise DivergedError(
-            f"Batch {key} begins although {target.declared.table} already holds batches up to {position.batch}: the "
-            "checkpoint is older than the table.",
-            next_step="Restore the newest checkpoint.",
-        )
-    if (key.generation, key.batch) != (position.generation, position.batch):
-        return (key.generation, key.batch) < (position.generation, position.batch)
-    if position.end_offsets_digest not in (None, offsets_digest(batch.end_offsets)):
-        raise DivergedError(
-            f"{target.declared.table} already holds another batch {key}: its end offsets differ from those that the "
-            "checkpoint continues with.",
-            next_step="Restore the newest checkpoint, or read the inputs again into a new generation: "
-            f"`sluice stream reset {key.stream}` shows what that repeats.",
-        )
-    return True

@@ -2,30 +2,87 @@
 
 A batch is computed once and kept. The tables are written first: a batch that they refuse never reaches another system.
 Then every sink writes its rows under the key of the batch. When a driver dies in between, Spark runs the batch again:
-the tables already hold it, and the sinks are written again, which the promise of each sink allows. Where a static input
-may have changed since, they are written from rows that were kept (`kept_sink_rows`).
+the tables already hold it, and the sinks are written again, which the promise of each sink allows.
+
+A static input may have changed since then: computed again, a row would be in the table and not in the sink, or differ.
+So the rows of the sinks are written into the checkpoint before the first table is staged (decision 0062), and a batch
+that runs again reads them once its tables no longer change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import DeliveryError
 from sluice.ledger.batches import PublicationKey
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.delivery.delivery_context import DeliveringRun
-from sluice_spark.delivery.delivery_port import DeliveredBatch
-from sluice_spark.delivery.kept_sink_rows import KeptSinkRows
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.delivery.staged_delivery import StagedDelivery
-from sluice_spark.query.united_outputs import part, row_counts
+from sluice_spark.query.static_copies import CopyFolder, is_copied
+from sluice_spark.query.stream_outputs import only, part, row_counts
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.port import Sink
+
+_log = logging.getLogger(__name__)
+
+SINK_ROWS = "sink_rows"
+"""The folder of a checkpoint with the rows of one batch. Spark does not know it."""
+
+
+def may_change(declared: InputDeclaration) -> bool:
+    """Whether a batch that runs again may see another state of a static input."""
+    source = declared.declared_source.source
+    is_fixed = isinstance(source, IcebergSource) and (source.snapshot_id, source.as_of) != (None, None)
+    return not declared.is_stream and not is_copied(declared) and not is_fixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSinkRows:
+    """The rows of a stream's sinks. checkpoint: its folder. sinks: the outputs that are no tables."""
+
+    spark: SparkSession
+    checkpoint: str
+    sinks: Collection[str]
+
+    def keep(self, rows: DataFrame, number: int) -> None:
+        """Write the rows of a batch; those of earlier batches and computations are removed."""
+        folder = self._folder(rows)
+        folder.keep_only(folder.write(only(rows, self.sinks), number, now=datetime.now(UTC)))
+
+    def find(self, rows: DataFrame, number: int) -> DataFrame | None:
+        """The rows of a batch as they were kept; none when they were not, and the batch is to be computed again.
+
+        Parameters
+        ----------
+        rows: the batch as it is computed now, whose columns they have.
+        """
+        folder = self._folder(rows)
+        kept = [copy for copy in folder.complete() if copy.batch == number]
+        if not kept:
+            _log.warning(
+                "batch %d is in its tables, and what it brings to %s was not kept: it is computed again, and differs "
+                "where a static input has changed since",
+                number,
+                ", ".join(sorted(self.sinks)),
+            )
+            return None
+        newest = max(kept, key=lambda copy: copy.made_at)
+        return self.spark.read.schema(rows.schema).parquet(newest.path)
+
+    def _folder(self, rows: DataFrame) -> CopyFolder:
+        content = hashlib.sha256(rows.schema.json().encode()).hexdigest()[:16]
+        return CopyFolder(spark=self.spark, location=f"{self.checkpoint.rstrip('/')}/{SINK_ROWS}", content=content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,26 +16,15 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import StaleTokenError
-from sluice.ledger.batches import record_batch
+from sluice.ledger.batches import rejected_batches
 from sluice.ledger.locks import PublicationLocks
 from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.past_rejections import record_past_rejections
-from sluice.publication.recovered_batch import recovered_observation
-from sluice.publication.staged_batch import BatchSummary
-from sluice.publication.undeclared_outputs import (
-    UndeclaredOutput,
-    close_output,
-    find_undeclared_outputs,
-    leave_output,
-    refuse_undeclared_outputs,
-)
+from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, log_difference
-from sluice_spark.delivery.delivery_context import DeliveryContext
-from sluice_spark.delivery.delivery_port import DeliveredBatch
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.delivery.offset_log import OffsetLog, canonical_end
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
@@ -45,7 +34,6 @@ from sluice_spark.delivery.stream_takeover import (
     marked_batches,
     publish_staged,
     take_stream_over,
-    with_former_outputs,
 )
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_planned_offsets
@@ -57,10 +45,9 @@ _log = logging.getLogger(__name__)
 class StagedDelivery:
     """Delivers the batches of one run. Spark calls it on a thread of its own, one batch after the other.
 
-    declaration: of the stream. offsets: says which offsets of the sources a batch covers.
+    offsets: says which offsets of the sources a batch covers.
     """
 
-    declaration: StreamDeclaration
     context: DeliveryContext
     staging: BatchStaging
     publisher: Publisher
@@ -94,43 +81,25 @@ class StagedDelivery:
         """Whether an earlier run has staged all outputs of a batch, or made one visible: its rows change no more."""
         if self._is_next(number):
             return False
-        batch = self._summary(number)
+        batch = self._planned(number)
         visible = self.publisher.published_outputs(batch)
         return bool(visible) or not self.publisher.outputs - self.staging.find(batch).keys()
 
     def _take_over(self) -> None:
-        generation, newest_committed = self.context.run.generation, self.context.found.newest_committed
-        former = self._former_outputs()
-        refuse_undeclared_outputs(former, generation=generation)
-        for one in former:
-            leave_output(self.publisher.catalog, one, token=self.publisher.token)
-        take_stream_over(self.publisher, generation=generation, newest_committed=newest_committed)
-        checkpoint = self._checkpoint()
-        self._rejected = record_past_rejections(
-            self.publisher.catalog,
-            self.context.ledger,
-            self.declaration,
-            outputs=[target.names for target in self.publisher.targets],
+        context, generation = self.context, self.context.run.generation
+        take_stream_over(
+            self.publisher,
             generation=generation,
+            newest_committed=context.found.newest_committed,
+            new=context.tables.new_outputs,
         )
+        checkpoint = self._checkpoint()
+        recorded = rejected_batches(context.ledger, context.run.stream, generation=generation)
+        self._rejected = recorded | context.tables.rejected
         complete_rejections(self.publisher, self._rejected, checkpoint)
-        recovered = publish_staged(self.publisher, checkpoint)
-        for batch in with_former_outputs(recovered, former):
-            observation = recovered_observation(batch)
-            if batch.keys().isdisjoint(self.publisher.outputs):  # no staging table has it any more
-                if checkpoint.has_committed(observation.key):
-                    record_batch(self.context.ledger, observation)
-                continue
-            # A batch of an earlier generation never comes again.
-            comes_again = observation.key.generation == generation and not checkpoint.has_committed(observation.key)
-            self.publication.note_recovered(observation, comes_again=comes_again)
-        for one in former:
-            if one.output not in self.publisher.outputs:
-                close_output(self.publisher.catalog, one, generation=generation, batch=checkpoint.newest_committed)
-
-    def _former_outputs(self) -> tuple[UndeclaredOutput, ...]:
-        declared = [target.names for target in self.publisher.targets]
-        return find_undeclared_outputs(self.publisher.catalog, self.context.run.stream, declared)
+        for batch in publish_staged(self.publisher, checkpoint):
+            recovered = recovered_observation(batch)
+            self.publication.note_recovered(recovered, comes_again=checkpoint.runs_again(recovered.key))
 
     def _checkpoint(self) -> CheckpointPosition:
         """How far the checkpoint goes now that no older run can publish any more."""
@@ -147,7 +116,7 @@ class StagedDelivery:
 
     def _deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
         self.context.reached(CrashPoint.BATCH_BEGUN)
-        batch = self._summary(number)
+        batch = self._planned(number)
         is_new = self._is_next(number)
         found = {} if is_new else self.staging.find(batch)
         visible = frozenset() if is_new else self.publisher.published_outputs(batch)
@@ -172,7 +141,7 @@ class StagedDelivery:
         return self._newest is not None and self._newest == number - 1
 
     def _stage(
-        self, rows: DataFrame, batch: BatchSummary, *, found: StagedByOutput, missing: Collection[str]
+        self, rows: DataFrame, batch: PlannedBatch, *, found: StagedByOutput, missing: Collection[str]
     ) -> Mapping[str, int]:
         """Stage what is missing. A batch that is staged or visible is computed all the same: its state has to move, and
         only Spark knows how many rows it read and dropped.
@@ -183,7 +152,7 @@ class StagedDelivery:
         log_difference(batch.key, found, counted)
         return counted
 
-    def _require_staged(self, batch: BatchSummary, missing: frozenset[str]) -> StagingLook:
+    def _require_staged(self, batch: PlannedBatch, missing: frozenset[str]) -> StagingLook:
         """The batch as it is staged now.
 
         Raises
@@ -199,11 +168,10 @@ class StagedDelivery:
             )
         return look
 
-    def _summary(self, number: int) -> BatchSummary:
+    def _planned(self, number: int) -> PlannedBatch:
         covered, run = self.offsets.range_of(number), self.context.run
-        return BatchSummary(
+        return PlannedBatch(
             key=run.key(number),
-            output="",
             run_id=run.run_id,
             token=run.token,
             start_offsets=covered.start_offsets,
@@ -220,7 +188,6 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
     )
     publisher = _publisher(plan, context, merges_small=every is not None)
     return StagedDelivery(
-        declaration=plan.declaration,
         context=context,
         staging=BatchStaging(
             catalog=open_catalog(context.settings),  # of its own: publications may run on another thread

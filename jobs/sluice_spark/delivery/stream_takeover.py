@@ -8,17 +8,14 @@ from collections.abc import Collection, Sequence
 from pyiceberg.catalog import Catalog
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import CheckpointPosition, is_behind, whole_batches
-from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.publication.file_preparation import find_missing_files, refuse_missing_files
-from sluice.publication.lost_marks import restore_lost_mark
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output, reject_batch
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice.publication.undeclared_outputs import UndeclaredOutput, is_closed, reopen_output
+from sluice.publication.start_check import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
@@ -27,7 +24,9 @@ from sluice_spark.sinks.iceberg import IcebergTarget
 _log = logging.getLogger(__name__)
 
 
-def take_stream_over(publisher: Publisher, *, generation: int, newest_committed: int) -> None:
+def take_stream_over(
+    publisher: Publisher, *, generation: int, newest_committed: int, new: Collection[str] = ()
+) -> None:
     """Prepare the staging tables, and keep older runs from publishing.
 
     What earlier generations have staged and not published is abandoned: a person has left those generations behind.
@@ -35,30 +34,27 @@ def take_stream_over(publisher: Publisher, *, generation: int, newest_committed:
     Parameters
     ----------
     publisher: of the run that takes over.
-    newest_committed: of the checkpoint. A target that never had a mark of the output, because the output is new,
-        continues after this batch.
+    newest_committed: of the checkpoint. A new output continues after this batch.
+    new: the outputs that never had a mark, as the start has found. A mark that is missing on others was removed since.
 
     Raises
     ------
+    MarkError: when a mark was removed.
     UnpublishableError: when an output overwrites partitions of a table that has none.
     """
     catalog, token = publisher.catalog, publisher.token
     for target in publisher.targets:
         _require_partitions(catalog, target)
-        restore_lost_mark(catalog, target.names, token=token)
         leave_generations_before(catalog, target.names, generation=generation, token=token)
         _prepare_staging(catalog, target, with_operations=_waits_with_operations(catalog, target))
-        is_reopened = is_closed(catalog, target.names)
         open_generation(
             catalog,
             target.names,
             generation=generation,
             token=token,
             batch=newest_committed,
-            is_reopened=is_reopened,
+            is_new=target.output in new,
         )
-        if is_reopened:
-            reopen_output(catalog, target.names)
 
 
 def complete_rejections(publisher: Publisher, rejected: Collection[int], checkpoint: CheckpointPosition) -> None:
@@ -120,18 +116,6 @@ def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tupl
         reached = load_target_state(publisher.catalog, target.names).position(target.names)
         refuse_missing_batches(reached, checkpoint, output=target.names)
     return whole
-
-
-def with_former_outputs(
-    recovered: Sequence[StagedByOutput], former: Sequence[UndeclaredOutput]
-) -> tuple[StagedByOutput, ...]:
-    """Recovered batches with what is visible of them in former outputs; those of former outputs alone come first."""
-    found: dict[PublicationKey, dict[str, StagedBatch]] = {}
-    for one in former:
-        for batch in one.visible:
-            found.setdefault(batch.summary.key, {})[one.output] = batch
-    whole = [{**found.pop(next(iter(batch.values())).summary.key, {}), **batch} for batch in recovered]
-    return (*found.values(), *whole)
 
 
 def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:

@@ -1,26 +1,153 @@
-"""The outputs of a stream: their tables and sinks, whether the rows fit, and all their rows in one DataFrame."""
+"""The outputs of a stream: their tables and sinks, whether the rows fit, and all their rows in one DataFrame.
+
+Several outputs go through one streaming query: rows are tagged and united, and separated in each batch. Why one query
+and not one for each output: decision 0015.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
-from sluice.errors import DeliveryError
+from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
-from sluice_spark.query.table_fit import require_fit
-from sluice_spark.query.united_outputs import field, move, unite
 from sluice_spark.sinks import open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
 from sluice_spark.sinks.port import Sink
 from sluice_spark.sinks.text_formats import TIMES
+
+_TAG = "_sluice_output"
+
+
+def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType] | None = None) -> DataFrame:
+    """One DataFrame that holds the rows of all outputs: a tag, and a column for each output of which one is filled.
+
+    A single output stays as it is.
+
+    Parameters
+    ----------
+    besides: the schemas of outputs without rows of their own, into which `move` brings some.
+    """
+    schemas = {name: rows.schema for name, rows in outputs.items()} | dict(besides or {})
+    if len(schemas) == 1:
+        return next(iter(outputs.values()))
+    tagged = [
+        rows.select(
+            fn.lit(name).alias(_TAG),
+            *(
+                fn.struct("*").alias(other) if other == name else fn.lit(None).cast(schema).alias(other)
+                for other, schema in schemas.items()
+            ),
+        )
+        for name, rows in outputs.items()
+    ]
+    return reduce(DataFrame.union, tagged)
+
+
+def move(united: DataFrame, *, output: str, where: Column, into: str, row: Column) -> DataFrame:
+    """The same rows, with some rows moved to another output. No part of the plan is computed a second time.
+
+    Parameters
+    ----------
+    where: which rows of `output` move, in terms of `field`.
+    row: what each row becomes, a struct of the columns of `into`.
+    """
+    goes = (fn.col(_TAG) == output) & where
+    columns = {
+        _TAG: fn.when(goes, fn.lit(into)).otherwise(fn.col(_TAG)),
+        output: fn.when(~goes, fn.col(output)),
+        into: fn.when(goes, row.cast(united.schema[into].dataType)).otherwise(fn.col(into)),
+    }
+    return united.select(*(columns.get(name, fn.col(name)).alias(name) for name in united.columns))
+
+
+def field(output: str, name: str) -> Column:
+    """A column of the rows of an output, in the result of `unite`."""
+    return fn.col(output).getField(name)
+
+
+def part(united: DataFrame, output: str) -> DataFrame:
+    """The rows of one output, from the result of `unite`."""
+    if _TAG not in united.columns:
+        return united
+    return united.where(fn.col(_TAG) == output).select(fn.col(f"{output}.*"))
+
+
+def only(united: DataFrame, outputs: Collection[str]) -> DataFrame:
+    """The rows of some outputs, as they are in the result of `unite`."""
+    return united.where(fn.col(_TAG).isin(*outputs)) if _TAG in united.columns else united
+
+
+def row_counts(united: DataFrame, outputs: Mapping[str, object]) -> list[Column]:
+    """An aggregate for each output that counts its rows, for `DataFrame.observe`."""
+    if _TAG not in united.columns:
+        return [fn.count(fn.lit(1)).alias(name) for name in outputs]
+    return [fn.count_if(fn.col(_TAG) == name).alias(name) for name in outputs]
+
+
+def require_fit(rows: StructType, table: StructType, *, stream: str, output: str, table_name: str) -> None:
+    """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
+    written.
+
+    Raises
+    ------
+    SchemaError: with every difference.
+    """
+    if differences := tuple(find_differences(rows, table)):
+        raise SchemaError(
+            f"The output {output} of stream {stream} does not fit the table {table_name}:",
+            differences=differences,
+            next_step=f"Correct the transformation, or declare the columns in {table_name}.table.yaml and run "
+            f"`sluice table create {table_name}`.",
+        )
+
+
+def find_differences(rows: StructType, table: StructType, *, within: str = "") -> Iterator[ColumnDifference]:
+    """The columns that are missing, of another type or unknown, in the order of the columns of the table.
+
+    Parameters
+    ----------
+    within: the path of the enclosing columns, each name followed by a dot.
+    """
+    given = {field.name: field.dataType for field in rows}
+    wanted = {field.name: field.dataType for field in table}
+    for name in sorted({name for name in rows.names if rows.names.count(name) > 1}):
+        kinds = (field.dataType.simpleString() for field in rows if field.name == name)
+        declared = wanted[name].simpleString() if name in wanted else ""
+        yield ColumnDifference(column=f"{within}{name}", declared=declared, got=f"it twice: {', '.join(kinds)}")
+    for name, kind in wanted.items():
+        if name in given:
+            yield from _type_differences(given[name], kind, column=f"{within}{name}")
+        else:
+            yield ColumnDifference(column=f"{within}{name}", declared=kind.simpleString(), got="")
+    for name, kind in given.items():
+        if name not in wanted:
+            yield ColumnDifference(column=f"{within}{name}", declared="", got=kind.simpleString())
+
+
+def _type_differences(given: DataType, wanted: DataType, *, column: str) -> Iterator[ColumnDifference]:
+    """The places inside a column at which two types differ. Nullability is not compared: the two sides define it
+    differently.
+    """
+    match given, wanted:
+        case StructType(), StructType():
+            yield from find_differences(given, wanted, within=f"{column}.")
+        case ArrayType(), ArrayType():
+            yield from _type_differences(given.elementType, wanted.elementType, column=f"{column}.element")
+        case MapType(), MapType():
+            yield from _type_differences(given.keyType, wanted.keyType, column=f"{column}.key")
+            yield from _type_differences(given.valueType, wanted.valueType, column=f"{column}.value")
+        case _ if given.simpleString() != wanted.simpleString():
+            yield ColumnDifference(column=column, declared=wanted.simpleString(), got=given.simpleString())
+
 
 _REJECTED_COLUMNS = ("reason", "position", "payload")
 

@@ -1,18 +1,20 @@
-"""Assembles a stream's one streaming query: inputs → transformation → outputs."""
+"""Assembles a stream's one streaming query: inputs → transformation → outputs. Spark's analysis says if it can run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import DeclarationError
 from sluice.settings import Settings
+from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
-from sluice_spark.query.runnable import require_runnable
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
@@ -26,6 +28,8 @@ from sluice_spark.query.stream_inputs import (
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
 from sluice_spark.query.transformation import transform
+from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
 from sluice_spark.sinks.port import Sink
 
@@ -138,3 +142,40 @@ def trigger_of(declaration: StreamDeclaration) -> dict[str, str]:
     """The trigger of a continuous stream, as arguments of `DataStreamWriter.trigger`."""
     interval = declaration.trigger.processing_time if declaration.trigger is not None else None
     return {"processingTime": duration_text(interval) if interval is not None else "0 seconds"}
+
+
+def require_runnable(rows: DataFrame, stream: LoadedStream) -> None:
+    """Check that Spark can run the rows as a streaming query with the stream's trigger and output mode.
+
+    Raises
+    ------
+    DeclarationError: with Spark's reason, at the place of the transformation.
+
+    Source: `org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker`, which every start of a query calls.
+    """
+    jvm = jvm_of(rows.sparkSession)
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    declaration = stream.declaration
+    word = next(iter(declaration.outputs.values())).mode
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, word.capitalize())()
+    plan = analyzed_plan(rows)
+    try:
+        checker.checkForStreaming(plan, mode)
+        if declaration.trigger is not None and declaration.trigger.continuous_processing is not None:
+            checker.checkForContinuous(plan, mode)
+    except AnalysisException as error:
+        raise _refused(stream, f"in the output mode `{word}` Spark refuses the plan: {_reason(error)}") from error
+    if declaration.hands_on_records and (kept := stateful_operators(rows)):
+        raise _refused(stream, f"a trigger that hands records on one by one keeps no state, got {', '.join(kept)}")
+
+
+def _reason(error: AnalysisException) -> str:
+    """Spark's sentence, without the plan that it prints below."""
+    return first_line(error).rstrip(".;")
+
+
+def _refused(stream: LoadedStream, problem: str) -> DeclarationError:
+    language = "sql" if stream.declaration.transformation.function is None else "python"
+    return DeclarationError(
+        f"`transformation.{language}`: {problem}.", location=stream.location(("transformation", language))
+    )

@@ -19,7 +19,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, begin_refresh, end_refresh, newest_refresh
 from sluice.ledger.run_values import RunObservation
-from sluice.publication.seen_tokens import with_raised_token
+from sluice.publication.repair import with_raised_token
 from sluice.refresh.kept_positions import keep_positions
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
@@ -33,8 +33,8 @@ from sluice.supervision.held_lease import HeldLease
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_recording import LedgerWriter
-from sluice_spark.run.admission import admit_increment
 from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.increment_job import admit_increment
 from sluice_spark.run.job import recorded_end
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun

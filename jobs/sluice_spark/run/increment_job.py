@@ -5,12 +5,41 @@ from __future__ import annotations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import Actor, Event, EventAction
+from sluice.ledger.run_values import RunObservation
+from sluice.publication.command_runs import admit_own_run
 from sluice.settings import Settings
-from sluice_spark.run.admission import admit_increment
 from sluice_spark.run.job import recorded_end
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun
 from sluice_spark.session.run_sessions import Sessions
+
+
+def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -> RunObservation:
+    """Admit a run of an incremental stream, carried out by this process.
+
+    Parameters
+    ----------
+    launched_by: who asked, for people who read it.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when another run of the stream is live, or may be.
+    """
+    return admit_own_run(
+        ledger,
+        stream=stream.name,
+        mode=stream.declaration.mode,
+        declaration_digest=stream.digest,
+        launched_by=launched_by,
+        event=Event(
+            name=stream.name,
+            actor=Actor.component(launched_by),
+            action=EventAction.LAUNCH,
+            reason="increment",
+            explanation=f"An increment of {stream.name} begins.",
+        ),
+    )
 
 
 def run_increment(

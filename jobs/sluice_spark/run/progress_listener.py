@@ -23,8 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import BatchObservation
-from sluice_spark.delivery.delivery_context import DeliveringRun
-from sluice_spark.delivery.delivery_port import DeliveredBatch
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import undeclared_fields
 from sluice_spark.session.item_context import in_this_context

@@ -11,8 +11,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from sluice_spark.delivery.delivery_context import BatchGate, DeliveryContext
-from sluice_spark.delivery.delivery_port import Delivery
+from sluice_spark.delivery.delivery_port import BatchGate, Delivery, DeliveryContext
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.stop_request import StopReason, StopRequest

@@ -17,6 +17,7 @@ from sluice.ledger.generations import (
     record_fingerprint,
     record_query_id,
 )
+from sluice.publication.chain import CheckpointPosition
 from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
@@ -41,6 +42,15 @@ class RunCheckpoint:
     def location(self) -> str:
         """The folder."""
         return self.generation.checkpoint
+
+    @property
+    def position(self) -> CheckpointPosition:
+        """How far it goes, without the offsets of its batches."""
+        return CheckpointPosition(
+            generation=self.generation.generation,
+            newest_planned=self.state.newest_planned,
+            newest_committed=self.state.newest_committed,
+        )
 
     def bind(self, plan: StreamPlan) -> None:
         """Bind the checkpoint to the plan at its first start, and compare them at every later one.

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
-from sluice.failure_reasons import FailureReason
 from sluice.ledger.connection import Ledger
-from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.run_values import RunObservation
-from sluice.maintenance.input_check import require_unbroken_input
-from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.seen_tokens import with_raised_token
-from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
-from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
 from sluice_spark.delivery.choose_delivery import choose_delivery
-from sluice_spark.delivery.delivery_context import DeliveringRun, DeliveryContext, RunControls
-from sluice_spark.query.stream_plan import StreamPlan, plan_stream, trigger_of
+from sluice_spark.delivery.delivery_port import DeliveringRun, DeliveryContext, RunControls
+from sluice_spark.query.stream_plan import trigger_of
 from sluice_spark.run.driver_ui import record_ui
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
-from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
-from sluice_spark.run.reachable_starts import require_reachable_starts
-from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
-from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stopped_by_signals
-from sluice_spark.run.table_beginning import begin_in_tables
-from sluice_spark.run.watchdog import Watchdog
+from sluice_spark.run.run_start import RunStart, start_run
+from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.run_sessions import Sessions, own_session
 
 
@@ -71,7 +59,7 @@ class SupervisedRun:
         CheckpointError: when the checkpoint is not the one that the ledger has registered, or cannot follow a change of
             the declaration.
         LeaseLostError: when it stopped for its lease: another run has it, or the ledger was away for too long.
-        DeclarationError, DeliveryError, SettingsError: as `plan_stream` and the delivery raise them.
+        DeclarationError, DeliveryError, SettingsError: as `start_run` and the delivery raise them.
         Exception: whatever else made the query fail.
         """
         stop = self.stop
@@ -107,78 +95,38 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        if unsettled_refresh(self.ledger, self.stream.name) is not None:
-            settle_refresh(open_catalog(self.settings), self.ledger, self.stream.declaration)
-        checkpoint = observe_checkpoint(
-            spark, self.ledger, self.stream, run_id=self.run.run_id, checkpoints_root=self.settings.checkpoints
-        )
-        plan = plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint.location)
-        checkpoint.bind(plan)
-        require_reachable_starts(spark, checkpoint, self.settings)
-        begun = begin_in_tables(spark, self.ledger, plan, checkpoint, self.settings)
-        if begun.state.newest_planned > checkpoint.state.newest_planned:
-            # The tables of the plan may be older than the snapshot that the first batch reads.
-            plan = plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint.location)
-        checkpoint = begun
-        catalog = open_catalog(self.settings)
-        run = with_raised_token(self.run, self.stream.declaration, ledger=self.ledger, catalog=catalog)
-        lease.token = run.token
-        context = self._context(plan, checkpoint, token=run.token, lease=lease, stop=stop, hand_over=hand_over)
-        query_run = QueryRun(
-            plan=plan,
-            delivery=choose_delivery(plan, context),
+        start = start_run(spark, self.settings, self.ledger, self.stream, self.run)
+        lease.token = start.run.token
+        context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
+        query = QueryRun(
+            plan=start.plan,
+            delivery=choose_delivery(start.plan, context),
             context=context,
             stop=stop,
-            on_started=checkpoint.register_query,
+            on_started=start.checkpoint.register_query,
         )
-        pinning = Pinning(self.stream.declaration, self.settings, self.ledger)
-        with plan.renewals.kept(), pinning, query_run.delivery.at_work():
-            self._require_unbroken_input(checkpoint)
-            with self._naming_gaps(checkpoint):
-                if self.stream.declaration.mode == "continuous":
-                    return query_run.keep_running(trigger_of(self.stream.declaration))
-                prepare_available_now(spark, plan, checkpoint, catalog)
-                return query_run.exhaust()
+        declaration = self.stream.declaration
+        pinning = Pinning(declaration, self.settings, self.ledger)
+        with start.plan.renewals.kept(), pinning, query.delivery.at_work():
+            start.require_unbroken_input()
+            with start.naming_gaps():
+                if declaration.mode == "continuous":
+                    return query.keep_running(trigger_of(declaration))
+                prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
+                return query.exhaust()
 
-    @contextmanager
-    def _naming_gaps(self, checkpoint: RunCheckpoint) -> Iterator[None]:
-        """Name a gap that opens while the block runs as one that is found at the start."""
-        try:
-            yield
-        except Exception as error:
-            if failure_of_error(error).reason is FailureReason.SNAPSHOT_EXPIRED:
-                self._require_unbroken_input(checkpoint)
-            raise
-
-    def _require_unbroken_input(self, checkpoint: RunCheckpoint) -> None:
-        """What earlier runs staged is published by now, so that only unread rows count as missing."""
-        if pinned_tables(self.stream.declaration):
-            require_unbroken_input(
-                open_catalog(self.settings),
-                self.stream.declaration,
-                checkpoint.generation,
-                object_store=self.settings.object_store,
-            )
-
-    def _context(
-        self,
-        plan: StreamPlan,
-        checkpoint: RunCheckpoint,
-        *,
-        token: int,
-        lease: HeldLease,
-        stop: StopRequest,
-        hand_over: HandOver,
-    ) -> DeliveryContext:
+    def _context(self, start: RunStart, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver) -> DeliveryContext:
+        plan, checkpoint = start.plan, start.checkpoint
         return DeliveryContext(
             run=DeliveringRun(
                 stream=self.stream.name,
                 generation=checkpoint.generation.generation,
                 run_id=self.run.run_id,
-                token=token,
+                token=start.run.token,
             ),
             checkpoint=checkpoint.location,
             found=checkpoint.state,
+            tables=start.tables,
             controls=RunControls(
                 lease=lease,
                 skipped_input=SkippedInputWatch(

@@ -1,11 +1,13 @@
-"""Begins a new checkpoint in the Iceberg inputs of a stream, exactly as declared (decision 0045).
+"""Begins a new checkpoint in the inputs of a stream, exactly as declared (decision 0045).
 
 Purpose: left to itself, Iceberg's source begins with what the oldest listed snapshot added, and reads nothing older.
+The sources of Kafka and Delta begin with the oldest that is left, and do not say that it is not what was declared.
 
 How it works: before the first batch of a checkpoint is planned, and at no other time, the start of each input is
-decided from the history of its table, its snapshot is pinned, and the offset is written where Iceberg's source keeps
-its first one. A scan of one snapshot is the first batch: it is written as planned, because only a batch that ends
-within the snapshot is read right. What another writer commits meanwhile comes after it.
+decided. Kafka and Delta must still have what is declared. In an Iceberg table the start is decided from its history,
+its snapshot is pinned, and the offset is written where Iceberg's source keeps its first one. A scan of one snapshot is
+the first batch: it is written as planned, because only a batch that ends within the snapshot is read right. What
+another writer commits meanwhile comes after it.
 
 What it does not do: a checkpoint with a planned batch is left as it is, whatever is declared now.
 """
@@ -13,6 +15,7 @@ What it does not do: a checkpoint with a planned batch is left as it is, whateve
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,22 +23,25 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.source_declarations import DeltaSource, IcebergSource, KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError, LakehouseError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import Pin, PinKind
 from sluice.maintenance.table_readers import streamed_tables
-from sluice.settings import Settings
+from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.declared_starts import plan_declared_start
 from sluice.sources.iceberg_positions import history_of
 from sluice.sources.table_starts import NeedsAppend, TableStart, Unreachable
+from sluice.sources.topic_starts import missing_offsets, missing_times
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
 from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset, write_first_offsets
+from sluice_spark.sources.delta import oldest_commit
 from sluice_spark.sources.start_snapshot import append_start_snapshot
 
 _log = logging.getLogger(__name__)
@@ -158,3 +164,70 @@ def begin_in_tables(
             planned_at=now,
         )
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
+
+
+def require_reachable_starts(spark: SparkSession, checkpoint: RunCheckpoint, settings: Settings) -> None:
+    """Check the inputs of a checkpoint without a planned batch. With `on_data_loss: count` a loss is counted.
+
+    Raises
+    ------
+    DeclarationError: when records or commits are gone, or may be: which, and what can be declared.
+    LakehouseError: when Kafka does not answer.
+    """
+    if checkpoint.state.newest_planned >= 0:
+        return
+    declaration = checkpoint.stream.declaration
+    for name, topics in _bound_topics(declaration):
+        if missing := tuple(_missing_records(topics, settings)):
+            ways = "`starting: earliest` or a later start, or `on_data_loss: count` to begin with what is left"
+            raise _refused(checkpoint, ("inputs", name, "stream", "kafka", "starting"), "; ".join(missing), ways)
+    for name, table in _bound_delta_tables(declaration):
+        if missing := tuple(_missing_commits(spark, table, settings)):
+            ways = "a later time, or leave it out to read every row of the table"
+            raise _refused(checkpoint, ("inputs", name, "stream", "delta", "from_timestamp"), "; ".join(missing), ways)
+
+
+def _refused(checkpoint: RunCheckpoint, key: tuple[str, ...], problem: str, ways: str) -> DeclarationError:
+    return DeclarationError(
+        f"Input {key[1]} cannot begin as declared: {problem}.",
+        location=checkpoint.stream.location(key),
+        next_step=f"Declare {ways}.",
+    )
+
+
+def _bound_topics(declaration: StreamDeclaration) -> Iterator[tuple[str, KafkaSource]]:
+    for name, declared in declaration.inputs.items():
+        source = declared.declared_source.source
+        if not declared.is_stream or not isinstance(source, KafkaSource) or source.on_data_loss != "fail":
+            continue
+        if isinstance(source.starting, dict | datetime):
+            yield name, source
+
+
+def _missing_records(source: KafkaSource, settings: Settings) -> Iterator[str]:
+    from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
+
+    topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
+    partitions = topics.partitions_of(source)
+    bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
+    if isinstance(source.starting, dict):
+        yield from missing_offsets(source.starting, bounds)
+    elif isinstance(source.starting, datetime):
+        yield from missing_times(source.starting, topics.offsets_since(partitions, source.starting), bounds)
+
+
+def _bound_delta_tables(declaration: StreamDeclaration) -> Iterator[tuple[str, DeltaSource]]:
+    for name, declared in declaration.inputs.items():
+        source = declared.declared_source.source
+        if declared.is_stream and isinstance(source, DeltaSource) and source.from_timestamp is not None:
+            yield name, source
+
+
+def _missing_commits(spark: SparkSession, source: DeltaSource, settings: Settings) -> Iterator[str]:
+    oldest = oldest_commit(spark, source, settings.connection(source.connection, FilesConnection))
+    declared = source.from_timestamp
+    if declared is not None and oldest.version > 0 and oldest.committed_at > declared:
+        yield (
+            f"the oldest commit in the log of {source.path} is version {oldest.version}, of "
+            f"{oldest.committed_at.isoformat()}, and {declared.isoformat()} is declared"
+        )

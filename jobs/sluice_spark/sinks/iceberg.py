@@ -47,8 +47,7 @@ class IcebergTarget:
 
     def as_staged(self, batch: StagedBatch) -> IcebergTarget:
         """The target as it was declared when a batch was staged."""
-        mode = batch.summary.mode
-        return self if mode is None else replace(self, declared=mode.applied_to(self.declared))
+        return replace(self, declared=batch.summary.mode.applied_to(self.declared))
 
     @property
     def identifier(self) -> str:

@@ -30,8 +30,7 @@ from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
 from sluice.work.choose_items import Bench, interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult
-from sluice_spark.run.job import failure_of_error, last_lines
-from sluice_spark.run.jvm_loss import named_jvm_loss
+from sluice_spark.run.job import failure_of_error, last_lines, named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions

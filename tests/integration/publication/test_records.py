@@ -10,7 +10,7 @@ from unittest.mock import patch
 from tests.fixtures.publication import Workbench, offsets
 
 from sluice.ledger.batches import BatchObservation, PublicationKey
-from sluice.publication.recovered_batch import recovered_observation
+from sluice.publication.staged_batch import recovered_observation
 from sluice_spark.delivery import staged_publication
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication

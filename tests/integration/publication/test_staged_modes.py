@@ -5,23 +5,21 @@ from __future__ import annotations
 import pytest
 from tests.fixtures.publication import Workbench
 
-from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.errors import DeliveryError, UndeclaredOutputError
-from sluice.publication.staged_batch import StagedBatch, StagedMode, StagedOutput, read_summary
+from sluice.publication.repair import close_output, leave_output, reopen_output
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, read_summary
 from sluice.publication.undeclared_outputs import (
-    close_output,
     find_undeclared_outputs,
-    leave_output,
+    load_output_tables,
     refuse_undeclared_outputs,
 )
 from sluice.stored_keys import STAGED_MODE
-from sluice_spark.delivery.stream_takeover import publish_staged, take_stream_over
+from sluice_spark.delivery.stream_takeover import publish_staged
 
 
 def stage(bench: Workbench, batch: int, ids: list[int], *, mode: str) -> StagedBatch:
     """Stage a batch as a driver of today does."""
-    declared = IcebergOutput.model_validate({"table": bench.output.target, "mode": mode})
-    return bench.stage(batch, ids, mode=StagedMode.of(declared))
+    return bench.stage(batch, ids, mode=bench.mode(mode))
 
 
 @pytest.mark.parametrize(
@@ -48,25 +46,21 @@ def test_batches_of_several_modes_are_published_in_order(bench: Workbench) -> No
     assert (bench.ids(), bench.mark().batch) == ([2, 3], 3)
 
 
-@pytest.mark.parametrize(("declared", "expected"), [("append", [1, 2, 3]), ("complete", [3])])
-def test_a_batch_of_an_earlier_version_is_published_as_declared(
-    bench: Workbench, declared: str, expected: list[int]
-) -> None:
-    bench.publish(bench.stage(0, [1, 2]))
-    bench.stage(1, [3])
-    publish_staged(bench.publisher(mode=declared), bench.checkpoint(1))
-    assert bench.ids() == expected
-
-
 def test_a_mode_that_cannot_be_read_is_refused(bench: Workbench) -> None:
     entries = bench.stage(0, [0]).summary.properties() | {STAGED_MODE: '{"mode": "unheard of", "table": "a.b"}'}
     with pytest.raises(DeliveryError, match=f"The entry {STAGED_MODE} of a staged batch cannot be read"):
         read_summary(entries)
 
 
+def test_a_batch_without_a_mode_is_refused(bench: Workbench) -> None:
+    entries = bench.stage(0, [0]).summary.properties()
+    with pytest.raises(DeliveryError, match=f"has a summary that cannot be read: KeyError.*{STAGED_MODE}"):
+        read_summary({name: value for name, value in entries.items() if name != STAGED_MODE})
+
+
 def test_what_waits_for_an_output_that_is_not_declared_blocks_the_start(bench: Workbench) -> None:
     stream = bench.output.stream
-    assert find_undeclared_outputs(bench.catalog, stream, [bench.output]) == ()
+    assert find_undeclared_outputs(bench.catalog, stream, [load_output_tables(bench.catalog, bench.output)]) == ()
     bench.publish(stage(bench, 0, [0], mode="append"))
     waiting = stage(bench, 1, [1, 2], mode="append")
     (former,) = find_undeclared_outputs(bench.catalog, stream, [])
@@ -82,7 +76,9 @@ def test_a_chain_for_another_table_is_not_the_declared_ones(bench: Workbench) ->
     waiting = stage(bench, 0, [0], mode="append")
     elsewhere = StagedOutput(stream=bench.output.stream, output="main", target=f"{bench.output.stream}.elsewhere")
     bench.declare(table=elsewhere.target)
-    (former,) = find_undeclared_outputs(bench.catalog, bench.output.stream, [elsewhere])
+    (former,) = find_undeclared_outputs(
+        bench.catalog, bench.output.stream, [load_output_tables(bench.catalog, elsewhere)]
+    )
     assert (former.target, former.waiting) == (bench.output.target, (waiting,))
 
 
@@ -90,7 +86,9 @@ def test_a_target_that_was_renamed_is_still_the_declared_one(bench: Workbench) -
     stage(bench, 0, [0], mode="append")
     renamed = StagedOutput(stream=bench.output.stream, output="main", target=f"{bench.output.stream}.renamed")
     bench.catalog.rename_table(bench.output.target, renamed.target)
-    assert find_undeclared_outputs(bench.catalog, bench.output.stream, [renamed]) == ()
+    assert (
+        find_undeclared_outputs(bench.catalog, bench.output.stream, [load_output_tables(bench.catalog, renamed)]) == ()
+    )
 
 
 def test_a_former_output_can_be_declared_again(bench: Workbench) -> None:
@@ -99,12 +97,15 @@ def test_a_former_output_can_be_declared_again(bench: Workbench) -> None:
     new = bench.as_run(2)
     (former,) = find_undeclared_outputs(new.catalog, bench.output.stream, [])
     leave_output(new.catalog, former, token=2)
-    close_output(new.catalog, former, generation=1, batch=0)
+    close_output(new.catalog, former, checkpoint=new.checkpoint(0, newest_committed=0))
     assert new.staged() == ()
     third = bench.as_run(3)
-    take_stream_over(third.publisher(), generation=1, newest_committed=8)
+    assert third.observe().redeclared == (bench.output,)
+    reopen_output(third.catalog, bench.output, token=3, checkpoint=third.checkpoint(8, newest_committed=8))
+    assert third.observe().redeclared == ()
+    third.begin(newest_committed=8)
     assert third.mark().position == (1, 8)
     publish_staged(third.publisher(), third.checkpoint(8, newest_committed=8))
     third.publish(third.stage(9, [9]))
-    take_stream_over(bench.as_run(4).publisher(), generation=1, newest_committed=8)
+    bench.as_run(4).begin(newest_committed=8)
     assert third.mark().position == (1, 9), "it is open, and moves no further by itself"

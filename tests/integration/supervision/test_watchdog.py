@@ -6,13 +6,12 @@ import subprocess
 import sys
 import threading
 
-from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.run.watchdog import WEDGED_EXIT_CODE, Watchdog
+from sluice_spark.run.stop_request import WEDGED_EXIT_CODE, StopReason, StopRequest, Watchdog
 
 _WEDGED = """
 import threading
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.run.watchdog import Watchdog
+from sluice_spark.run.stop_request import Watchdog
 stop = StopRequest()
 with Watchdog(stop, within_seconds=0.2):
     stop.make(StopReason.{reason})

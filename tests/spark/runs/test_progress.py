@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sluice_spark.delivery.delivery_context import DeliveringRun
-from sluice_spark.delivery.delivery_port import DeliveredBatch
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.run.progress_listener import BatchOrigin, batch_line, observe_batch
 
 RUN = DeliveringRun(stream="silver_flights", generation=2, run_id="r1", token=1)

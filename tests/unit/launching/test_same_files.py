@@ -13,7 +13,7 @@ from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.supervision.restart_policy import helps_to_restart
-from sluice_spark.run.same_files import require_same_files
+from sluice_spark.run.run_start import require_same_files
 
 
 def test_the_same_files_are_run() -> None:

@@ -57,6 +57,7 @@ def staged(
         token=token,
         start_offsets=offsets(start),
         end_offsets=offsets(end),
+        mode=StagedMode(mode="append", table="silver.orders"),
         watermark=NOW,
         rows=rows,
     )

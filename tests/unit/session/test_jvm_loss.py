@@ -16,9 +16,8 @@ from sluice.errors import JvmKilledError, JvmLostError, LakehouseError
 from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
-from sluice_spark.run import jvm_loss
-from sluice_spark.run.job import reason_of
-from sluice_spark.run.jvm_loss import error_before_loss, named_jvm_loss
+from sluice_spark.run import job
+from sluice_spark.run.job import error_before_loss, named_jvm_loss, reason_of
 
 
 def refused() -> object:
@@ -59,8 +58,8 @@ def raised_by(work: Callable[[], object]) -> Exception:
 
 @pytest.fixture(autouse=True)
 def _without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jvm_loss, "_ENDED_WITHIN_SECONDS", 0.0)
-    monkeypatch.setattr(jvm_loss, "_ATTENDANT_SECONDS", 0.0)
+    monkeypatch.setattr(job, "_ENDED_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(job, "_ATTENDANT_SECONDS", 0.0)
 
 
 def test_a_refused_connection_to_the_jvm_is_no_service_that_is_unreachable() -> None:
@@ -82,7 +81,7 @@ def test_what_py4j_says_of_a_missing_method_is_no_loss_while_the_jvm_lives() -> 
 @pytest.mark.parametrize("lose", [refused, broken_off])
 def test_a_jvm_that_is_gone_was_killed(lose: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     error = raised_by(lose)
-    monkeypatch.setattr(jvm_loss._Jvm, "is_gone", lambda _: True)
+    monkeypatch.setattr(job._Jvm, "is_gone", lambda _: True)
     with pytest.raises(JvmKilledError) as named, named_jvm_loss():
         raise LakehouseError("the table could not be written") from error
     assert classify(chain_of(named.value)).reason is FailureReason.DRIVER_KILLED
@@ -92,7 +91,7 @@ def test_a_jvm_that_is_gone_was_killed(lose: Callable[[], object], monkeypatch: 
 def test_what_ended_the_run_before_keeps_its_name(lose: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run fails, and its JVM is killed while the run cleans up."""
 
-    monkeypatch.setattr(jvm_loss._Jvm, "is_gone", lambda _: True)
+    monkeypatch.setattr(job._Jvm, "is_gone", lambda _: True)
 
     def fail_and_clean_up() -> None:
         try:

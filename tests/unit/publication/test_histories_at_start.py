@@ -9,8 +9,8 @@ import pytest
 from sluice.errors import DivergedError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import CheckpointPosition, MarkPosition
-from sluice.publication.continuity import refuse_missing_batches, refuse_newer_table
-from sluice.publication.staged_batch import BatchSummary, StagedOutput, canonical_offsets, offsets_digest
+from sluice.publication.staged_batch import BatchSummary, StagedMode, StagedOutput, canonical_offsets, offsets_digest
+from sluice.publication.start_check import refuse_missing_batches, refuse_newer_table
 
 OUTPUT = StagedOutput(stream="orders", output="rows", target="silver.orders")
 
@@ -42,6 +42,7 @@ def published(batch: int, rows: int) -> BatchSummary:
         token=1,
         start_offsets=offsets(10 * batch),
         end_offsets=offsets(10 * batch + 10),
+        mode=StagedMode(mode="append", table=OUTPUT.target),
         watermark=datetime(2026, 1, 1, tzinfo=UTC),
         rows=rows,
     )

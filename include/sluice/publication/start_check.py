@@ -1,0 +1,281 @@
+"""Compares what a start finds: the tables with the ledger, and then the tables with the checkpoint.
+
+Tables and ledger disagree only when somebody has changed one of them: an older copy has replaced the ledger, a table
+property was removed, or the outputs are declared in another way. One look at the tables shows it, and `repair` is
+called then and at no other time.
+
+Tables and checkpoint are compared once no older run can publish any more, and a disagreement refuses the start. Spark
+numbers batches by its checkpoint. With a checkpoint that is older than a table it plans a known number again, up to the
+present end of its input: the batch would count as visible, and its new rows would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import DivergedError
+from sluice.publication.chain import CheckpointPosition, MarkPosition
+from sluice.publication.direct_history import direct_batches
+from sluice.publication.mark_moves import MarkMove
+from sluice.publication.marks import find_lost_mark, history_of_main, read_mark
+from sluice.publication.staged_batch import (
+    BatchSummary,
+    StagedOutput,
+    offsets_digest,
+    read_summary,
+    staged_outputs,
+)
+from sluice.publication.undeclared_outputs import (
+    OutputTables,
+    UndeclaredOutput,
+    find_undeclared_outputs,
+    load_output_tables,
+)
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STAGING_CLOSED_AT, STREAM, TOKEN
+from sluice.tables.declared_tables import load_table
+
+
+class Disagreement(StrEnum):
+    """What a start finds that no run leaves behind.
+
+    TOKEN: the tables have seen the run's fencing token, or a higher one. An older copy of the ledger, or another one,
+    has replaced it. REJECTION: a table shows a rejection that the ledger does not have, for the same reason.
+    MARK: an output has no mark and traces of one: somebody has removed the table property.
+    UNDECLARED: something is staged for an output that is not declared any more. REDECLARED: an output is declared again
+    after the stream continued without it.
+    """
+
+    TOKEN = "token"  # noqa: S105  # a fencing token is not a secret
+    REJECTION = "rejection"
+    MARK = "mark"
+    UNDECLARED = "undeclared"
+    REDECLARED = "redeclared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTables:
+    """The tables of a stream, as one look at a start shows them.
+
+    outputs: those that go through staging tables. former: those that did so before.
+    direct: the tables into which Iceberg's own sink writes, by output.
+    """
+
+    stream: str
+    outputs: tuple[OutputTables, ...]
+    former: tuple[UndeclaredOutput, ...] = ()
+    direct: Mapping[str, Table] = field(default_factory=dict)
+
+    @property
+    def highest_token(self) -> int:
+        """The highest fencing token that they have seen, in marks, staging tables and snapshots; 0 before the first
+        run. They remember the tokens longer than a ledger that was replaced."""
+        staged = (token for one in self.outputs for token in _seen_tokens(one))
+        direct = (
+            batch.token
+            for output, table in self.direct.items()
+            for batch in direct_batches(table, stream=self.stream, output=output)
+        )
+        return max((*staged, *direct), default=0)
+
+    @property
+    def unmarked(self) -> frozenset[str]:
+        """The outputs without a mark."""
+        return frozenset(one.names.output for one in self.outputs if not _is_marked(one))
+
+    @property
+    def lost(self) -> tuple[OutputTables, ...]:
+        """The outputs without a mark that a run has begun with: they have a staging table, or their history shows it.
+        The history that the metadata lists costs nothing to read."""
+        return tuple(
+            one
+            for one in self.outputs
+            if one.target is not None
+            and not _is_marked(one)
+            and (one.staging is not None or find_lost_mark(one.target, one.names, in_log=False) is not None)
+        )
+
+    @property
+    def redeclared(self) -> tuple[StagedOutput, ...]:
+        """The outputs that the stream continued without, for a while."""
+        staging = ((one.names, one.staging) for one in self.outputs)
+        return tuple(names for names, table in staging if table is not None and STAGING_CLOSED_AT in table.properties)
+
+    def rejected(self, generation: int) -> frozenset[int]:
+        """The batches of a generation that a person has rejected: the snapshot that moved the mark past one says so.
+
+        A rejection whose snapshots were expired on every target is not found.
+        """
+        targets = ((one.names, one.target) for one in self.outputs if one.target is not None)
+        return frozenset(number for names, table in targets for number in _rejections(table, names, generation))
+
+
+def observe_tables(catalog: Catalog, declaration: StreamDeclaration) -> StreamTables:
+    """Load the tables of a stream, once each.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when a table cannot be read.
+    """
+    outputs = tuple(load_output_tables(catalog, output) for output in staged_outputs(declaration))
+    return StreamTables(
+        stream=declaration.stream,
+        outputs=outputs,
+        former=find_undeclared_outputs(catalog, declaration.stream, outputs),
+        direct=_direct_tables(catalog, declaration),
+    )
+
+
+def disagreements(
+    tables: StreamTables, *, token: int, generation: int, rejected: Collection[int]
+) -> frozenset[Disagreement]:
+    """What has to be repaired before a run begins; nothing, as a rule.
+
+    Parameters
+    ----------
+    token: of the run. generation: the open one. rejected: its rejected batches, as the ledger has them.
+
+    Raises
+    ------
+    MarkError: when a mark cannot be read.
+    """
+    found = {
+        Disagreement.TOKEN: tables.highest_token >= token,
+        Disagreement.REJECTION: not tables.rejected(generation) <= set(rejected),
+        Disagreement.MARK: bool(tables.lost),
+        Disagreement.UNDECLARED: not all(one.is_settled(generation) for one in tables.former),
+        Disagreement.REDECLARED: bool(tables.redeclared),
+    }
+    return frozenset(one for one, is_found in found.items() if is_found)
+
+
+def _is_marked(tables: OutputTables) -> bool:
+    return tables.target is not None and tables.names.mark_property in tables.target.properties
+
+
+def _seen_tokens(tables: OutputTables) -> Iterator[int]:
+    names = tables.names
+    mark = read_mark(tables.target, stream=names.stream, output=names.output) if tables.target is not None else None
+    if mark is not None:
+        yield mark.token
+    for snapshot in tables.staging.metadata.snapshots if tables.staging is not None else ():
+        if snapshot.summary is not None:
+            yield int(snapshot.summary.additional_properties.get(TOKEN, 0))
+
+
+def _rejections(table: Table, output: StagedOutput, generation: int) -> Iterator[int]:
+    for snapshot in history_of_main(table):
+        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
+        if is_own and entries.get(MARK_MOVE) == MarkMove.REJECTED:
+            of, _, number = entries[MARK_POSITION].partition(":")
+            if of == str(generation):
+                yield int(number)
+
+
+def _direct_tables(catalog: Catalog, declaration: StreamDeclaration) -> Mapping[str, Table]:
+    names = {
+        name: declared.iceberg.table
+        for name, declared in declaration.outputs.items()
+        if declared.iceberg is not None and declared.iceberg.is_direct
+    }
+    loaded = {output: load_table(catalog, name) for output, name in names.items()}
+    return {output: table for output, table in loaded.items() if table is not None}
+
+
+NO_OFFSETS = "an unknown offset"
+
+
+def published_beyond(table: Table, output: StagedOutput, checkpoint: CheckpointPosition) -> tuple[BatchSummary, ...]:
+    """The publications in a table's history that hold batches which its stream's checkpoint has not planned, oldest
+    first; fewer than there were when some are expired."""
+    found = []
+    for snapshot in sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0):
+        summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
+        if summary is None or (summary.key.stream, summary.output) != (output.stream, output.output):
+            continue
+        if summary.key.generation == checkpoint.generation and summary.key.batch > checkpoint.newest_planned:
+            found.append(summary)
+    return tuple(found)
+
+
+def refuse_newer_table(
+    position: MarkPosition, checkpoint: CheckpointPosition, *, output: StagedOutput, known: Sequence[BatchSummary]
+) -> None:
+    """Refuse to start when a table holds batches that the checkpoint has not planned, or planned with other offsets.
+
+    Parameters
+    ----------
+    position: how far the output is published.
+    known: from `published_beyond`, for the message.
+
+    Raises
+    ------
+    DivergedError: with the batches, rows and offsets in which they differ.
+    """
+    if position.generation != checkpoint.generation or position.batch < 0:
+        return
+    if position.batch > checkpoint.newest_planned:
+        raise DivergedError(
+            f"The checkpoint of stream {output.stream}, generation {checkpoint.generation}, is older than "
+            f"{output.target}: it ends with batch {checkpoint.newest_planned} at "
+            f"{checkpoint.end_offsets.get(checkpoint.newest_planned, NO_OFFSETS)}, and the table holds "
+            f"{_beyond(position, checkpoint, known)}. The start would plan other batches under these numbers, whose "
+            "rows would be lost.",
+            next_step=_ways_out(output.stream, position.batch),
+        )
+    planned = checkpoint.end_offsets.get(position.batch)
+    if planned is not None and position.end_offsets_digest not in (None, offsets_digest(planned)):
+        raise DivergedError(
+            f"{output.target} already holds another batch {output.stream}:{position.generation}:{position.batch}: its "
+            f"end offsets differ from those that the checkpoint has planned, {planned}.",
+            next_step=_ways_out(output.stream, position.batch),
+        )
+
+
+def refuse_missing_batches(position: MarkPosition, checkpoint: CheckpointPosition, *, output: StagedOutput) -> None:
+    """Refuse to start when the checkpoint has committed batches that are neither visible nor staged any more.
+
+    Parameters
+    ----------
+    position: how far the output is published, once everything that was staged is.
+
+    Raises
+    ------
+    DivergedError: with the batches and offsets that are missing.
+    """
+    if position.generation != checkpoint.generation or position.batch >= checkpoint.newest_committed:
+        return
+    first, last = position.batch + 1, checkpoint.newest_committed
+    number = last - position.batch
+    raise DivergedError(
+        f"The checkpoint of stream {output.stream} has committed batches up to {last}, and {output.target} holds them "
+        f"up to {position.batch}: {number} {'batch is' if number == 1 else 'batches are'} missing, {first} to {last}, "
+        f"from {checkpoint.end_offsets.get(position.batch, NO_OFFSETS)} to "
+        f"{checkpoint.end_offsets.get(last, NO_OFFSETS)}. They were staged and the staging table {output.staging} no "
+        "longer has them.",
+        next_step=f"Restore that table, or read the inputs again into a new generation: `sluice stream reset "
+        f"{output.stream}`.",
+    )
+
+
+def _beyond(position: MarkPosition, checkpoint: CheckpointPosition, known: Sequence[BatchSummary]) -> str:
+    """The batches that only the table has: how many, and as far as known their rows and offsets."""
+    number = position.batch - checkpoint.newest_planned
+    batches = f"{number} {'batch' if number == 1 else 'batches'} more, up to {position.batch}"
+    if not known:
+        return f"{batches}, whose rows and offsets its history no longer lists"
+    rows = sum(summary.rows or 0 for summary in known)
+    return f"{batches}, with {rows:,} rows, from {known[0].start_offsets} to {known[-1].end_offsets}"
+
+
+def _ways_out(stream: str, batch: int) -> str:
+    return (
+        f"Restore the newest checkpoint, the one that has planned batch {batch}, or read the inputs again into a new "
+        f"generation: `sluice stream reset {stream}` shows what that repeats."
+    )

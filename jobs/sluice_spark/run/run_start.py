@@ -1,0 +1,150 @@
+"""The start of a run, from an open session to the query that it may start.
+
+    settle a refresh ─► observe the checkpoint, plan the query ─► begin its inputs ─► compare the tables with the ledger
+
+Only the files that the run was started for are run, and nothing is published before the last step. As a rule the tables
+and the ledger agree; whatever made them disagree is repaired behind one door (`sluice.publication.repair`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import FilesDifferError
+from sluice.failure_reasons import FailureReason
+from sluice.ledger.batches import rejected_batches
+from sluice.ledger.connection import Ledger
+from sluice.ledger.refreshes import unsettled_refresh
+from sluice.ledger.run_values import RunObservation
+from sluice.maintenance.input_check import require_unbroken_input
+from sluice.maintenance.position_pins import pinned_tables
+from sluice.publication.repair import repair
+from sluice.publication.start_check import disagreements, observe_tables
+from sluice.refresh.settle_refresh import settle_refresh
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery.delivery_port import TablesAtStart
+from sluice_spark.query.stream_plan import StreamPlan, plan_stream
+from sluice_spark.run.job import failure_of_error
+from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
+from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
+
+
+def require_same_files(stream: LoadedStream, run: RunObservation, *, host: str) -> None:
+    """Require that this host holds the declaration and the code that the supervisor has read.
+
+    A host with older files would run older code under the digest of the newer one, and its supervisor would never
+    replace it. A file that was edited since the admission is refused as well: the next start follows at once, because
+    failures of an earlier declaration do not count.
+
+    Parameters
+    ----------
+    stream: as this host has it.
+    run: as it was admitted.
+
+    Raises
+    ------
+    FilesDifferError: when the digests differ.
+    """
+    if stream.digest != run.declaration_digest:
+        raise FilesDifferError(
+            f"Run {run.run_id} was started for the declaration of {stream.name} with the digest "
+            f"{run.declaration_digest[:12]}. On {host}, {stream.file} with its code and schema files has the digest "
+            f"{stream.digest[:12]}.",
+            next_step="Bring the same files to every host; a file that was edited meanwhile needs nothing.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What a run works with.
+
+    run: with a token that its tables admit. checkpoint: as it was before the query starts.
+    tables: what the tables have shown.
+    """
+
+    settings: Settings
+    catalog: Catalog
+    run: RunObservation
+    plan: StreamPlan
+    checkpoint: RunCheckpoint
+    tables: TablesAtStart
+
+    def require_unbroken_input(self) -> None:
+        """Require that no snapshot is expired that the stream has not read. What earlier runs have staged is published
+        before, so that only unread rows count as missing.
+
+        Raises
+        ------
+        InputGapError: with what is missing.
+        """
+        declaration = self.plan.declaration
+        if pinned_tables(declaration):
+            require_unbroken_input(
+                self.catalog, declaration, self.checkpoint.generation, object_store=self.settings.object_store
+            )
+
+    @contextmanager
+    def naming_gaps(self) -> Iterator[None]:
+        """Name a gap that opens while the block runs as one that is found at the start."""
+        try:
+            yield
+        except Exception as error:
+            if failure_of_error(error).reason is FailureReason.SNAPSHOT_EXPIRED:
+                self.require_unbroken_input()
+            raise
+
+
+def start_run(
+    spark: SparkSession, settings: Settings, ledger: Ledger, stream: LoadedStream, run: RunObservation
+) -> RunStart:
+    """Prepare a run in an open session.
+
+    Raises
+    ------
+    CheckpointError: when the checkpoint is not the one that the ledger has registered, or cannot follow a change of
+        the declaration.
+    DeclarationError: when an input cannot begin as declared.
+    LeaseLostError, UndeclaredOutputError, DeliveryError, LakehouseError: as `repair` raises them.
+    """
+    catalog = open_catalog(settings)
+    if unsettled_refresh(ledger, stream.name) is not None:
+        settle_refresh(catalog, ledger, stream.declaration)
+    found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
+    plan = plan_stream(spark, stream, settings, checkpoint=found.location)
+    found.bind(plan)
+    require_reachable_starts(spark, found, settings)
+    checkpoint = begin_in_tables(spark, ledger, plan, found, settings)
+    if checkpoint.state.newest_planned > found.state.newest_planned:
+        # The tables of the plan may be older than the snapshot that the first batch reads.
+        plan = plan_stream(spark, stream, settings, checkpoint=checkpoint.location)
+    run, tables = _agreed(catalog, ledger, run, checkpoint)
+    return RunStart(settings=settings, catalog=catalog, run=run, plan=plan, checkpoint=checkpoint, tables=tables)
+
+
+def _agreed(
+    catalog: Catalog, ledger: Ledger, run: RunObservation, checkpoint: RunCheckpoint
+) -> tuple[RunObservation, TablesAtStart]:
+    """Compare the tables of a stream with its ledger, and repair them when they do not agree."""
+    declaration, generation = checkpoint.stream.declaration, checkpoint.generation.generation
+    tables = observe_tables(catalog, declaration)
+    recorded = rejected_batches(ledger, run.stream, generation=generation)
+    found = disagreements(tables, token=run.token, generation=generation, rejected=recorded)
+    if found:
+        run = repair(
+            found,
+            tables,
+            catalog=catalog,
+            ledger=ledger,
+            declaration=declaration,
+            run=run,
+            checkpoint=checkpoint.position,
+        )
+        tables = observe_tables(catalog, declaration)
+    return run, TablesAtStart(new_outputs=tables.unmarked, rejected=tables.rejected(generation))
