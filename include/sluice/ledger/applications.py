@@ -10,14 +10,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.work_tables import IS_STARTING, Application, WorkRow
-from sluice.ledger.work_values import ApplicationObservation, ApplicationState, Pool, WorkState
+from sluice.ledger.work_tables import IS_STARTING, Application, WorkRow, announced
+from sluice.ledger.work_values import ApplicationObservation, ApplicationState, Pool, WorkKind, WorkState
 from sluice.processes.process_identity import ProcessIdentity
 
 DEAD_AFTER = timedelta(seconds=120)
@@ -41,6 +41,9 @@ MOST_APPLICATIONS = 2
 MOST_ATTEMPTS = 2
 """How many applications may begin an item. One that died was perhaps killed by a neighbour; a second one, in which the
 item was alone, was not. As many may end before they have reported, as one does whose JVM cannot be started."""
+
+_SILENT = "it did not report"
+"""Why an application has ended that counts as dead."""
 
 _LOST = "it was claimed by {attempts} Spark applications, and each ended while it worked on it"
 _NEVER_BEGAN = "{attempts} Spark applications ended before they took any work: {reason}. The log of the last one: {log}"
@@ -153,9 +156,7 @@ def find_application(ledger: Ledger, application: str) -> ApplicationObservation
     LedgerError: when the ledger does not know it, or cannot be reached.
     """
     with ledger.transaction() as connection:
-        row = connection.execute(
-            select(*Application.__table__.columns).where(Application.application == application)
-        ).one_or_none()
+        row = connection.execute(_select_seen().where(Application.application == application)).one_or_none()
     if row is None:
         raise LedgerError(f"The ledger knows no application {application}.")
     return _observation_of(row)
@@ -163,7 +164,7 @@ def find_application(ledger: Ledger, application: str) -> ApplicationObservation
 
 def recent_applications(ledger: Ledger, *, limit: int) -> tuple[ApplicationObservation, ...]:
     """The newest applications, newest first."""
-    newest = select(*Application.__table__.columns).order_by(Application.started_at.desc()).limit(limit)
+    newest = _select_seen().order_by(Application.started_at.desc()).limit(limit)
     with ledger.transaction() as connection:
         return tuple(_observation_of(row) for row in connection.execute(newest))
 
@@ -176,7 +177,7 @@ def return_lost_items(connection: Connection) -> None:
     each other would be a deadlock."""
     other, item = aliased(Application), aliased(WorkRow)
     dead = select(other.application).where(_has_not_ended(other), ~is_alive(other)).with_for_update(skip_locked=True)
-    connection.execute(update(Application).where(Application.application.in_(dead)).values(_ended("it did not report")))
+    connection.execute(update(Application).where(Application.application.in_(dead)).values(_ended(_SILENT)))
     ended = select(other.application).where(other.state == ApplicationState.ENDED)
     lost = (
         select(item.item)
@@ -193,6 +194,7 @@ def return_lost_items(connection: Connection) -> None:
             failure=case((spent, literal(_LOST.format(attempts=MOST_ATTEMPTS))), else_=None),
             runs_alone=True,
         )
+        .returning(announced(WorkRow.item), announced(WorkRow.pool))
     )
 
 
@@ -214,8 +216,12 @@ def _has_failed_by_its_applications(connection: Connection, item: str) -> bool:
     if len(ended) < MOST_ATTEMPTS:
         return False
     failure = _NEVER_BEGAN.format(attempts=MOST_ATTEMPTS, reason=ended[0].reason, log=ended[0].log_file or "none")
-    failed = update(WorkRow).where(WorkRow.item == item, WorkRow.state == WorkState.WAITING)
-    connection.execute(failed.values(state=WorkState.FAILED, ended_at=func.now(), failure=failure))
+    failed = (
+        update(WorkRow)
+        .where(WorkRow.item == item, WorkRow.state == WorkState.WAITING)
+        .values(state=WorkState.FAILED, ended_at=func.now(), failure=failure)
+    )
+    connection.execute(failed.returning(announced(WorkRow.item)))
     return True
 
 
@@ -231,10 +237,27 @@ def is_alive(application: type[Application] = Application) -> ColumnElement[bool
 
 def is_taken_care_of(item: type[WorkRow] = WorkRow) -> ColumnElement[bool]:
     """Whether an application lives that will take a waiting item: one of its pool that takes more and does not hang, or
-    as many as a pool may have."""
-    other = aliased(Application)
+    as many as a pool may have.
+
+    An application hangs for an item when the lane that the item needs has claimed nothing for a while: other lanes of
+    it may work on. The lane of an interval is that of its stream, or of all intervals while its stream has none.
+    """
+    other, running = aliased(Application), aliased(WorkRow)
     mine = and_(other.pool == item.pool, other.digest == item.digest, is_alive(other))
-    waits_since = func.greatest(item.not_before, func.coalesce(other.claimed_at, other.started_at))
+    of_stream = and_(item.kind == WorkKind.INTERVAL, running.subject == item.subject)
+    newest = func.max(running.claimed_at)
+    lane_claimed_at = (
+        select(func.coalesce(newest.filter(of_stream), newest))
+        .where(
+            running.application == other.application,
+            running.state == WorkState.CLAIMED,
+            running.kind == item.kind,
+        )
+        .correlate(item, other)
+        .scalar_subquery()
+    )
+    claimed_at = func.coalesce(lane_claimed_at, other.claimed_at, other.started_at)
+    waits_since = func.greatest(item.not_before, claimed_at)
     live = select(func.count()).select_from(other).where(mine).correlate(item).scalar_subquery()
     takes_more = other.state != ApplicationState.ENDING
     takes = exists().where(mine, takes_more, waits_since > func.now() - OVERDUE_AFTER).correlate(item)
@@ -247,6 +270,17 @@ def _has_not_ended(application: type[Application] = Application) -> ColumnElemen
 
 def _ended(reason: str) -> dict[str, Any]:
     return {"state": ApplicationState.ENDED, "ended_at": func.now(), "reason": reason}
+
+
+def _select_seen() -> Select[Any]:
+    """Applications as they are: one that counts as dead has ended, although no claim has recorded that yet."""
+    is_dead = and_(_has_not_ended(), ~is_alive())
+    columns = [one for one in Application.__table__.columns if one.name not in ("state", "reason")]
+    return select(
+        *columns,
+        case((is_dead, literal(str(ApplicationState.ENDED))), else_=Application.state).label("state"),
+        case((is_dead, _SILENT), else_=Application.reason).label("reason"),
+    )
 
 
 def _observation_of(row: Row[Any]) -> ApplicationObservation:

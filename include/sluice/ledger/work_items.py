@@ -33,7 +33,7 @@ from sluice.ledger.applications import is_alive, return_lost_items
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.work_selects import named, select_observations, select_probation, select_waiting
-from sluice.ledger.work_tables import Application, WorkRow
+from sluice.ledger.work_tables import Application, WorkRow, announced
 from sluice.ledger.work_values import (
     NewItem,
     Pool,
@@ -49,9 +49,6 @@ triggerer restarts within a minute."""
 
 KEPT_FOR = timedelta(days=30)
 """How long ended items stay, and the applications that have ended."""
-
-CHANNEL = "sluice_work"
-"""Where PostgreSQL announces a new item, with the name of its pool. A look finds what no announcement has reached."""
 
 _ASKED_FOR = WAITED_FOR * 1.5
 """What a look that writes gives an item, so that a look each second need not write each second."""
@@ -92,9 +89,7 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
                 state=WorkState.WAITING,
                 runs_alone=runs_alone,
             )
-            ids.append(connection.execute(added.returning(WorkRow.item)).scalar_one())
-        for pool in {one.pool.name for one in wanted}:
-            connection.execute(select(func.pg_notify(CHANNEL, pool)))
+            ids.append(connection.execute(added.returning(WorkRow.item, announced(WorkRow.pool))).scalar_one())
     return tuple(ids)
 
 
@@ -186,7 +181,7 @@ def withdraw(items: Sequence[str]) -> Update:
         update(WorkRow)
         .where(named(WorkRow, items), _IS_OPEN)
         .values(_ended(WorkState.WITHDRAWN))
-        .returning(WorkRow.item)
+        .returning(WorkRow.item, announced(WorkRow.item))
     )
 
 
@@ -232,7 +227,7 @@ def _claimed(connection: Connection, application: str, items: Sequence[str]) -> 
             attempt=WorkRow.attempt + 1,
             claimed_at=func.now(),
         )
-        .returning(*WorkRow.__table__.columns)
+        .returning(*WorkRow.__table__.columns, announced(WorkRow.item))
     )
     found = {row.item: _item_of(row) for row in connection.execute(claimed)}
     has_claimed = update(Application).where(Application.application == application).values(claimed_at=func.now())
@@ -267,7 +262,7 @@ def end_item(
     )
     ended = update(WorkRow).where(mine).values(**_ended(state), failure=failure, result=result)
     with ledger.transaction() as connection:
-        return connection.execute(ended).rowcount == 1
+        return connection.execute(ended.returning(announced(WorkRow.item))).rowcount == 1
 
 
 def hand_back(ledger: Ledger, application: str) -> None:
@@ -316,7 +311,7 @@ def _remove(
             return removed
 
 
-def _item_of(row: Row[Any]) -> WorkItem:
+def _item_of(row: Any) -> WorkItem:
     return WorkItem(
         item=row.item,
         kind=WorkKind(row.kind),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Index, Integer, func, text
+from sqlalchemy import CheckConstraint, ColumnElement, Index, Integer, func, text
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.work_values import ApplicationState, WorkKind, WorkState
+
+CHANNEL = "sluice_work"
+"""Where PostgreSQL announces what changes in the queue (`sluice.ledger.work_listener`)."""
 
 IS_STARTING = text("state = 'starting'")
 """The rows of `one_starting_application`. Words, because by parameters PostgreSQL does not recognise the index."""
@@ -74,3 +77,8 @@ class WorkRow(LedgerTable):
     ended_at: Mapped[datetime | None]
     failure: Mapped[str | None]
     result: Mapped[Any | None] = mapped_column(JSONB)
+
+
+def announced(name: InstrumentedAttribute[str]) -> ColumnElement[Any]:
+    """Announces a pool or an item when it is part of what a statement returns; with the end of its transaction."""
+    return func.pg_notify(CHANNEL, name)

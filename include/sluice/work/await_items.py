@@ -8,13 +8,19 @@ from contextlib import contextmanager
 
 from sluice.errors import LaunchError
 from sluice.ledger.work_items import find_pool, observe_items, withdraw_items
+from sluice.ledger.work_listener import WorkListener
 from sluice.ledger.work_values import Pool, WorkObservation
+from sluice.processes.deadline import Deadline
 from sluice.work.pools import EngineProfile
 from sluice.work.read_item_log import FollowedLog
 from sluice.work.start_application import WorkQueue
 
-_LOOK_SECONDS = 0.3
-"""Between two looks at the ledger and at the log, neither of which announces what a command waits for."""
+LOG_SECONDS = 0.3
+"""Between two looks at the log of an item, which announces nothing."""
+
+_LOOK_SECONDS = 5.0
+"""Between two looks at an item that the ledger announces nothing about: its application may have died, and an
+announcement may have been missed."""
 
 
 @contextmanager
@@ -45,17 +51,20 @@ def await_item(
     SettingsError: when the Spark connection is missing or wrong.
     """
     log = FollowedLog(item=item, on_line=on_line)
-    while True:
-        seen = observe_items(queue.ledger, [item, *beside])[item]
-        if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
-            _require_same_deployment(queue.pool(profile), pool)
-            queue.start_application(item, pool, profile)
-        log.read(seen)
-        if not seen.state.is_open:
-            time.sleep(_LOOK_SECONDS)
+    with WorkListener(queue.settings.ledger_url.get_secret_value(), [item]) as listener:
+        while True:
+            seen = observe_items(queue.ledger, [item, *beside])[item]
+            if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
+                _require_same_deployment(queue.pool(profile), pool)
+                queue.start_application(item, pool, profile)
             log.read(seen)
-            return seen
-        time.sleep(_LOOK_SECONDS)
+            if not seen.state.is_open:
+                time.sleep(LOG_SECONDS)  # the last lines: nothing says when the log has them all
+                log.read(seen)
+                return seen
+            look_again = Deadline.after(_LOOK_SECONDS)
+            while not listener.wait(LOG_SECONDS) and not look_again.is_over():
+                log.read(seen)
 
 
 def _require_same_deployment(now: Pool, asked_for: Pool) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
+from sluice.work.pools import EngineProfile
 from sluice_spark.session.call_sites import call_sites, choose_call_sites_by_context
 from sluice_spark.session.item_context import named_in_jvm
 from sluice_spark.session.jvm import close_idle_callbacks, jvm_of
@@ -30,16 +30,7 @@ from sluice_spark.session.session import deletion_conf, open_session
 from sluice_spark.session.session_end import end_session
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineProfile:
-    """What all items of an application share: the parameters of `open_session` that Spark cannot change later."""
-
-    name: str
-    with_delta: bool = False
-    cores: int | None = None
-    repeats_tasks: bool = True
-    ui_key: str | None = field(default=None, repr=False)
+_DEFAULTS = EngineProfile()
 
 
 def _unobserved(_: SparkSession) -> None:
@@ -51,19 +42,23 @@ class ItemSessions:
 
     Parameters
     ----------
-    profile: of the application.
+    profile: the settings that all items share, since Spark cannot change them later.
+    name: of the application. ui_key: signs the requests to Spark's own UI of the application; none when it has none.
     spark: a session of the application, if that is open already.
     opened: is called once, with a session of the application that is opened here, before the first item gets its own.
     """
 
     def __init__(
         self,
-        profile: EngineProfile,
+        profile: EngineProfile = _DEFAULTS,
         *,
+        name: str,
+        ui_key: str | None = None,
         spark: SparkSession | None = None,
         opened: Callable[[SparkSession], object] = _unobserved,
     ) -> None:
-        self._profile = profile
+        self._profile, self._name = profile, name
+        self.ui_key = ui_key
         self._opened = opened
         self._first = spark
         self._running = 0
@@ -78,11 +73,6 @@ class ItemSessions:
     def is_idle(self) -> bool:
         """Whether no item has a session."""
         return self._running == 0
-
-    @property
-    def ui_key(self) -> str | None:
-        """Signs the requests to Spark's own UI of the application; none when it has none."""
-        return self._profile.ui_key
 
     @contextmanager
     def session(
@@ -138,17 +128,16 @@ class ItemSessions:
     def _begin(self, settings: Settings) -> SparkSession:
         with self._changing:
             if self._first is None:
-                profile = self._profile
                 self._first = open_session(
                     settings,
-                    name=profile.name,
+                    name=self._name,
                     state=StateDeclaration(),
-                    with_delta=profile.with_delta,
-                    cores=profile.cores,
+                    with_delta=self._profile.with_delta,
+                    cores=self._profile.engine.cores,
                     deletes_files=False,
-                    repeats_tasks=profile.repeats_tasks,
+                    repeats_tasks=self._profile.repeats_tasks,
                     names_call_sites=False,
-                    ui_key=profile.ui_key,
+                    ui_key=self.ui_key,
                 )
                 choose_call_sites_by_context()
                 self._opened(self._first)

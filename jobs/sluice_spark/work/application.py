@@ -2,13 +2,15 @@
 
     claim ──► run in a thread, with a session of its own ──► record the end ──► close the session
 
-The ledger has the truth about every item. The application reports to it every two seconds; when it has been silent for
-too long, or the ledger counts it as ended, it ends at once, because another one may have its items by then.
+The ledger has the truth about every item. The application reports to it every two seconds as long as its loop turns.
+When it has been silent for too long, or the ledger counts it as ended, it ends at once, because another one may have
+its items by then.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -65,6 +67,7 @@ class WorkApplication:
     application: its id in the ledger. is_worn: says why the process has reached a bound, once it has; empty before.
     stop: what asks the application to end: a signal, or that the ledger counts it as ended.
     linger_seconds: how long it waits for its first item. reached: is called at each step of each item.
+    turned_at: when the loop has begun its latest turn, as `time.monotonic` counts.
     """
 
     application: str
@@ -77,6 +80,7 @@ class WorkApplication:
     stop: StopRequest = field(default_factory=StopRequest)
     linger_seconds: float
     reached: ReachedStep = unnoticed_step
+    turned_at: float = field(default_factory=time.monotonic, init=False)
     _running: dict[Future[None], Unit] = field(default_factory=dict)
     _lingers_until: Deadline = field(init=False)
     _looks_at_withdrawn: Deadline = field(default_factory=lambda: Deadline.after(0))
@@ -97,6 +101,7 @@ class WorkApplication:
         self._lingers_until = Deadline.after(self.linger_seconds)
         with ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="item") as pool:
             while not self._has_ended():
+                self.turned_at = time.monotonic()
                 self._settle()
                 self._pass_on_stops()
                 if self._ends_because:

@@ -1,23 +1,13 @@
-"""News for an application: something was added to the queue, or an item has ended.
-
-PostgreSQL announces new items, so that an application that is idle begins within a tenth of a second. An announcement
-may be missed; the application looks at the queue all the same.
-"""
+"""News for an application: something was added to the queue, or an item has ended."""
 
 from __future__ import annotations
 
-import logging
 import threading
 
-import psycopg
-
-from sluice.ledger.connection import checked_url
-from sluice.ledger.work_items import CHANNEL
-
-_log = logging.getLogger(__name__)
+from sluice.ledger.work_listener import WorkListener
 
 _LISTEN_SECONDS = 5.0
-"""How long the thread listens before it looks whether it is to end, and before it connects again."""
+"""How long the thread listens before it looks whether it is to end."""
 
 
 class News:
@@ -30,8 +20,7 @@ class News:
     """
 
     def __init__(self, ledger_url: str, *, pool: str) -> None:
-        self._conninfo = checked_url(ledger_url).set(drivername="postgresql").render_as_string(hide_password=False)
-        self._pool = pool
+        self._listener = WorkListener(ledger_url, [pool])
         self._has_come, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._listen, name="news", daemon=True)
 
@@ -52,14 +41,7 @@ class News:
         self._has_come.clear()
 
     def _listen(self) -> None:
-        while not self._ended.is_set():
-            try:
-                with psycopg.connect(self._conninfo, autocommit=True, application_name="sluice") as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")  # our own constant
-                    while not self._ended.is_set():
-                        for notice in connection.notifies(timeout=_LISTEN_SECONDS, stop_after=1):
-                            if notice.payload == self._pool:
-                                self.come()
-            except psycopg.Error as error:
-                _log.warning("new items are found by looking at the queue only: %s", type(error).__name__)
-                self._ended.wait(_LISTEN_SECONDS)
+        with self._listener:
+            while not self._ended.is_set():
+                if self._listener.wait(_LISTEN_SECONDS):
+                    self.come()

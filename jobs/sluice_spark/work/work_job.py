@@ -9,18 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, LedgerError
 from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
-from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.connection import open_ledger
 from sluice.ledger.work_items import hand_back
 from sluice.settings import load_settings
-from sluice.work.pools import LINGER_SECONDS, files_digest
+from sluice.work.pools import LINGER_SECONDS, EngineProfile, files_digest
 from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
 from sluice_spark.session.item_context import hand_context_on
-from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.news import News
 from sluice_spark.work.wear import Wear
@@ -63,15 +64,13 @@ def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None
                 next_step="Nothing is to be done: who waits for it starts another one.",
             )
         profile = EngineProfile(
-            name=f"sluice {pool.name}",
+            engine=EngineDeclaration(cores=int(command.cores) if command.cores else None),
             with_delta=command.with_delta == "yes",
-            cores=int(command.cores) if command.cores else None,
             repeats_tasks=command.repeats_tasks == "yes",
-            ui_key=new_ui_key(is_declared=command.ui == "yes"),
         )
-
-        sessions = ItemSessions(profile, opened=SIGNALS.take_in_jvm)
-        with _reporting(ledger, command.application_id), News(url, pool=pool.name) as news:
+        ui_key = new_ui_key(is_declared=command.ui == "yes")
+        sessions = ItemSessions(profile, name=f"sluice {pool.name}", ui_key=ui_key, opened=SIGNALS.take_in_jvm)
+        with News(url, pool=pool.name) as news:
             application = WorkApplication(
                 application=command.application_id,
                 settings=settings,
@@ -84,19 +83,25 @@ def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None
                 linger_seconds=LINGER_SECONDS,
                 reached=reached,
             )
-            reason = application.serve()
-            hand_back(ledger, command.application_id)
+            with reporting(application):
+                reason = application.serve()
+                hand_back(ledger, command.application_id)
         end_application(ledger, command.application_id, reason=reason)
         _log.info("the application ends: %s", reason)
         sessions.stop()
 
 
 @contextmanager
-def _reporting(ledger: Ledger, application: str) -> Iterator[None]:
-    """Report to the ledger while the block runs; the process ends when it counts as dead there."""
+def reporting(application: WorkApplication) -> Iterator[None]:
+    """Report to the ledger while the block runs; the process ends when it counts as dead there, or its loop hangs.
+
+    Raises
+    ------
+    LaunchError: when the ledger counts the application as ended already.
+    """
     ended = threading.Event()
-    _require_alive(beat(ledger, application), application)
-    thread = threading.Thread(target=_report, args=(ledger, application, ended), name="application-beat", daemon=True)
+    _require_alive(beat(application.ledger, application.application), application.application)
+    thread = threading.Thread(target=_report, args=(application, ended), name="application-beat", daemon=True)
     thread.start()
     try:
         yield
@@ -105,12 +110,15 @@ def _reporting(ledger: Ledger, application: str) -> Iterator[None]:
         thread.join(BEAT_SECONDS)
 
 
-def _report(ledger: Ledger, application: str, ended: threading.Event) -> None:
+def _report(application: WorkApplication, ended: threading.Event) -> None:
+    """Reports of a process whose loop hangs would keep its items from every other application."""
     heard_at = time.monotonic()
     while not ended.wait(BEAT_SECONDS):
         asked_at = time.monotonic()
+        if asked_at - application.turned_at > DEAD_AFTER.total_seconds():
+            _end_process("its loop hangs, so that it claims nothing and passes on no request to stop")
         try:
-            if not beat(ledger, application):
+            if not beat(application.ledger, application.application):
                 _end_process("the ledger counts this application as ended, and others may have its items")
             heard_at = asked_at
         except LedgerError as error:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.fixtures.queued_items import POOL, claimed, let_pass, new_item, started
 
 from sluice.errors import LedgerError
 from sluice.ledger.applications import (
@@ -36,38 +37,10 @@ from sluice.ledger.work_items import (
 from sluice.ledger.work_values import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
 from sluice.processes.driver_processes import identity_of
 
-POOL = Pool(name="spark_default-0", digest="files-surroundings")
-
 
 def wanted(subject: str = "flights", *, pool: Pool = POOL, asked_by: str = "a run", priority: int = 0) -> NewItem:
-    """What a task asks for."""
-    return NewItem(
-        kind=WorkKind.INCREMENT,
-        subject=subject,
-        payload={"stream": subject},
-        asked_by=asked_by,
-        pool=pool,
-        priority=priority,
-    )
-
-
-def started(ledger: Ledger, item: str) -> str:
-    """An application that was started for an item, and works."""
-    application = begin_application(ledger, item, started_by="a test")
-    assert application is not None
-    assert beat(ledger, application)
-    return application
-
-
-def claimed(ledger: Ledger, application: str) -> list[WorkItem]:
-    """Claim all that waits."""
-    return list(claim(ledger, application, lambda waiting: waiting))
-
-
-def let_pass(ledger: Ledger, statement: str) -> None:
-    """Change rows as time would."""
-    with ledger.transaction() as connection:
-        connection.exec_driver_sql(statement)
+    """What the task of an increment asks for."""
+    return new_item(WorkKind.INCREMENT, subject, pool=pool, asked_by=asked_by, priority=priority)
 
 
 def begun_beside(ledger: Ledger) -> str:
@@ -359,3 +332,14 @@ def test_old_work_is_removed_and_open_work_stays(ledger: Ledger) -> None:
     assert {item.item for item, _ in find_items(ledger, limit=9)} == set(ids[1:3])
     with pytest.raises(LedgerError, match="knows no work item"):
         observe_item(ledger, ids[0])
+
+
+def test_an_application_that_does_not_report_is_shown_as_ended_at_once(ledger: Ledger) -> None:
+    (item,) = ask(ledger, wanted())
+    application = started(ledger, item)
+    assert find_application(ledger, application).state is ApplicationState.RUNNING
+
+    let_pass(ledger, "UPDATE sluice.applications SET heartbeat_at = now() - interval '121 s'")
+
+    for seen in (find_application(ledger, application), *recent_applications(ledger, limit=1)):
+        assert (seen.state, seen.reason) == (ApplicationState.ENDED, "it did not report")

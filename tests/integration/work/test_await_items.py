@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import event, func, select
 from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.queued_items import claimed, started
 from tests.fixtures.sample_settings import sample_settings
 
 from sluice.errors import LaunchError
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.applications import recent_applications
-from sluice.ledger.connection import Ledger
-from sluice.ledger.work_items import ask, withdraw_items
+from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.work_items import ask, end_item, withdraw_items
 from sluice.ledger.work_tables import WorkRow
-from sluice.work.await_items import await_item
+from sluice.ledger.work_values import WorkItem, WorkState
+from sluice.work.await_items import LOG_SECONDS, await_item
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import MaintainTable
 from sluice.work.start_application import WorkQueue
+
+
+def url_of(ledger: Ledger) -> str:
+    """Where a ledger is."""
+    return ledger.engine.url.render_as_string(hide_password=False)
 
 
 def queue_in(folder: Path, ledger: Ledger) -> WorkQueue:
@@ -26,7 +36,9 @@ def queue_in(folder: Path, ledger: Ledger) -> WorkQueue:
     pipelines = folder / "pipelines"
     for place in (pipelines, folder / "jobs"):
         place.mkdir()
-    settings = sample_settings(folder).model_copy(update={"home": folder, "pipelines": pipelines})
+    settings = sample_settings(folder).model_copy(
+        update={"home": folder, "pipelines": pipelines, "ledger_url": SecretStr(url_of(ledger))}
+    )
     return WorkQueue(
         settings=settings,
         ledger=ledger,
@@ -78,3 +90,34 @@ def test_a_look_at_many_items_is_one_query(tmp_path: Path, ledger: Ledger) -> No
     with ledger.transaction() as connection:
         waits = select(func.count()).select_from(WorkRow).where(WorkRow.waits_until > func.now())
         assert connection.execute(waits).scalar_one() == len(items) - 1, "all of them stay asked for"
+
+
+def test_a_command_learns_of_the_end_of_its_item_without_asking_the_ledger_again_and_again(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    queue, profile = queue_in(tmp_path, ledger), EngineProfile()
+    item, application = claimed_item(queue, profile)
+    looks: list[str] = []
+    event.listen(ledger.engine, "before_cursor_execute", lambda *given: looks.append(given[2]))
+    ended_at: list[float] = []
+
+    def end() -> None:
+        with open_ledger(queue.settings.ledger_url) as other:
+            assert end_item(other, item, application, WorkState.DONE)
+        ended_at.append(time.monotonic())
+
+    timer = threading.Timer(3.0, end)
+    timer.start()
+    assert await_item(queue, item.item, profile, on_line=print).state is WorkState.DONE
+    timer.join()
+
+    assert time.monotonic() - ended_at[0] < LOG_SECONDS + 1.5
+    assert len(looks) <= 3
+
+
+def claimed_item(queue: WorkQueue, profile: EngineProfile) -> tuple[WorkItem, str]:
+    """An item, and the application that has claimed it."""
+    (asked,) = ask(queue.ledger, queue.item(MaintainTable(table="silver.flights"), profile))
+    application = started(queue.ledger, asked)
+    (item,) = claimed(queue.ledger, application)
+    return item, application

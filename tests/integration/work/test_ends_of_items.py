@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from sluice.ledger.work_items import ask, hand_back, observe_item
 from sluice.ledger.work_values import NewItem, Pool, WorkState
 from sluice.work.requests import CheckTable, Increment, MaintainTable, RefreshTable, WorkRequest
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.work import work_job
 from sluice_spark.work.application import WorkApplication
 from sluice_spark.work.item_work import _WORK, ItemWork
 from sluice_spark.work.news import News
@@ -57,7 +60,7 @@ def application(tmp_path: Path, ledger: Ledger, ledger_url: str) -> Callable[...
             settings=settings,
             declarations=load_declarations(settings.pipelines),
             ledger=ledger,
-            sessions=ItemSessions(EngineProfile(name="a test")),
+            sessions=ItemSessions(name="a test"),
             news=News(ledger_url, pool=POOL.name),
             is_worn=is_worn,
             stop=stop,
@@ -153,3 +156,29 @@ def test_an_application_that_is_never_idle_reaches_its_bounds_all_the_same(
 
     assert application(item, stop=StopRequest(), is_worn=is_worn).serve() == "it is old"
     assert observe_item(ledger, item).result is True
+
+
+def test_an_application_whose_loop_hangs_does_not_report_itself_alive(
+    ledger: Ledger, application: Callable[..., WorkApplication], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: SimpleQueue[str] = SimpleQueue()
+    monkeypatch.setattr(work_job, "_end_process", ended.put)
+    monkeypatch.setattr(work_job, "DEAD_AFTER", timedelta(seconds=1))
+    monkeypatch.setattr(work_job, "BEAT_SECONDS", 0.2)
+    (item,) = ask(ledger, wanted(CheckTable(table="t")))
+
+    with work_job.reporting(application(item, stop=StopRequest())):
+        assert "its loop hangs" in ended.get(timeout=60)
+
+
+def test_each_turn_of_the_loop_is_noted(
+    ledger: Ledger, application: Callable[..., WorkApplication], does: Does
+) -> None:
+    does(CheckTable, lambda _: None)
+    (item,) = ask(ledger, wanted(CheckTable(table="t")))
+    served = application(item, stop=StopRequest())
+    begun = served.turned_at
+
+    served.serve()
+
+    assert served.turned_at > begun

@@ -15,7 +15,7 @@ from tests.fixtures.leaks import LeakWatch, stopping_after
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.batches import BatchObservation, PublicationKey
-from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions
 
 BATCHES = 16
 
@@ -90,7 +90,7 @@ def test_what_an_application_holds_levels_off_over_300_items(workshop: Workshop)
 
 
 def _mixed_items(workshop: Workshop) -> MixedItems:
-    sessions = ItemSessions(EngineProfile(name="tests"), spark=workshop.spark)
+    sessions = ItemSessions(name="tests", spark=workshop.spark)
     items = MixedItems(workshop=workshop, sessions=sessions)
     items.declare()
     return items

@@ -22,14 +22,14 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.launching.item_log import lines_of_item
 from sluice.settings import Settings
 from sluice_spark.session.call_sites import call_sites, choose_call_sites_by_context
-from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.session.jvm import jvm_of
 
 
 @pytest.fixture
 def sessions(spark: SparkSession) -> ItemSessions:
     """The ring's application."""
-    return ItemSessions(EngineProfile(name="tests"), spark=spark)
+    return ItemSessions(name="tests", spark=spark)
 
 
 def _files_of_catalog(spark: SparkSession, settings: Settings, table: str) -> Any:
@@ -119,7 +119,7 @@ from sluice.settings import load_settings
 from sluice_spark.run.job import run_job
 from sluice_spark.run.stop_request import SIGNALS, StopRequest, stopped_by_signals
 from sluice_spark.session.item_context import hand_context_on, in_item
-from sluice_spark.session.item_sessions import EngineProfile, ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions
 
 hand_context_on()
 log = logging.getLogger("application")
@@ -127,7 +127,7 @@ log = logging.getLogger("application")
 def work():
     settings, meeting = load_settings(), threading.Barrier(2)
     SIGNALS.take_in_python()
-    sessions = ItemSessions(EngineProfile(name="items"), opened=SIGNALS.take_in_jvm)
+    sessions = ItemSessions(name="items", opened=SIGNALS.take_in_jvm)
     log.info("the application begins")
 
     def item(number):
