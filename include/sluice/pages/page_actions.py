@@ -25,10 +25,9 @@ from sluice.supervision.control_plans import (
     plan_start,
     plan_stop,
 )
-from sluice.supervision.stream_commands import reset_breaker
-from sluice.supervision.stream_health import StreamState
-from sluice.supervision.stream_requests import request_restart, request_start, request_stop
+from sluice.supervision.stream_commands import request_restart, request_start, request_stop, reset_breaker
 from sluice.supervision.stream_reset import ResetPlan, plan_reset, reset_stream
+from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervisor import Supervisor
 
 

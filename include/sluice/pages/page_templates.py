@@ -15,6 +15,7 @@ from markupsafe import Markup
 from sluice.pages.file_histogram import bars_of, bars_path
 from sluice.pages.page_words import (
     NOTHING,
+    ShownTone,
     age_words,
     count_text,
     duration_text,
@@ -23,7 +24,6 @@ from sluice.pages.page_words import (
     short_name,
     size_text,
 )
-from sluice.pages.shown_health import ShownTone
 from sluice.pages.svg_charts import line_path, top_of
 
 STATIC = Path(__file__).parent / "static"

@@ -1,8 +1,9 @@
-"""Figures and times as a person reads them on a page. Pure."""
+"""Figures, times and marks as a person reads them on a page. Pure."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from sluice.messages.durations import in_words
 
@@ -10,6 +11,15 @@ NOTHING = "\N{EN DASH}"
 """Stands where there is no figure."""
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class ShownTone(StrEnum):
+    """How a state is marked: by a symbol, a word and a colour, of which each alone is enough."""
+
+    GOOD = "good"
+    CALM = "calm"
+    ODD = "odd"
+    BAD = "bad"
 
 
 def count_text(count: float | None) -> str:

@@ -1,63 +1,82 @@
-"""An observation of a stream at one moment: its desired state, its newest run, and that run's process."""
+"""Observes streams: what the ledger has of them, read as far as it is judged, and whether their drivers are alive."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
 
-from sluice.ledger.batches import BatchObservation
-from sluice.ledger.desired_states import DesiredStateObservation
-from sluice.ledger.leases import LeaseObservation
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.launching.driver_records import read_exit_note
+from sluice.launching.launcher_port import Launcher
+from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import DriverExit, RunObservation
+from sluice.ledger.stream_records import StreamRecords, read_streams
 from sluice.processes.process_identity import ProcessState
+from sluice.supervision.restart_policy import runs_that_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamObservation:
-    """A stream as it was observed.
+class StreamObservation(StreamRecords):
+    """The records of a stream, and what was seen of the driver of its newest run.
 
-    observed_at: the database's time, the reference of every age.
-    process: whether the driver of the newest run is alive; unset when the run has ended or has no process yet.
-    newest_batch: the newest of the stream; right after a reset it is one of the previous generation.
-    standing_batch: the newest of the current generation, at whose end the stream stands; unset before its first.
-    lease: the lease of the stream; unset before its first run.
-    fingerprint: what its checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
-    left_exit: how the newest run's driver ended, when its parent could not record that in the ledger and left a note.
+    process: whether it is alive; unset when the run has ended or has no process yet.
+    left_exit: how it ended, when its parent could not record that in the ledger and left a note.
     """
 
-    stream: str
-    observed_at: datetime
-    desired: DesiredStateObservation
-    newest_run: RunObservation | None = None
     process: ProcessState | None = None
     left_exit: DriverExit | None = None
-    newest_batch: BatchObservation | None = None
-    standing_batch: BatchObservation | None = None
-    lease: LeaseObservation | None = None
-    fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    @property
-    def is_lease_over(self) -> bool:
-        """Whether the newest run's lease has expired, so that it may be given to another run."""
-        lease, run = self.lease, self.newest_run
-        return (
-            lease is not None
-            and run is not None
-            and lease.run_id == run.run_id
-            and not lease.is_held(at=self.observed_at)
-        )
 
-    @property
-    def heartbeat_age(self) -> timedelta | None:
-        """How long ago the newest run's driver reported; unset before its first heartbeat."""
-        if self.newest_run is None or self.newest_run.heartbeat_at is None:
-            return None
-        return self.observed_at - self.newest_run.heartbeat_at
+def read_to_judge(
+    ledger: Ledger, declared: Iterable[LoadedStream], *, others: Iterable[str] = (), with_progress: bool = False
+) -> Mapping[str, StreamRecords]:
+    """Read what the ledger has of streams, with as many runs as a judgement of each needs.
 
-    @property
-    def batch_age(self) -> timedelta | None:
-        """How long ago the newest batch was recorded; unset before the first."""
-        if self.newest_batch is None or self.newest_batch.recorded_at is None:
-            return None
-        return self.observed_at - self.newest_batch.recorded_at
+    Parameters
+    ----------
+    others: streams that are read beside them and are not declared.
+    with_progress: see `read_streams`.
+    """
+    by_name = {wanted.name: wanted for wanted in declared}
+
+    def count(newest: RunObservation) -> int:
+        wanted = by_name.get(newest.stream)
+        return 0 if wanted is None else runs_that_count(wanted, newest)
+
+    names = list(dict.fromkeys((*by_name, *others)))
+    return read_streams(ledger, names, runs_that_count=count, with_progress=with_progress) if names else {}
+
+
+def observe(known: StreamRecords, launcher: Launcher, *, heard_within: timedelta = timedelta(0)) -> StreamObservation:
+    """Observe a stream whose records were read a moment ago: only its driver is looked at.
+
+    Parameters
+    ----------
+    heard_within: a driver that was heard so lately is not looked at and counts as alive. A look takes a millisecond,
+        too long for a page of 200 streams; who acts looks at every driver.
+    """
+    run, process, left = known.newest_run, None, None
+    if run is not None and run.is_live:
+        age = known.heartbeat_age
+        if age is not None and age < heard_within:
+            process = ProcessState.ALIVE
+        else:
+            process = _observe_driver(launcher, run)
+            left = _left_exit(launcher, run, process)
+    records = {each.name: getattr(known, each.name) for each in fields(StreamRecords)}
+    return StreamObservation(**records, process=process, left_exit=left)
+
+
+def _observe_driver(launcher: Launcher, run: RunObservation) -> ProcessState | None:
+    if run.process is not None:
+        return launcher.observe(run.process)
+    return None if run.heartbeat_at is None else ProcessState.UNKNOWN  # it reported, so it runs somewhere
+
+
+def _left_exit(launcher: Launcher, run: RunObservation, process: ProcessState | None) -> DriverExit | None:
+    """The exit that the driver's parent noted, or that the cluster reports for an application that is gone."""
+    noted = read_exit_note(run.log_file) if run.log_file is not None else None
+    if noted is not None or run.process is None or process is not ProcessState.GONE:
+        return noted
+    return launcher.exit_of(run.process)

@@ -28,16 +28,13 @@ from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
-from sluice.ledger.stream_records import StreamRecords, read_stream
+from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, take_over
+from sluice.ledger.stream_records import StreamRecords
 from sluice.processes.deadline import wait_until
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.decide_supervision import decide_supervision
-from sluice.supervision.replacements import BECAUSE_CHANGED, is_back_and_forth
-from sluice.supervision.restart_history import RestartHistory, count_failures
-from sluice.supervision.restart_policy import runs_to_read
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.stream_observer import observation_of
+from sluice.supervision.decide_supervision import decide
+from sluice.supervision.restart_policy import BECAUSE_CHANGED
+from sluice.supervision.stream_observation import StreamObservation, observe, read_to_judge
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
 from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
@@ -140,43 +137,24 @@ def plan_supervision(
     ----------
     requested: decide as if this had been requested just now; unset: what was really requested.
     """
-    return plan_from(read_stream(ledger, wanted.name), wanted, ledger=ledger, launcher=launcher, requested=requested)
+    return plan_from(read_to_judge(ledger, [wanted])[wanted.name], wanted, launcher=launcher, requested=requested)
 
 
 def plan_from(
     known: StreamRecords,
     wanted: LoadedStream,
     *,
-    ledger: Ledger,
     launcher: Launcher,
     requested: DesiredState | None = None,
 ) -> SupervisionResult:
     """Observe and decide as `plan_supervision` does, by records that were read a moment ago."""
-    seen = observation_of(known, launcher)
+    seen = observe(known, launcher)
     if requested is not None:
         suspension = None if requested is DesiredState.RUNNING else seen.desired.suspension
         foreseen = replace(seen.desired, desired_state=requested, requested_at=seen.observed_at, suspension=suspension)
         seen = replace(seen, desired=foreseen)
-    decision = decide_supervision(
-        wanted=wanted.declaration,
-        digest=wanted.digest,
-        seen=seen,
-        history=_history(ledger, wanted, seen),
-        now=seen.observed_at,
-    )
     live = seen.newest_run if seen.newest_run is not None and seen.newest_run.is_live else None
-    return SupervisionResult(decision=decision, seen=seen, run=live)
-
-
-def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> RestartHistory:
-    restart = wanted.declaration.supervision.restart
-    run, reset_at = seen.newest_run, seen.desired.changed_at
-    if run is None or (run.is_live and run.declaration_digest == wanted.digest):
-        return RestartHistory()  # no decision about it depends on earlier runs
-    runs = recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker))
-    history = count_failures(runs, digest=wanted.digest, stable_after=restart.stable_after, reset_at=reset_at)
-    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=seen.observed_at)
-    return replace(history, is_back_and_forth=returns)
+    return SupervisionResult(decision=decide(wanted, seen), seen=seen, run=live)
 
 
 def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
@@ -188,7 +166,7 @@ def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 
 def _save(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    record_event(supervisor.ledger, decision_event(planned, by=supervisor.launched_by))
+    record_event(supervisor.ledger, decision_event(planned.decision, planned.seen, by=supervisor.launched_by))
 
 
 def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionResult) -> RunObservation | None:
@@ -200,7 +178,7 @@ def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionRe
             mode=wanted.declaration.mode,
             declaration_digest=wanted.digest,
             launched_by=supervisor.launched_by,
-            event=decision_event(planned, by=supervisor.launched_by),
+            event=decision_event(planned.decision, planned.seen, by=supervisor.launched_by),
         )
     except RunAlreadyLiveError as error:
         _log.info("stream=%s run=%s was admitted meanwhile and is adopted", wanted.name, error.run_id)
@@ -255,7 +233,7 @@ def _stop(supervisor: Supervisor, planned: SupervisionResult) -> None:
 def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
     run = _live_run(planned)
     if not _is_heard_again(supervisor.ledger, run):
-        event = decision_event(planned, by=supervisor.launched_by)
+        event = decision_event(planned.decision, planned.seen, by=supervisor.launched_by)
         take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation, event=event)
 
 
@@ -271,7 +249,7 @@ def _revoke(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 
 def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    event = decision_event(planned, by=supervisor.launched_by)
+    event = decision_event(planned.decision, planned.seen, by=supervisor.launched_by)
     ask_to_end(supervisor.ledger, _live_run(planned).run_id, because=BECAUSE_CHANGED, event=event)
 
 

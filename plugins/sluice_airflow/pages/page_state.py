@@ -14,9 +14,9 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
 from sluice.pages.declared_now import DeclaredNow
+from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, observe_streams
-from sluice.processes.driver_processes import observe_process
 from sluice_airflow.composition import Deployment
 from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
 from sluice_airflow.pages.page_access import Reader
@@ -65,7 +65,7 @@ class PageState:
         self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True
     ) -> ObservedStreams:
         """Observe the streams that a person may see."""
-        observe = partial(observe_streams, self.ledger, self.declarations, observe_process=observe_process)
+        observe = partial(observe_streams, self.ledger, self.declarations, launcher=ObservingLauncher())
         return observe(may_read=reader.may_read, among=among, with_history=with_history)
 
 

@@ -19,9 +19,9 @@ from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
 from sluice.ledger.events import Event, EventAction
 from sluice.ledger.run_values import DesiredState
-from sluice.supervision.alert import Alert
+from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import note_pause
-from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise

@@ -24,9 +24,8 @@ from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.alert import Alert
-from sluice.supervision.reconcile_all import reconcile_all
-from sluice.supervision.red_increments import report_good_increment, report_red_increment
+from sluice.supervision.alerts import Alert, report_good_increment, report_red_increment
+from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 

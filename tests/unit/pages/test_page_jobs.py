@@ -22,7 +22,7 @@ from sluice.pages.job_plans import (
     maintenance_request,
 )
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
-from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_verdict import StreamState
 
 BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"
 

@@ -13,7 +13,7 @@ from sluice.pages.log_tail import LogTail
 from sluice.pages.page_actions import MEANINGS, PageVerb
 from sluice.pages.page_templates import render
 from sluice.pages.stream_page import StreamPage
-from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_verdict import StreamState
 
 LINE = replace(LINES[0], stream="clicks", state=StreamState.STOPPED, has_live_run=False, since=NOON)
 PAGE = StreamPage(
