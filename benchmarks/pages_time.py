@@ -35,9 +35,8 @@ from sluice.ledger.migrations import upgrade
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
-from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_templates import render
-from sluice.pages.stream_lines import HISTORY_HOURS, observe_streams
+from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import observe_tables
 from sluice.pages.table_page import load_table_page

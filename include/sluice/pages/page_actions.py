@@ -14,8 +14,7 @@ from sluice.errors import UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
-from sluice.pages.observing_launcher import ObservingLauncher
-from sluice.pages.stream_lines import StreamLine
+from sluice.pages.stream_lines import ObservingLauncher, StreamLine
 from sluice.settings import Settings
 from sluice.supervision.control_plans import (
     ControlPlan,

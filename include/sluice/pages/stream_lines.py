@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NoReturn
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.launching.launcher_port import Launcher
+from sluice.errors import LaunchError
+from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.run_values import DriverExit
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figures
 from sluice.pages.page_words import ShownTone
+from sluice.processes.driver_processes import observe_process
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.stream_status import JudgedStream, judge_streams
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, find_misfits
 
@@ -181,3 +186,35 @@ def _since(judged: JudgedStream) -> datetime | None:
     if trouble is not None:
         return trouble.since
     return None if run is None else run.ended_at
+
+
+class ObservingLauncher:
+    """The launcher of a page: it sees drivers of this host and no more. A web server that started drivers would have
+    them on its own host, with its own memory."""
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """Whether a driver of this host lives; one of another host or of a cluster is UNKNOWN."""
+        return ProcessState.UNKNOWN if process.application is not None else observe_process(process)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """None: the ledger has the exits that are known."""
+        del process
+        return None
+
+    def launch(self, request: LaunchRequest) -> NoReturn:
+        """Refuse.
+
+        Raises
+        ------
+        LaunchError: always.
+        """
+        raise LaunchError(f"A page starts no driver; run {request.run_id} is started by the stream's task.")
+
+    def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> NoReturn:
+        """Refuse.
+
+        Raises
+        ------
+        LaunchError: always.
+        """
+        raise LaunchError(f"A page ends no driver, and waits for none: process {process.pid}, {grace_seconds:.0f} s.")

@@ -28,7 +28,7 @@ from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervi
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.observed_dags import observe_dag
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.pages.page_views import stream_address
+from sluice_airflow.pages.page_addresses import stream_address
 from sluice_airflow.tasks.user_requests import is_first_try, requested_ago
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
