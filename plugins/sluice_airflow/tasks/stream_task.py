@@ -98,7 +98,7 @@ class StreamTask:
         is_new = is_first_try(try_number=attempt.try_number, max_tries=attempt.max_tries, retries=retries)
         asked_ago = requested_ago(self.context, now=datetime.now(UTC)) if is_new else None
         result = self._supervise(asked_ago=asked_ago)
-        if result.decision.action is SupervisionAction.GIVE_UP and _is_newer(asked_ago, result):
+        if result.decision.action is SupervisionAction.GIVE_UP and was_asked_since(asked_ago, result):
             self._request_start()
             result = self._supervise()
         if result.decision.action is SupervisionAction.FINISH and is_new:
@@ -197,8 +197,13 @@ def _page_of(stream: str) -> str:
     return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/{stream_address(stream)}"
 
 
-def _is_newer(asked_ago: timedelta | None, given_up: SupervisionResult) -> bool:
-    """Whether a person asked for the stream after the failure for which it is given up."""
+def was_asked_since(asked_ago: timedelta | None, given_up: SupervisionResult) -> bool:
+    """Whether a person asked for a stream after the failure for which it is given up.
+
+    Parameters
+    ----------
+    asked_ago: how long ago; unset: no person did.
+    """
     run = given_up.seen.newest_run
     if asked_ago is None or run is None or run.ended_at is None:
         return asked_ago is not None

@@ -196,6 +196,17 @@ def test_a_person_starts_a_stream_that_a_pause_has_stopped(
     assert find_desired_state(ledger, "flights").effective_state is DesiredState.RUNNING
 
 
+def test_a_stream_that_never_ran_is_left_to_its_dag_however_long_ago_it_was_asked_for(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.desired_states SET requested_at = requested_at - interval '1 hour'"))
+    done = reconcile(supervisor, WANTED, dag=UNPAUSED)
+    assert (done.acted, words(done.supervised)) == (False, (SupervisionAction.LAUNCH, SupervisionReason.NEVER_STARTED))
+    assert launcher.requests == []
+
+
 def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:
     assert reconcile(supervisor, WANTED, dag=UNPAUSED).acted is False, "a first start is left to the stream's DAG"
     launcher.end(process_of(started(supervisor)), exit_code=1)
