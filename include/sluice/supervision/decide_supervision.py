@@ -58,8 +58,8 @@ from sluice.supervision.restart_policy import (
     tries_of,
     wait_after,
 )
-from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.supervision_decision import (
+    StreamObservation,
     SupervisionAction,
     SupervisionDecision,
     SupervisionReason,

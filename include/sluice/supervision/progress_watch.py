@@ -25,7 +25,7 @@ from sluice.supervision.progress_decision import (
     is_watched,
     judge_known,
 )
-from sluice.supervision.stream_observation import read_to_judge
+from sluice.supervision.supervisor import read_to_judge
 
 _log = logging.getLogger(__name__)
 

@@ -50,7 +50,6 @@ from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import watch_progress
-from sluice.supervision.stream_observation import read_to_judge
 from sluice.supervision.stream_verdict import (
     MisfitRun,
     StreamState,
@@ -60,7 +59,14 @@ from sluice.supervision.stream_verdict import (
     with_its_dag,
 )
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_from, plan_supervision, supervise
+from sluice.supervision.supervisor import (
+    SupervisionResult,
+    Supervisor,
+    plan_from,
+    plan_supervision,
+    read_to_judge,
+    supervise,
+)
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 from sluice.supervision.undeclared_streams import look_after_misfit
 

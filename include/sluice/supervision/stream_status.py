@@ -13,8 +13,9 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
 from sluice.ledger.stream_figures import read_figures
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.stream_observation import StreamObservation, observe, read_to_judge
 from sluice.supervision.stream_verdict import MisfitRun, StreamVerdict, judge_stream
+from sluice.supervision.supervision_decision import StreamObservation
+from sluice.supervision.supervisor import observe, read_to_judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,7 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
 from sluice.supervision.time_limits import HEARD_WITHIN
 
 

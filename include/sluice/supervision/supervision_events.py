@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
+from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionDecision
 
 _ACTIONS: Mapping[SupervisionAction, EventAction] = {
     SupervisionAction.LAUNCH: EventAction.LAUNCH,

@@ -14,10 +14,9 @@ from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.stream_records import read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
-from sluice.supervision.stream_observation import observe
 from sluice.supervision.stream_verdict import Misfit, MisfitRun
 from sluice.supervision.supervision_events import command_event
-from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 
 ENDED_AFTER = timedelta(seconds=60)

@@ -28,7 +28,7 @@ from sluice.ledger.run_values import DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run
 from sluice.ledger.stream_records import read_stream
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.stream_observation import observe
+from sluice.supervision.supervisor import observe
 
 LARGEST_ATTENDANT_BYTES = 12 * 1024**2
 """Proportional set size. A bare Python process of this version has about 7 MB."""

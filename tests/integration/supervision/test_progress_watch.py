@@ -33,10 +33,9 @@ from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import BECAUSE_STALLED, ProgressState
 from sluice.supervision.progress_watch import watch_progress, writers_that_defer
 from sluice.supervision.reconciler import reconcile_all
-from sluice.supervision.stream_observation import read_to_judge
 from sluice.supervision.stream_status import observe_row
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
 STALLED_FOR = timedelta(minutes=30)

@@ -27,8 +27,7 @@ from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_pro
 from sluice.ledger.stream_records import StreamRecords
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.stream_observation import read_to_judge
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 
 Guard = Literal["guarded", "unguarded"]
 BOTH = pytest.mark.parametrize("guard", ["guarded", "unguarded"])

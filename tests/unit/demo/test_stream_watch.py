@@ -16,9 +16,9 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, StreamTotals
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_status import StreamRow
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
+from sluice.supervision.supervision_decision import StreamObservation
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WATERMARK = datetime(2013, 1, 5, tzinfo=UTC)

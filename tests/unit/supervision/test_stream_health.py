@@ -9,9 +9,13 @@ import pytest
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_verdict import StreamState, judge_increment, verdict_of
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_decision import (
+    StreamObservation,
+    SupervisionAction,
+    SupervisionDecision,
+    SupervisionReason,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ALIVE, GONE, UNKNOWN = ProcessState.ALIVE, ProcessState.GONE, ProcessState.UNKNOWN
