@@ -1,4 +1,4 @@
-"""One thing that stands against a backfill or a refresh, as a plan lists it and as a person reads it."""
+"""One thing that blocks a backfill or a refresh, as a plan lists it and as a person reads it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SEARCHED_RUNS = 1000
 
 def logs(
     name: StreamName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="How many of the last lines.")
     ] = 100,

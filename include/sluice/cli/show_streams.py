@@ -30,7 +30,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.supervision.stream_status import StreamRow, observe_rows
-from sluice.supervision.stream_verdict import find_misfits
+from sluice.supervision.stream_verdict import find_orphaned_runs
 
 
 def list_streams(as_json: AsJson = False) -> None:
@@ -148,7 +148,7 @@ def _observed(ctx: CliContext, names: Sequence[str]) -> tuple[StreamRow, ...]:
         ledger=ctx.ledger,
         launcher=ctx.launcher,
         heads=ctx.heads(),
-        misfits=find_misfits(ctx.declarations, newest),
+        orphans=find_orphaned_runs(ctx.declarations, newest),
         others=[name for name in names if name not in declared],
     )
     if not names:

@@ -76,7 +76,7 @@ class StreamRecords:
         return self.batches[0] if self.batches else None
 
     @property
-    def standing_batch(self) -> BatchObservation | None:
+    def current_batch(self) -> BatchObservation | None:
         """The newest batch of the current generation, at whose end the stream stands; none before its first."""
         newest = self.newest_batch
         return newest if newest is not None and newest.key.generation == self.generation else None
@@ -165,7 +165,7 @@ def _records(
         dag_pause=None if pause is None else record_of(DagPause, pause),
         trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
     )
-    if generation is None or known.standing_batch is None:
+    if generation is None or known.current_batch is None:
         return known
     return replace(known, fingerprint=generation["fingerprint"] or {})
 

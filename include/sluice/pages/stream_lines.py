@@ -22,7 +22,7 @@ from sluice.pages.page_words import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.stream_status import JudgedStream, judge_streams
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict, find_misfits
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, find_orphaned_runs
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 
@@ -125,14 +125,14 @@ def observe_streams(
     among: the streams to observe; unset: all.
     """
     newest = [run for run in newest_runs(ledger) if among is None or run.stream in among]
-    misfits = {misfit.stream: misfit for misfit in find_misfits(declarations, newest)}
+    orphans = {orphan.stream: orphan for orphan in find_orphaned_runs(declarations, newest)}
     declared = {name: one for name, one in declarations.streams.items() if among is None or name in among}
-    readable = may_read({*declared, *misfits})
+    readable = may_read({*declared, *orphans})
     judged = judge_streams(
         ledger,
         launcher,
         [one for name, one in declared.items() if name in readable],
-        misfits=[misfit for name, misfit in misfits.items() if name in readable],
+        orphans=[orphan for name, orphan in orphans.items() if name in readable],
         heard_within=_HEARD_A_MOMENT_AGO,
     )
     shown = sorted((one for one in judged if one.is_shown), key=lambda one: one.stream)

@@ -1,4 +1,4 @@
-"""Pins where a stream reads before its refresh is swapped: it goes on from there when the refresh is taken back.
+"""Pins where a stream reads before its refresh is swapped: it continues from there when the refresh is taken back.
 
 The pins have the name of the shadow. Maintenance respects them as long as the refresh can be taken back
 (`sluice.ledger.refreshes.kept_shadows`), and removes them afterwards.

@@ -53,7 +53,7 @@ class InputToRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshSight:
+class RefreshTargetObservation:
     """What was seen before a refresh.
 
     digest: of the declaration. generation: of the stream; unset before its first run.
@@ -79,9 +79,9 @@ class RefreshSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshPlan:
-    """What a refresh does, and the refusals; it runs only without any. continues: the open refresh that goes on."""
+    """What a refresh does, and the refusals; it runs only without any. continues: the open refresh, if any."""
 
-    seen: RefreshSight
+    seen: RefreshTargetObservation
     continues: RefreshObservation | None
     refusals: tuple[Refusal[RefusalReason], ...]
 
@@ -94,12 +94,12 @@ class RefreshPlan:
         """The plan for a person, one line each."""
         seen, stream = self.seen, self.seen.declaration.stream
         if self.continues is not None:
-            yield f"refresh {self.continues.number} of {stream} goes on; it is {self.continues.state}"
+            yield f"refresh {self.continues.number} of {stream} continues; it is {self.continues.state}"
         for one in seen.inputs:
             yield f"input {one.input}: {one.what}{_amount(one)}"
         holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
         yield f"the result replaces all rows of {seen.target}{holds}, in one commit; until then they stay as they are"
-        yield f"{stream} goes on meanwhile; for the commit it is stopped, and then continues in a new generation"
+        yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation"
         days = seen.keeps / timedelta(days=1)
         yield f"the earlier content is kept for {days:g} days: `sluice stream refresh {stream} --take-back`"
         for reader in seen.readers:
@@ -118,8 +118,8 @@ def meaning_of(reader: TargetReader) -> str:
     return f"{who} leaves the overwrite out: its own tables keep what they hold until they are refreshed or backfilled"
 
 
-def plan_refresh(seen: RefreshSight) -> RefreshPlan:
-    """Decide whether a table can be refreshed now, and whether an open refresh goes on."""
+def plan_refresh(seen: RefreshTargetObservation) -> RefreshPlan:
+    """Decide whether a table can be refreshed now, and whether an open refresh continues."""
     newest = seen.newest
     continues = newest if newest is not None and newest.state in OPEN_STATES else None
     return RefreshPlan(seen=seen, continues=continues, refusals=(*not_yet(seen.declaration), *_refusals(seen)))
@@ -156,7 +156,7 @@ def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal[RefusalRe
     )
 
 
-def _refusals(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
+def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
     stream = seen.declaration.stream
     yield from _other_refresh(seen)
     if seen.generation is None or not seen.has_published:
@@ -190,7 +190,7 @@ def _refusals(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
     yield from _readers_that_stop(seen)
 
 
-def _other_refresh(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
+def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
     newest = seen.newest
     if newest is None or newest.state not in OPEN_STATES:
         return
@@ -210,7 +210,7 @@ def _other_refresh(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
         )
 
 
-def _readers_that_stop(seen: RefreshSight) -> Iterator[Refusal[RefusalReason]]:
+def _readers_that_stop(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(

@@ -9,7 +9,7 @@ from enum import StrEnum
 class RefreshStep(StrEnum):
     """A step, in the order in which a refresh, or the way back, reaches it.
 
-    BEGUN: the ledger has the refresh. BUILT: an increment of the shadow has ended; the live stream goes on.
+    BEGUN: the ledger has the refresh. BUILT: an increment of the shadow has ended; the live stream continues.
     STOPPED: the stream is stopped and fenced off. CAUGHT_UP: the shadow has read what the stream had read.
     SWAPPING, TAKING_BACK: the ledger expects the commit. COMMITTED: readers see the new content. RECORDED: the ledger
         has the new generation. CLEARED: the shadow is gone.

@@ -10,12 +10,12 @@ from sluice.errors import UnpublishableError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
 from sluice.publication.chain import MarkPosition
+from sluice.publication.checked_commit import HeadTag
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.mark_moves import plan_output, take_over
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.table_committer import HeadTag
 from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.refresh_steps import ReachedStep, RefreshStep
 from sluice.refresh.refreshed_table import delete_files_of, rows_of

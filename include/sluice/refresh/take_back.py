@@ -1,4 +1,4 @@
-"""Takes a refresh back: the earlier content returns in one commit, and the stream goes on from where it was before.
+"""Takes a refresh back: the earlier content returns in one commit, and the stream continues from where it was before.
 
 The rows that were published since the refresh disappear with it; the stream reads them again from where it was before.
 """

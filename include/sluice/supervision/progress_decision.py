@@ -103,7 +103,7 @@ class ProgressJudgement:
 
 
 def judge_known(wanted: LoadedStream, known: StreamRecords, *newer: ProgressSample) -> ProgressJudgement | None:
-    """Judge a stream by its records; none without a live run that is to go on.
+    """Judge a stream by its records; none without a live run that is to continue.
 
     Of the newest sample alone follows whether anything is unread and whether the sources were observed; how long it
     waits, and so whether the run is stalled, follows of all that are kept (`read_streams(with_progress=True)`).

@@ -41,7 +41,7 @@ def watch_progress(
 
     Returns
     -------
-    The progress; none without a live run that is to go on.
+    The progress; none without a live run that is to continue.
     """
     run = known.newest_run
     if run is None or not is_watched(run):

@@ -51,10 +51,10 @@ from sluice.supervision.decide_about_pause import PauseEffect, decide_about_paus
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.stream_verdict import (
-    MisfitRun,
+    OrphanedRun,
     StreamState,
     StreamVerdict,
-    find_misfits,
+    find_orphaned_runs,
     verdict_of,
     with_its_dag,
 )
@@ -68,7 +68,7 @@ from sluice.supervision.supervisor import (
     supervise,
 )
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
-from sluice.supervision.undeclared_streams import look_after_misfit
+from sluice.supervision.undeclared_streams import look_after_orphan
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
-    misfits = find_misfits(declarations, newest_runs(supervisor.ledger))
+    orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
     streams = _rotated(_continuous(declarations), number)
     problems: dict[str, Alert] = {}
     dags = _note_pauses(supervisor, streams, observe_dag, problems)
@@ -128,7 +128,7 @@ def reconcile_all(
         stream.name: partial(_reconcile, supervisor, stream, known[stream.name], dags.get(stream.name))
         for stream in streams
     }
-    steps |= {misfit.stream: partial(_look_after, supervisor, misfit) for misfit in misfits}
+    steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
     _clear_others(supervisor, declarations, steps)
     for name, result in done.items():
@@ -198,16 +198,16 @@ def _read(supervisor: Supervisor, stream: LoadedStream) -> StreamRecords:
     return read_to_judge(supervisor.ledger, [stream], with_progress=True)[stream.name]
 
 
-def _look_after(supervisor: Supervisor, misfit: MisfitRun) -> Alert | None:
+def _look_after(supervisor: Supervisor, orphan: OrphanedRun) -> Alert | None:
     """Report a run that fits no declaration, and end it where that is due."""
-    desired = find_desired_state(supervisor.ledger, misfit.stream).effective_state
-    if not misfit.run.is_live and desired is DesiredState.STOPPED:
-        clear_trouble(supervisor.ledger, misfit.stream, by=supervisor.launched_by)
+    desired = find_desired_state(supervisor.ledger, orphan.stream).effective_state
+    if not orphan.run.is_live and desired is DesiredState.STOPPED:
+        clear_trouble(supervisor.ledger, orphan.stream, by=supervisor.launched_by)
         return None
-    verdict = StreamVerdict(state=StreamState(misfit.misfit), is_healthy=False, explanation=misfit.explanation)
-    trouble = record_trouble(supervisor.ledger, misfit.stream, reason=verdict.state, explanation=verdict.explanation)
-    look_after_misfit(supervisor, misfit, missing_for=trouble.lasted)
-    return _alert_of(supervisor, misfit.stream, verdict, None)
+    verdict = StreamVerdict(state=StreamState(orphan.reason), is_healthy=False, explanation=orphan.explanation)
+    trouble = record_trouble(supervisor.ledger, orphan.stream, reason=verdict.state, explanation=verdict.explanation)
+    look_after_orphan(supervisor, orphan, missing_for=trouble.lasted)
+    return _alert_of(supervisor, orphan.stream, verdict, None)
 
 
 def _alert_of(supervisor: Supervisor, name: str, verdict: StreamVerdict, dag: DagObservation | None) -> Alert | None:

@@ -64,7 +64,7 @@ class RestartHistory:
     newest_run_id, newest_ended_at, newest_reason, newest_failure: of the newest of them.
     of_class: those in a row that have the class of the newest; unset: all.
     ends: when every failure since the count was reset ended, newest first, whatever stayed up in between.
-    is_back_and_forth: whether another replacement of the live run would only go on with replacing runs back and forth.
+    is_back_and_forth: whether another replacement of the live run would only continue to replace runs back and forth.
     """
 
     failures: int = 0
@@ -146,7 +146,7 @@ def _last_sign(run: RunObservation) -> datetime:
 
 
 def is_back_and_forth(runs: Sequence[RunObservation], *, digest: str, reset_at: datetime | None, now: datetime) -> bool:
-    """Whether another replacement would only go on with changing a declaration back and forth.
+    """Whether another replacement would only continue to change a declaration back and forth.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
 from sluice.ledger.stream_figures import read_figures
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.stream_verdict import MisfitRun, StreamVerdict, judge_stream
+from sluice.supervision.stream_verdict import OrphanedRun, StreamVerdict, judge_stream
 from sluice.supervision.supervision_decision import StreamObservation
 from sluice.supervision.supervisor import observe, read_to_judge
 
@@ -49,7 +49,7 @@ def judge_streams(
     launcher: Launcher,
     declared: Iterable[LoadedStream],
     *,
-    misfits: Iterable[MisfitRun] = (),
+    orphans: Iterable[OrphanedRun] = (),
     others: Iterable[str] = (),
     heard_within: timedelta = timedelta(0),
 ) -> tuple[JudgedStream, ...]:
@@ -58,11 +58,11 @@ def judge_streams(
     Parameters
     ----------
     launcher: observes whether drivers are alive.
-    misfits: runs that fit no declaration; their streams come last.
+    orphans: runs that fit no declaration; their streams come last.
     others: streams that only the ledger knows.
     heard_within: see `observe`.
     """
-    by_name, unfit = {wanted.name: wanted for wanted in declared}, {misfit.stream: misfit for misfit in misfits}
+    by_name, unfit = {wanted.name: wanted for wanted in declared}, {orphan.stream: orphan for orphan in orphans}
     known = read_to_judge(ledger, by_name.values(), others=(*others, *unfit))
     judged = []
     for name in (*(name for name in known if name not in unfit), *unfit):
@@ -87,7 +87,7 @@ def observe_rows(
     ledger: Ledger,
     launcher: Launcher,
     heads: SourceHeads | None,
-    misfits: Iterable[MisfitRun] = (),
+    orphans: Iterable[OrphanedRun] = (),
     others: Iterable[str] = (),
 ) -> tuple[StreamRow, ...]:
     """Look at streams as `judge_streams` does, with their figures.
@@ -96,7 +96,7 @@ def observe_rows(
     ----------
     heads: observes the sources of declared streams; without it the lag is unknown.
     """
-    judged = judge_streams(ledger, launcher, streams, misfits=misfits, others=others)
+    judged = judge_streams(ledger, launcher, streams, orphans=orphans, others=others)
     names = [one.stream for one in judged]
     figures, sums = read_figures(ledger, names), all_totals(ledger, names)
     return tuple(

@@ -28,7 +28,7 @@ from sluice.supervision.time_limits import HEARD_WITHIN
 class StreamState(StrEnum):
     """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only.
 
-    UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_misfits`).
+    UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
     """
 
     NEVER_STARTED = "never started"
@@ -120,19 +120,19 @@ _NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, Stream
 
 
 def judge_stream(
-    wanted: LoadedStream | None, seen: StreamObservation, misfit: MisfitRun | None = None
+    wanted: LoadedStream | None, seen: StreamObservation, orphan: OrphanedRun | None = None
 ) -> StreamVerdict:
     """Judge a stream as it was observed.
 
     Parameters
     ----------
     wanted: the stream as it is declared; unset when no valid file declares it.
-    misfit: why its newest run does not fit what is declared.
+    orphan: why its newest run does not fit what is declared.
     """
-    if misfit is not None:
-        is_wanted = misfit.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
-        state = StreamState(misfit.misfit)
-        return StreamVerdict(state=state, is_healthy=not is_wanted, explanation=misfit.explanation)
+    if orphan is not None:
+        is_wanted = orphan.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
+        state = StreamState(orphan.reason)
+        return StreamVerdict(state=state, is_healthy=not is_wanted, explanation=orphan.explanation)
     if wanted is None:
         text = f"No file declares {seen.stream}, and no run of it lives."
         return StreamVerdict(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
@@ -241,7 +241,7 @@ def _judge_live_increment(seen: StreamObservation, run: RunObservation) -> Strea
     return StreamVerdict(state=state, is_healthy=False, explanation=text)
 
 
-class Misfit(StrEnum):
+class OrphanReason(StrEnum):
     """Why a run does not fit what is declared."""
 
     UNDECLARED = "undeclared"
@@ -250,14 +250,14 @@ class Misfit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MisfitRun:
+class OrphanedRun:
     """The newest run of a stream that does not fit what is declared.
 
-    may_end: whether it is to end; a run whose file is broken goes on until the file is corrected or deleted.
+    may_end: whether it is to end; a run whose file is broken continues until the file is corrected or deleted.
     """
 
     run: RunObservation
-    misfit: Misfit
+    reason: OrphanReason
     explanation: str
     may_end: bool
 
@@ -267,7 +267,7 @@ class MisfitRun:
         return self.run.stream
 
 
-def find_misfits(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[MisfitRun, ...]:
+def find_orphaned_runs(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[OrphanedRun, ...]:
     """The newest runs that do not fit what is declared now. Pure.
 
     While a folder holds no declaration at all, nothing is known about what is declared, and no run is to end.
@@ -277,10 +277,10 @@ def find_misfits(declarations: Declarations, newest: Iterable[RunObservation]) -
     newest: the newest run of every stream that ever ran.
     """
     is_known = bool(declarations.stream_names)
-    return tuple(misfit for run in newest if (misfit := _misfit_of(declarations, run, is_known=is_known)) is not None)
+    return tuple(orphan for run in newest if (orphan := _orphan_of(declarations, run, is_known=is_known)) is not None)
 
 
-def _misfit_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> MisfitRun | None:
+def _orphan_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> OrphanedRun | None:
     name = run.stream
     declared = declarations.streams.get(name)
     if declared is None and name in declarations.stream_names:
@@ -293,17 +293,17 @@ def _misfit_of(declarations: Declarations, run: RunObservation, *, is_known: boo
             f"No file in {declarations.folder} declares {name} any more, and {lives}. It ends after its batch; to keep "
             "it, restore its declaration."
         )
-        return MisfitRun(run=run, misfit=Misfit.UNDECLARED, explanation=text, may_end=is_known)
+        return OrphanedRun(run=run, reason=OrphanReason.UNDECLARED, explanation=text, may_end=is_known)
     if run.mode == declared.declaration.mode or run.mode != "continuous":
         return None  # the supervision of a continuous stream replaces a run of an increment itself
     text = f"{name} is declared {declared.declaration.mode} now, and {lives}. It ends after its batch."
-    return MisfitRun(run=run, misfit=Misfit.MODE_CHANGED, explanation=text, may_end=True)
+    return OrphanedRun(run=run, reason=OrphanReason.MODE_CHANGED, explanation=text, may_end=True)
 
 
-def _broken(declarations: Declarations, run: RunObservation) -> MisfitRun:
+def _broken(declarations: Declarations, run: RunObservation) -> OrphanedRun:
     file_name = f"{run.stream}{STREAM_SUFFIX}"
     problems = [problem for problem in declarations.problems if problem.location.file.name == file_name]
-    state = "goes on with its previous declaration" if run.is_live else "has ended, and none is started"
+    state = "continues with its previous declaration" if run.is_live else "has ended, and none is started"
     why = str(problems[0]).replace("\n", " ") if problems else "another declaration contradicts it"
     text = f"The declaration of {run.stream} is broken; run {run.run_id} {state}: {why}"
-    return MisfitRun(run=run, misfit=Misfit.BROKEN, explanation=text, may_end=False)
+    return OrphanedRun(run=run, reason=OrphanReason.BROKEN, explanation=text, may_end=False)

@@ -1,6 +1,6 @@
 """Runs whose stream is not declared any more, is broken, or has another mode are ended where that is due.
 
-A driver reads its declaration once. When the file is deleted, renamed or given another mode, the old driver would go on
+A driver reads its declaration once. When the file is deleted, renamed or given another mode, the old driver would run
 for ever beside its successor, and no task looks after it. The ledger knows it all the same.
 """
 
@@ -14,7 +14,7 @@ from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.stream_records import read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
-from sluice.supervision.stream_verdict import Misfit, MisfitRun
+from sluice.supervision.stream_verdict import OrphanedRun, OrphanReason
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
@@ -28,17 +28,17 @@ _MOST_STEPS = 3
 
 
 _BECAUSE = {
-    Misfit.UNDECLARED: "no file declares its stream any more",
-    Misfit.BROKEN: "the declaration of its stream is broken",
-    Misfit.MODE_CHANGED: "its stream is declared with another mode now",
+    OrphanReason.UNDECLARED: "no file declares its stream any more",
+    OrphanReason.BROKEN: "the declaration of its stream is broken",
+    OrphanReason.MODE_CHANGED: "its stream is declared with another mode now",
 }
 """Why a run is asked to end."""
 
 
-def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for: timedelta) -> None:
+def look_after_orphan(supervisor: Supervisor, orphan: OrphanedRun, *, missing_for: timedelta) -> None:
     """Ask a run to end when that is due, and end its driver when it does not in time. Called each minute.
 
-    A run whose driver is gone is closed, whatever its misfit: no task does it.
+    A run whose driver is gone is closed, whatever the reason: no task does it.
 
     Parameters
     ----------
@@ -48,19 +48,19 @@ def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for:
     ------
     LaunchError: when a driver survives SIGKILL.
     """
-    if misfit.may_end and missing_for >= ENDED_AFTER:
-        because = _BECAUSE[misfit.misfit]
-        ask_to_end(supervisor.ledger, misfit.run.run_id, because=because, event=_event(supervisor, misfit))
-    _turn(supervisor, misfit.stream)
+    if orphan.may_end and missing_for >= ENDED_AFTER:
+        because = _BECAUSE[orphan.reason]
+        ask_to_end(supervisor.ledger, orphan.run.run_id, because=because, event=_event(supervisor, orphan))
+    _turn(supervisor, orphan.stream)
 
 
-def _event(supervisor: Supervisor, misfit: MisfitRun) -> Event:
+def _event(supervisor: Supervisor, orphan: OrphanedRun) -> Event:
     return Event(
-        name=misfit.stream,
+        name=orphan.stream,
         actor=Actor.component(supervisor.launched_by),
         action=EventAction.END_RUN,
-        reason=str(misfit.misfit).replace(" ", "_"),
-        explanation=misfit.explanation,
+        reason=str(orphan.reason).replace(" ", "_"),
+        explanation=orphan.explanation,
     )
 
 

@@ -20,8 +20,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
-from sluice.publication.interval_files import TouchedFiles, touched_files
-from sluice.publication.replace_interval import IntervalReplacement, replace_interval
+from sluice.publication.replace_interval import IntervalReplacement, TouchedFiles, replace_interval, touched_files
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS

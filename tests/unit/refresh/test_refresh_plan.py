@@ -13,7 +13,7 @@ from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
-from sluice.refresh.refresh_plan import InputToRead, RefreshSight, RefusalReason, plan_refresh
+from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, RefusalReason, plan_refresh
 from sluice.sources.kafka_beginnings import removed_records
 from sluice.sources.unread_input import PartitionBounds
 
@@ -35,7 +35,7 @@ def declaration(**changes: Any) -> StreamDeclaration:
     return StreamDeclaration.model_validate(DECLARED | changes)
 
 
-SEEN = RefreshSight(
+SEEN = RefreshTargetObservation(
     declaration=declaration(),
     digest="d",
     keeps=timedelta(days=7),
@@ -79,7 +79,7 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
         "input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files",
         "the result replaces all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they "
         "stay as they are",
-        "silver_flights goes on meanwhile; for the commit it is stopped, and then continues in a new generation",
+        "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation",
         "the earlier content is kept for 7 days: `sluice stream refresh silver_flights --take-back`",
         "reader: gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
         "refreshed or backfilled",
