@@ -35,13 +35,11 @@ from sluice.ledger.migrations import upgrade
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
-from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_templates import render
-from sluice.pages.stream_lines import HISTORY_HOURS, observe_streams
+from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import observe_tables
 from sluice.pages.table_page import load_table_page
-from sluice.processes.driver_processes import observe_process
 from sluice.supervision.stream_status import observe_rows
 
 MOST_FIRST_MS = 1000.0
@@ -143,7 +141,7 @@ def fill(ledger: Ledger, *, streams: int, batches: int) -> None:
 
 def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of all streams, as its route makes it."""
-    seen = observe_streams(ledger, declared.read(), observe_process=observe_process, may_read=everything)
+    seen = observe_streams(ledger, declared.read(), launcher=ObservingLauncher(), may_read=everything)
     selection = LineSelection()
     values = {
         "base": "/sluice",
@@ -259,9 +257,7 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
 def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of the lineage over all streams and tables, with one of them chosen."""
     declarations = declared.read()
-    seen = observe_streams(
-        ledger, declarations, observe_process=observe_process, may_read=everything, with_history=False
-    )
+    seen = observe_streams(ledger, declarations, launcher=ObservingLauncher(), may_read=everything, with_history=False)
     known = known_lineage(declarations, readable_streams=declarations.streams, readable_tables=declarations.tables)
     selection = LineageSelection(chosen="stream_7")
     values = {
@@ -280,7 +276,7 @@ def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
 
 def one_page(ledger: Ledger, declared: DeclaredNow) -> object:
     """What the page of one stream reads beside the lines of all."""
-    declarations, observe = declared.read(), partial(observe_streams, ledger, observe_process=observe_process)
+    declarations, observe = declared.read(), partial(observe_streams, ledger, launcher=ObservingLauncher())
     observe(declarations, may_read=everything, with_history=False, among=["stream_7"])
     return load_stream_page(ledger, declarations, "stream_7", hours=1, may_read=everything, may_read_log=True)
 

@@ -27,10 +27,10 @@ from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
-from sluice.ledger.runs import recent_runs
+from sluice.ledger.runs import newest_runs, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
-from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.stream_status import StreamRow, observe_known, observe_orphaned_runs, observe_row, observe_rows
+from sluice.supervision.stream_status import StreamRow, observe_rows
+from sluice.supervision.stream_verdict import find_orphaned_runs
 
 
 def list_streams(as_json: AsJson = False) -> None:
@@ -48,7 +48,7 @@ def list_streams(as_json: AsJson = False) -> None:
         table.add_column(heading, overflow="fold")
     for one, row in zip(listed, rows, strict=True):
         reads, writes = ", ".join(one["reads"]), ", ".join(one["writes"])
-        table.add_row(row.stream, row.mode, state_text(row.health), one["owner"], reads, writes)
+        table.add_row(row.stream, row.mode, state_text(row.verdict), one["owner"], reads, writes)
     console().print(table)
     _print_problems(problems)
 
@@ -70,7 +70,7 @@ def status(
         for remark in remarks(rows):
             typer.echo(remark)
         _print_problems(problems)
-    if problems or not all(row.health.is_healthy for row in rows):
+    if problems or not all(row.verdict.is_healthy for row in rows):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
@@ -114,7 +114,7 @@ def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: Gene
     else:
         typer.echo(f"{stream.name}: {stream.declaration.description.strip()}")
         typer.echo(f"{row.mode}, owned by {stream.declaration.owner}, declared in {stream.file}")
-    typer.echo(f"{row.health.state}: {row.health.explanation}")
+    typer.echo(f"{row.verdict.state}: {row.verdict.explanation}")
     if generation is not None:
         opened = f", opened by {generation.opened_by}" if generation.opened_by else ""
         typer.echo(f"generation {generation.generation}{opened}, checkpoint {generation.checkpoint}")
@@ -134,27 +134,27 @@ def _print_history(
 
 
 def _observed(ctx: CliContext, names: Sequence[str]) -> tuple[StreamRow, ...]:
-    """The named streams, or all: the declared ones, then runs that fit no declaration.
+    """The named streams in their order, or all: the declared ones, then runs that fit no declaration.
 
     Raises what `Declarations.stream` raises, for a name that the ledger does not know either.
     """
-    heads = ctx.heads()
+    declared = ctx.declarations.streams
+    for name in names:
+        if not ctx.is_known_by_ledger_only(name):
+            ctx.declarations.stream(name)
+    newest = [run for run in newest_runs(ctx.ledger) if not names or run.stream in names]
+    rows = observe_rows(
+        [wanted for name, wanted in declared.items() if not names or name in names],
+        ledger=ctx.ledger,
+        launcher=ctx.launcher,
+        heads=ctx.heads(),
+        orphans=find_orphaned_runs(ctx.declarations, newest),
+        others=[name for name in names if name not in declared],
+    )
     if not names:
-        streams = ctx.declarations.streams.values()
-        rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
-        orphans = observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
-        odd = {row.stream for row in orphans}
-        return (*(row for row in rows if row.stream not in odd), *orphans)
-    return tuple(_observed_one(ctx, name, heads) for name in names)
-
-
-def _observed_one(ctx: CliContext, name: str, heads: SourceHeads) -> StreamRow:
-    if ctx.is_known_by_ledger_only(name):
-        return observe_known(ctx.ledger, ctx.launcher, ctx.declarations, name)
-    if orphans := observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
-        return orphans[0]
-    stream = ctx.declarations.stream(name)
-    return observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
+        return tuple(row for row in rows if row.is_shown)
+    by_name = {row.stream: row for row in rows}
+    return tuple(by_name[name] for name in names)
 
 
 def _listed(stream: LoadedStream, row: StreamRow) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _listed(stream: LoadedStream, row: StreamRow) -> dict[str, Any]:
     return {
         "stream": stream.name,
         "mode": row.mode,
-        "state": row.health.state,
-        "healthy": row.health.is_healthy,
+        "state": row.verdict.state,
+        "healthy": row.verdict.is_healthy,
         "owner": stream.declaration.owner,
         "tags": list(stream.declaration.tags),
         "reads": [getattr(declared.source, "table", declared.kind) for declared in sources],

@@ -14,8 +14,8 @@ from sluice.failures.classification import failure_of_run
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.undeclared_fields import UndeclaredField
-from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_status import StreamRow
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict
 
 _QUIET_STATES = frozenset({StreamState.NEVER_STARTED, StreamState.STOPPED, StreamState.FINISHED})
 
@@ -31,7 +31,7 @@ def rows_table(rows: Sequence[StreamRow], *, title: str | None = None) -> Table:
         batch = row.seen.newest_batch
         table.add_row(
             row.stream,
-            state_text(row.health),
+            state_text(row.verdict),
             "" if batch is None else f"{batch.key.batch:,}",
             f"{row.totals.input_rows:,}",
             f"{row.rows_per_second:,.0f}",
@@ -42,19 +42,19 @@ def rows_table(rows: Sequence[StreamRow], *, title: str | None = None) -> Table:
     return table
 
 
-def state_text(health: StreamHealth) -> Text:
-    """The state, in the colour of its health."""
-    if not health.is_healthy:
-        return Text(health.state, style="red")
-    return Text(health.state, style="dim" if health.state in _QUIET_STATES else "green")
+def state_text(verdict: StreamVerdict) -> Text:
+    """The state, in the colour of its verdict."""
+    if not verdict.is_healthy:
+        return Text(verdict.state, style="red")
+    return Text(verdict.state, style="dim" if verdict.state in _QUIET_STATES else "green")
 
 
 def remarks(rows: Iterable[StreamRow]) -> list[str]:
     """Sentences below a table: why a stream is unhealthy, and why a lag is unknown."""
     sentences = []
     for row in rows:
-        if not row.health.is_healthy:
-            sentences.append(f"{row.stream}: {row.health.explanation}")
+        if not row.verdict.is_healthy:
+            sentences.append(f"{row.stream}: {row.verdict.explanation}")
         if row.lag.problem:
             sentences.append(f"{row.stream}: the lag is unknown: {row.lag.problem}.")
     return sentences
@@ -66,10 +66,10 @@ def row_json(row: StreamRow) -> dict[str, Any]:
     return {
         "stream": row.stream,
         "mode": row.mode,
-        "state": row.health.state,
-        "healthy": row.health.is_healthy,
-        "explanation": row.health.explanation,
-        "failure": None if row.health.failure is None else failure_json(row.health.failure, stream=row.stream),
+        "state": row.verdict.state,
+        "healthy": row.verdict.is_healthy,
+        "explanation": row.verdict.explanation,
+        "failure": None if row.verdict.failure is None else failure_json(row.verdict.failure, stream=row.stream),
         "desired_state": row.seen.desired.desired_state,
         "run_id": None if run is None else run.run_id,
         "batch": None if batch is None else batch.key.batch,

@@ -163,7 +163,7 @@ def _bar(job: JobProgress) -> RenderableType:
 def stream_line(headline: str, rows: Sequence[StreamRow]) -> str:
     """The streams as one line, without figures that change while nothing happens, such as ages."""
     streams = (
-        f"{row.stream} {row.health.state}, {row.totals.input_rows:,} rows read"
+        f"{row.stream} {row.verdict.state}, {row.totals.input_rows:,} rows read"
         + (f", {row.lag.rows:,} behind" if row.lag.rows else "")
         for row in rows
     )

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, and_, func, select, true
+from sqlalchemy import Index, Row, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.ledger.asked_streams import asked_for
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
@@ -180,16 +179,6 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
             .order_by(Batch.generation.desc(), Batch.batch.desc())
         ).all()
     return tuple(record_of(BatchObservation, row) for row in rows)
-
-
-def rows_read_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> Mapping[str, int]:
-    """How many rows the batches of each of these streams read that were recorded at `since` or later."""
-    asked = asked_for(streams)
-    is_recent = and_(Batch.stream == asked.c.stream, Batch.recorded_at >= since)
-    read = select(func.coalesce(func.sum(Batch.input_rows), 0).label("rows")).where(is_recent).lateral("read")
-    with ledger.transaction() as connection:
-        rows = connection.execute(select(asked.c.stream, read.c.rows).select_from(asked.join(read, true()))).all()
-    return {row.stream: int(row.rows) for row in rows}
 
 
 def totals(ledger: Ledger, stream: str) -> StreamTotals:

@@ -1,28 +1,28 @@
-"""What supervision decides on, read for many streams at once: five queries, however many streams there are.
+"""What is judged of streams, read for many at once: four or five queries, however many streams there are.
 
 One reads what each stream has one row of: its desired state, lease, generation, pause and trouble. Of runs, batches and
-samples the newest ones of each are looked up by an index. A pass of the reconciler and a look at one stream read the
-same, so both decide alike. When a long pass comes to a stream, its records may be some seconds old: a step that is due
-reads again before it acts (`sluice.supervision.supervisor`).
+samples the newest ones of each are looked up by an index. A pass of the reconciler, a page of all streams and a look at
+one stream read the same, so all judge alike. When a long pass comes to a stream, its records may be some seconds old: a
+step that is due reads again before it acts (`sluice.supervision.supervisor`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, FromClause, Row, Select, TableValuedAlias, func, select, true
 
 from sluice.ledger.airflow_owner import DagPause, DagPauseSeen
 from sluice.ledger.asked_streams import asked_for, select_newest
-from sluice.ledger.batches import BATCH_COLUMNS, SHORT_BATCH_COLUMNS, Batch, BatchObservation
+from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
 from sluice.ledger.leases import Lease, LeaseObservation
-from sluice.ledger.progress_samples import ProgressSample, select_recent_samples
+from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of
@@ -34,7 +34,9 @@ RUNS = 2
 BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
-_NEWEST_BATCH = (Batch.generation.desc(), Batch.batch.desc())
+RunsThatCount = Callable[[RunObservation], int]
+"""How many of the newest runs of a stream are judged, by its newest one."""
+
 _ONE_OF_EACH = {"desired": StreamDesiredState, "lease": Lease, "pause": DagPauseSeen, "trouble": Trouble}
 _GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint)
 
@@ -43,11 +45,11 @@ _GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint)
 class StreamRecords:
     """One stream as the ledger has it at one moment.
 
-    observed_at: that moment, by the database's clock.
-    runs: the newest `RUNS`. batches: the newest `BATCHES`, without offsets; all newest first.
-    newest_batch: with its offsets; right after a reset it is one of the previous generation.
-    generation, fingerprint: of its newest checkpoint; unset and empty before its first start.
-    samples: of its progress, newest first, as `recent_progress_samples` returns them.
+    observed_at: that moment, by the database's clock, the reference of every age.
+    runs: the newest `RUNS`, or as many as count. batches: without offsets; right after a reset those of the previous
+        generation. samples: of its progress. All newest first.
+    generation: of its newest checkpoint; unset before its first start.
+    fingerprint: what that checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
     """
 
@@ -55,7 +57,6 @@ class StreamRecords:
     observed_at: datetime
     desired: DesiredStateObservation
     runs: tuple[RunObservation, ...] = ()
-    newest_batch: BatchObservation | None = None
     batches: tuple[BatchObservation, ...] = ()
     lease: LeaseObservation | None = None
     generation: int | None = None
@@ -69,47 +70,104 @@ class StreamRecords:
         """The newest run, live or ended; none before the first."""
         return self.runs[0] if self.runs else None
 
+    @property
+    def newest_batch(self) -> BatchObservation | None:
+        """The newest batch; right after a reset it is one of the previous generation."""
+        return self.batches[0] if self.batches else None
+
+    @property
+    def current_batch(self) -> BatchObservation | None:
+        """The newest batch of the current generation, at whose end the stream stands; none before its first."""
+        newest = self.newest_batch
+        return newest if newest is not None and newest.key.generation == self.generation else None
+
+    @property
+    def is_lease_over(self) -> bool:
+        """Whether the newest run's lease has expired, so that it may be given to another run."""
+        lease, run = self.lease, self.newest_run
+        return (
+            lease is not None
+            and run is not None
+            and lease.run_id == run.run_id
+            and not lease.is_held(at=self.observed_at)
+        )
+
+    @property
+    def heartbeat_age(self) -> timedelta | None:
+        """How long ago the newest run's driver reported; unset before its first heartbeat."""
+        run = self.newest_run
+        return None if run is None or run.heartbeat_at is None else self.observed_at - run.heartbeat_at
+
+    @property
+    def batch_age(self) -> timedelta | None:
+        """How long ago the newest batch was recorded; unset before the first."""
+        batch = self.newest_batch
+        return None if batch is None or batch.recorded_at is None else self.observed_at - batch.recorded_at
+
 
 def read_stream(ledger: Ledger, stream: str) -> StreamRecords:
     """Read one stream; see `read_streams`."""
     return read_streams(ledger, [stream])[stream]
 
 
-def read_streams(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamRecords]:
-    """Read what the ledger has of these streams; of one that it has never heard of it has no run, batch or sample."""
+def read_streams(
+    ledger: Ledger, names: Sequence[str], *, runs_that_count: RunsThatCount | None = None, with_progress: bool = False
+) -> Mapping[str, StreamRecords]:
+    """Read what the ledger has of these streams; of one that it has never heard of it has no run, batch or sample.
+
+    Parameters
+    ----------
+    runs_that_count: of streams whose earlier runs count; unset: of none.
+    with_progress: whether to read all kept samples and `BATCHES` batches, of which a run is ended that makes no
+        progress; else the newest of each.
+    """
     with ledger.transaction() as connection:
         asked = _Asked(connection, names)
-        runs = asked.newest(Run, Run.columns(), Run.number.desc(), limit=RUNS)
-        newest = asked.newest(Batch, BATCH_COLUMNS, *_NEWEST_BATCH, limit=1)
-        batches = asked.newest(Batch, SHORT_BATCH_COLUMNS, *_NEWEST_BATCH, limit=BATCHES)
-        samples = asked.rows(select_recent_samples(asked.names))
-        alone = asked.rows(
-            _select_single_rows(asked.names)
-        )  # last: its time is that of the look, and no age is negative
-
-    def one(found: Mapping[str, list[Row[Any]]], name: str) -> Row[Any] | None:
-        return found[name][0] if name in found else None
-
-    def records(name: str) -> StreamRecords:
-        batch, single = one(newest, name), _Singles(alone[name][0])
-        lease, generation = single.values("lease"), single.values("generation")
-        pause, trouble = single.values("pause"), single.values("trouble")
-        return StreamRecords(
-            stream=name,
-            observed_at=single.now,
-            desired=desired_state_of(name, single.values("desired")),
-            runs=tuple(record_of(RunObservation, row) for row in runs.get(name, ())),
-            newest_batch=None if batch is None else record_of(BatchObservation, batch),
-            batches=tuple(record_of(BatchObservation, row) for row in batches.get(name, ())),
-            lease=None if lease is None else record_of(LeaseObservation, lease),
-            generation=None if generation is None else generation["generation"],
-            fingerprint={} if generation is None else generation["fingerprint"] or {},
-            samples=tuple(record_of(ProgressSample, row) for row in samples.get(name, ())),
-            dag_pause=None if pause is None else record_of(DagPause, pause),
-            trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
+        runs = asked.runs(runs_that_count)
+        batches = asked.newest(
+            Batch,
+            SHORT_BATCH_COLUMNS,
+            Batch.generation.desc(),
+            Batch.batch.desc(),
+            limit=BATCHES if with_progress else 1,
         )
+        samples = (
+            asked.rows(select_recent_samples(asked.names))
+            if with_progress
+            else asked.newest(SourceSample, SourceSample.columns(), SourceSample.observed_at.desc(), limit=1)
+        )
+        # Last: its time is that of the look, and no age is negative.
+        alone = asked.rows(_select_single_rows(asked.names))
+    return {
+        name: _records(name, _Singles(alone[name][0]), runs.get(name, ()), batches.get(name, ()), samples.get(name, ()))
+        for name in names
+    }
 
-    return {name: records(name) for name in names}
+
+def _records(
+    name: str,
+    single: _Singles,
+    runs: Sequence[RunObservation],
+    batches: Sequence[Row[Any]],
+    samples: Sequence[Row[Any]],
+) -> StreamRecords:
+    lease, generation = single.values("lease"), single.values("generation")
+    pause, trouble = single.values("pause"), single.values("trouble")
+    known = StreamRecords(
+        stream=name,
+        observed_at=single.now,
+        desired=desired_state_of(name, single.values("desired")),
+        runs=tuple(runs),
+        batches=tuple(record_of(BatchObservation, row) for row in batches),
+        lease=None if lease is None else record_of(LeaseObservation, lease),
+        generation=None if generation is None else generation["generation"],
+        samples=tuple(record_of(ProgressSample, row) for row in samples),
+        dag_pause=None if pause is None else record_of(DagPause, pause),
+        trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
+    )
+    if generation is None or known.current_batch is None:
+        return known
+    return replace(known, fingerprint=generation["fingerprint"] or {})
 
 
 def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:
@@ -160,6 +218,17 @@ class _Asked:
         for row in self.connection.execute(query):
             found.setdefault(row.stream, []).append(row)
         return found
+
+    def runs(self, that_count: RunsThatCount | None) -> Mapping[str, tuple[RunObservation, ...]]:
+        """The newest runs of each stream, and further ones of a stream whose earlier runs count."""
+        found = self._runs(self.names, limit=RUNS)
+        counts = {name: 0 if that_count is None else that_count(runs[0]) for name, runs in found.items()}
+        deeper = [name for name, count in counts.items() if count > RUNS]
+        return found | (self._runs(asked_for(deeper), limit=max(counts.values())) if deeper else {})
+
+    def _runs(self, names: TableValuedAlias, *, limit: int) -> dict[str, tuple[RunObservation, ...]]:
+        rows = self.rows(select_newest(names, Run, Run.columns(), (Run.number.desc(),), limit=limit))
+        return {name: tuple(record_of(RunObservation, row) for row in found) for name, found in rows.items()}
 
     def newest(self, table: Any, columns: Sequence[Any], *order: Any, limit: int) -> Mapping[str, list[Row[Any]]]:
         """The newest rows of each stream in a table."""

@@ -1,4 +1,4 @@
-"""What a page asks Airflow to run for a person: the maintenance of a table, backfills.
+"""What a page asks Airflow to run for a person: the maintenance of a table, backfills, the rejection of a batch.
 
 The plans are those of the command line. A page looks at a table for such a plan only, when a person asks for it, and
 within a bound.
@@ -24,13 +24,15 @@ from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubj
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_records import plan_sentences
+from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.control_plans import ControlPlan, PlannedStep
+from sluice.supervision.rejection_plans import REJECT_BATCH, RejectionPlan, plan_batch_rejection
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 
-MAINTENANCE_DAG, BACKFILL_SUFFIX = "table_maintenance", "__backfill"
+MAINTENANCE_DAG, BACKFILL_SUFFIX, CONTROL_DAG = "table_maintenance", "__backfill", "stream_control"
 """The DAGs that do the work; `sluice_airflow.dag_builders` makes them."""
 
 MOST_FILES = 20_000
@@ -186,3 +188,45 @@ def _files_of(table: Table) -> int:
 
 def _steps(sentences: list[str]) -> tuple[PlannedStep, ...]:
     return tuple(PlannedStep(sentence=f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences)
+
+
+def can_stage(stream: LoadedStream) -> bool:
+    """Whether batches of a stream wait in staging tables, so that one can be rejected."""
+    return next(staged_outputs(stream.declaration), None) is not None
+
+
+def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> RejectionPlan:
+    """What the rejection of the next waiting batch would do now. Nothing is changed.
+
+    Raises
+    ------
+    SluiceError: as `plan_batch_rejection` does.
+    """
+    plan = plan_batch_rejection(ledger, stream, settings)
+    sentence = f"A run of the DAG {CONTROL_DAG} does this under your name, and only with the batch that you see here."
+    if settings.approval_by_another:
+        sentence += " It waits there for the approval of another person, for a day at most."
+    return RejectionPlan(
+        verb=plan.verb,
+        stream=plan.stream,
+        steps=(*plan.steps, PlannedStep(sentence=sentence)),
+        batch=plan.batch,
+        digest=plan.digest,
+    )
+
+
+def rejection_request(stream: str, *, batch: int, digest: str) -> AirflowRequest:
+    """A run that rejects a batch, if it is still the one that was shown."""
+    conf = {"stream": stream, "verb": REJECT_BATCH, "dry_run": False, "batch": batch, "plan_digest": digest}
+    return AirflowRequest(path=f"dags/{CONTROL_DAG}/dagRuns", body={"logical_date": None, "conf": conf})
+
+
+def record_rejection_request(ledger: Ledger, stream: str, *, batch: int, by: str) -> None:
+    """Save that a person is about to ask for a rejection.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached; then nothing is asked.
+    """
+    explanation = f"Batch {batch} is to be rejected; the DAG {CONTROL_DAG} is asked."
+    record_event(ledger, command_event(EventAction.REJECT_BATCH, stream, by=by, explanation=explanation))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sluice.pages.shown_health import ShownTone
+from sluice.pages.page_words import ShownTone
 from sluice.pages.stream_lines import StreamLine
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

@@ -14,8 +14,7 @@ from sluice.errors import UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
-from sluice.pages.observing_launcher import ObservingLauncher
-from sluice.pages.stream_lines import StreamLine
+from sluice.pages.stream_lines import ObservingLauncher, StreamLine
 from sluice.settings import Settings
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -25,10 +24,9 @@ from sluice.supervision.control_plans import (
     plan_start,
     plan_stop,
 )
-from sluice.supervision.stream_commands import reset_breaker
-from sluice.supervision.stream_health import StreamState
-from sluice.supervision.stream_requests import request_restart, request_start, request_stop
+from sluice.supervision.stream_commands import request_restart, request_start, request_stop, reset_breaker
 from sluice.supervision.stream_reset import ResetPlan, plan_reset, reset_stream
+from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervisor import Supervisor
 
 

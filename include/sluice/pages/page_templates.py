@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from sluice.pages.file_histogram import bars_of, bars_path
 from sluice.pages.page_words import (
     NOTHING,
+    ShownTone,
     age_words,
     count_text,
     duration_text,
@@ -23,8 +23,7 @@ from sluice.pages.page_words import (
     short_name,
     size_text,
 )
-from sluice.pages.shown_health import ShownTone
-from sluice.pages.svg_charts import line_path, top_of
+from sluice.pages.svg_charts import bars_of, bars_path, line_path, top_of
 
 STATIC = Path(__file__).parent / "static"
 """The style sheet and the scripts of the pages: three files, served as they are."""

@@ -1,8 +1,10 @@
-"""Figures and times as a person reads them on a page. Pure."""
+"""Figures, times and marks as a person reads them on a page. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from sluice.messages.durations import in_words
 
@@ -10,6 +12,15 @@ NOTHING = "\N{EN DASH}"
 """Stands where there is no figure."""
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class ShownTone(StrEnum):
+    """How a state is marked: by a symbol, a word and a colour, of which each alone is enough."""
+
+    GOOD = "good"
+    CALM = "calm"
+    ODD = "odd"
+    BAD = "bad"
 
 
 def count_text(count: float | None) -> str:
@@ -72,3 +83,31 @@ def age_words(age: timedelta | None) -> str:
 def moment_text(moment: datetime | None) -> str:
     """The exact time: `2026-11-22 14:01:58 UTC`."""
     return NOTHING if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class DoneWord(StrEnum):
+    """What was done, in the address to which a browser is sent after it."""
+
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+    RESET_BREAKER = "reset-breaker"
+    RESET = "reset"
+    BACKFILL = "backfill"
+    MAINTAIN = "maintain"
+    REJECT_BATCH = "reject-batch"
+
+
+_IN_LEDGER = "{} is in the ledger; what follows appears below by itself."
+
+DONE_SENTENCES: Mapping[DoneWord, str] = {
+    DoneWord.START: _IN_LEDGER.format("Start"),
+    DoneWord.STOP: _IN_LEDGER.format("Stop"),
+    DoneWord.RESTART: _IN_LEDGER.format("Restart"),
+    DoneWord.RESET_BREAKER: _IN_LEDGER.format("Reset-breaker"),
+    DoneWord.RESET: "A new generation is open; the stream stays stopped until it is started.",
+    DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
+    DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",
+    DoneWord.REJECT_BATCH: "Airflow has queued the rejection in the DAG stream_control; its result appears below.",
+}
+"""What is said of each."""

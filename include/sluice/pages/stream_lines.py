@@ -1,34 +1,52 @@
 """The lines of the streams page: every stream as it is now, from a few queries. Nothing is changed.
 
-What is late or stalled is taken from the newest pass of the reconciler, which observes the sources; whether a driver
-runs is judged here and now, by the rules of the supervisor.
+They are judged as the command line judges them, but for two things: a driver that was heard a moment ago is not looked
+at, and a cluster is not asked, because a page of 200 streams would wait for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NoReturn
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.failure_reasons import next_step
-from sluice.ledger.all_streams import KnownStream, find_streams, lag_history
-from sluice.ledger.connection import Ledger
-from sluice.ledger.run_values import RunObservation
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.errors import LaunchError
+from sluice.launching.launcher_port import Launcher, LaunchRequest
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.run_values import DriverExit
 from sluice.ledger.runs import newest_runs
-from sluice.pages.shown_health import ShownTone, judge_shown, tone_of
+from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figures
+from sluice.pages.page_words import ShownTone
+from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.restart_policy import runs_to_read
-from sluice.supervision.stream_health import StreamHealth, StreamState
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.undeclared_streams import OrphanedRun, find_orphaned_runs
+from sluice.supervision.stream_status import JudgedStream, judge_streams
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, find_orphaned_runs
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 
 _HEARD_A_MOMENT_AGO = timedelta(seconds=5)
 """A driver that was heard within this time needs no look at its process."""
 
-ObserveProcess = Callable[[ProcessIdentity], ProcessState]
+_BAD = frozenset(
+    {
+        StreamState.GIVEN_UP,
+        StreamState.FAILED,
+        StreamState.CRASH_LOOPING,
+        StreamState.STALLED,
+        StreamState.BROKEN,
+        StreamState.DRIVER_GONE,
+    }
+)
+_GOOD = frozenset({StreamState.RUNNING, StreamState.IDLE})
+
+
+def tone_of(verdict: StreamVerdict) -> ShownTone:
+    """How the state of a stream is marked."""
+    if not verdict.is_healthy:
+        return ShownTone.BAD if verdict.state in _BAD else ShownTone.ODD
+    return ShownTone.GOOD if verdict.state in _GOOD else ShownTone.CALM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +110,7 @@ def observe_streams(
     ledger: Ledger,
     declarations: Declarations,
     *,
-    observe_process: ObserveProcess,
+    launcher: Launcher,
     may_read: Callable[[Iterable[str]], frozenset[str]],
     with_history: bool = True,
     among: Collection[str] | None = None,
@@ -101,7 +119,7 @@ def observe_streams(
 
     Parameters
     ----------
-    observe_process: whether a driver of this host lives.
+    launcher: observes whether a driver of this host lives.
     may_read: of some streams those that the reader may see; nothing is read of the others.
     with_history: whether to read the lag of the last hours.
     among: the streams to observe; unset: all.
@@ -110,108 +128,93 @@ def observe_streams(
     orphans = {orphan.stream: orphan for orphan in find_orphaned_runs(declarations, newest)}
     declared = {name: one for name, one in declarations.streams.items() if among is None or name in among}
     readable = may_read({*declared, *orphans})
-    names = sorted(readable)
-    history_runs = max((_runs_to_read(declared[name]) for name in names if name in declared), default=1)
-    known = find_streams(ledger, names, runs_for_failures=history_runs)
-    lags = _lag_histories(ledger, names) if with_history else {}
-    lines = (
-        _line(known.streams[name], declared.get(name), orphans.get(name), known.observed_at, observe_process)
-        for name in names
+    judged = judge_streams(
+        ledger,
+        launcher,
+        [one for name, one in declared.items() if name in readable],
+        orphans=[orphan for name, orphan in orphans.items() if name in readable],
+        heard_within=_HEARD_A_MOMENT_AGO,
     )
+    shown = sorted((one for one in judged if one.is_shown), key=lambda one: one.stream)
+    names = [one.stream for one in shown]
+    figures = read_figures(ledger, names)
+    within = timedelta(hours=HISTORY_HOURS)
+    lags = lag_history(ledger, names, within=within, points=HISTORY_POINTS) if with_history else {}
+    observed_at = max((one.seen.observed_at for one in shown), default=None)
     return ObservedStreams(
-        observed_at=known.observed_at,
-        lines=tuple(replace(line, lag_history=lags.get(line.stream, ())) for line in lines if line is not None),
+        observed_at=database_time(ledger) if observed_at is None else observed_at,
+        lines=tuple(_line(one, figures[one.stream], lags.get(one.stream, ())) for one in shown),
     )
 
 
-def _runs_to_read(stream: LoadedStream) -> int:
-    supervision = stream.declaration.supervision
-    return runs_to_read(supervision.restart, supervision.breaker)
-
-
-def _lag_histories(ledger: Ledger, names: Sequence[str]) -> Mapping[str, tuple[int | None, ...]]:
-    return lag_history(ledger, names, within=timedelta(hours=HISTORY_HOURS), points=HISTORY_POINTS)
-
-
-def _line(
-    known: KnownStream,
-    declared: LoadedStream | None,
-    orphan: OrphanedRun | None,
-    now: datetime,
-    observe_process: ObserveProcess,
-) -> StreamLine | None:
-    """The line of a stream; none for an undeclared one that has ended as requested."""
-    run = known.runs[0] if known.runs else None
-    seen = _observation(known, now, observe_process)
-    health = judge_shown(known, declared, orphan, seen)
-    if health is None:
-        return None
-    batch, sample = known.newest_batch, known.sample
+def _line(judged: JudgedStream, figures: StreamFigures, lags: tuple[int | None, ...]) -> StreamLine:
+    seen, verdict = judged.seen, judged.verdict
+    run, batch = seen.newest_run, seen.newest_batch
+    declaration = None if judged.declared is None else judged.declared.declaration
     return StreamLine(
-        stream=known.desired.stream,
-        state=health.state,
-        tone=tone_of(health),
-        is_healthy=health.is_healthy,
-        explanation=health.explanation,
-        mode=_mode(declared, run),
-        now=now,
-        owner="" if declared is None else declared.declaration.owner,
-        tags=() if declared is None else declared.declaration.tags,
-        next_step=_next_step(health, known.desired.stream),
-        since=_since(known, health),
-        lag_rows=None if sample is None else sample.known_undone,
-        behind=known.behind,
-        read_per_second=known.rates.read_per_second,
-        published_per_second=known.rates.published_per_second,
+        stream=judged.stream,
+        state=verdict.state,
+        tone=tone_of(verdict),
+        is_healthy=verdict.is_healthy,
+        explanation=verdict.explanation,
+        mode=judged.mode,
+        now=seen.observed_at,
+        owner="" if declaration is None else declaration.owner,
+        tags=() if declaration is None else declaration.tags,
+        next_step=verdict.next_step,
+        since=_since(judged),
+        lag_rows=seen.samples[0].known_undone if seen.samples else None,
+        behind=figures.behind,
+        lag_history=lags,
+        read_per_second=figures.read_per_second,
+        published_per_second=figures.published_per_second,
         batch=None if batch is None else batch.key.batch,
         batch_duration=None if batch is None else timedelta(milliseconds=batch.duration_ms),
         published_at=None if batch is None else batch.recorded_at,
         watermark=None if batch is None else batch.watermark,
-        failed_runs=known.failed_runs,
+        failed_runs=figures.failed_runs,
         run_id=None if run is None else run.run_id,
         has_live_run=run is not None and run.is_live,
-        is_declared=declared is not None,
+        is_declared=declaration is not None,
     )
 
 
-def _mode(declared: LoadedStream | None, run: RunObservation | None) -> str:
-    if declared is not None:
-        return declared.declaration.mode
-    return "" if run is None else run.mode
-
-
-def _observation(known: KnownStream, now: datetime, observe_process: ObserveProcess) -> StreamObservation:
-    run, batch = known.runs[0] if known.runs else None, known.newest_batch
-    is_current = batch is not None and batch.key.generation == known.generation
-    return StreamObservation(
-        stream=known.desired.stream,
-        observed_at=now,
-        desired=known.desired,
-        newest_run=run,
-        process=None if run is None or not run.is_live else _process(run, now, observe_process),
-        newest_batch=batch,
-        current_batch=batch if is_current else None,
-        lease=known.lease,
-        fingerprint=known.fingerprint if is_current else {},
-    )
-
-
-def _process(run: RunObservation, now: datetime, observe_process: ObserveProcess) -> ProcessState | None:
-    """Whether the driver of a live run lives. Clusters are not asked: a page of 200 streams would wait for them."""
-    if run.heartbeat_at is not None and now - run.heartbeat_at < _HEARD_A_MOMENT_AGO:
-        return ProcessState.ALIVE
-    if run.process is None:
-        return None if run.heartbeat_at is None else ProcessState.UNKNOWN
-    return ProcessState.UNKNOWN if run.process.application is not None else observe_process(run.process)
-
-
-def _next_step(health: StreamHealth, stream: str) -> str:
-    return "" if health.failure is None else next_step(health.failure.reason, stream=stream)
-
-
-def _since(known: KnownStream, health: StreamHealth) -> datetime | None:
-    if health.is_healthy:
+def _since(judged: JudgedStream) -> datetime | None:
+    run, trouble = judged.seen.newest_run, judged.seen.trouble
+    if judged.verdict.is_healthy:
         return None
-    if known.trouble is not None:
-        return known.trouble.since
-    return known.runs[0].ended_at if known.runs else None
+    if trouble is not None:
+        return trouble.since
+    return None if run is None else run.ended_at
+
+
+class ObservingLauncher:
+    """The launcher of a page: it sees drivers of this host and no more. A web server that started drivers would have
+    them on its own host, with its own memory."""
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """Whether a driver of this host lives; one of another host or of a cluster is UNKNOWN."""
+        return ProcessState.UNKNOWN if process.application is not None else observe_process(process)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """None: the ledger has the exits that are known."""
+        del process
+        return None
+
+    def launch(self, request: LaunchRequest) -> NoReturn:
+        """Refuse.
+
+        Raises
+        ------
+        LaunchError: always.
+        """
+        raise LaunchError(f"A page starts no driver; run {request.run_id} is started by the stream's task.")
+
+    def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> NoReturn:
+        """Refuse.
+
+        Raises
+        ------
+        LaunchError: always.
+        """
+        raise LaunchError(f"A page ends no driver, and waits for none: process {process.pid}, {grace_seconds:.0f} s.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +21,6 @@ from sluice.ledger.runs import recent_runs
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around
-from sluice.pages.log_tail import LogTail, read_log_tail
 from sluice.pages.stream_charts import charts_of
 from sluice.pages.svg_charts import Chart
 
@@ -29,6 +30,11 @@ WINDOWS_HOURS = (1, 6, 24)
 CHART_POINTS = 90
 SHOWN_RUNS, SHOWN_BATCHES, SHOWN_EVENTS = 10, 20, 40
 _MOST_FILE_BYTES = 64_000
+
+SHOWN_LOG_BYTES = 24_000
+"""About a hundred lines; the whole log is `sluice stream logs`."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +106,31 @@ def _text_of(file: Path) -> str:
             return redacted(opened.read(_MOST_FILE_BYTES).decode(errors="replace"))
     except OSError as error:
         return f"# the file cannot be read: {error.strerror}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of a driver's log. text: empty when it cannot be read here; `problem` says why."""
+
+    text: str
+    problem: str = ""
+
+
+def read_log_tail(run: RunObservation | None) -> LogTail:
+    """Read the end of the log of a run's driver, where this process can read it."""
+    if run is None or run.log_file is None:
+        return LogTail(text="", problem="Its newest run has no log of its own: Airflow keeps the log of its task.")
+    try:
+        return LogTail(text=_tail_of(run.log_file))
+    except OSError as error:
+        host = run.process.host if run.process is not None else "the host of its driver"
+        return LogTail(text="", problem=f"{run.log_file} on {host} cannot be read from here: {error.strerror}.")
+
+
+def _tail_of(file: Path) -> str:
+    with file.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(0, size - SHOWN_LOG_BYTES))
+        text = log.read(SHOWN_LOG_BYTES).decode(errors="replace")
+    whole = text if size <= SHOWN_LOG_BYTES else text.partition("\n")[2]
+    return redacted(_ESCAPES.sub("", whole))

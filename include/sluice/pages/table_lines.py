@@ -14,7 +14,7 @@ from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
-from sluice.pages.shown_health import ShownTone
+from sluice.pages.page_words import ShownTone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

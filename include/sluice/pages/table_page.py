@@ -20,9 +20,8 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     recent_maintenance,
 )
-from sluice.pages.file_histogram import SizeBar, bars_of
 from sluice.pages.page_words import count_text, duration_text
-from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
+from sluice.pages.svg_charts import Chart, SizeBar, bars_of, coloured_lines, newest_of, top_of
 from sluice.pages.table_lines import TableLine, debt_of
 
 SHOWN_RUNS, SHOWN_EVENTS = 20, 20

@@ -34,11 +34,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.progress_samples import ProgressSample
-from sluice.ledger.run_values import RunObservation
+from sluice.ledger.run_values import DesiredState, RunObservation
+from sluice.ledger.stream_records import StreamRecords
 from sluice.messages.durations import in_words
 
 SHORTEST_WINDOW = timedelta(minutes=5)
@@ -59,6 +61,11 @@ UNANSWERED_FOR = timedelta(seconds=90)
 
 TRIGGER_DELAY = timedelta(minutes=15)
 """How long Spark waits for `min_offsets_per_batch` at most: `maxTriggerDelay` of its Kafka source, not declarable."""
+
+BECAUSE_STALLED = "it is stalled"
+"""Why a run was asked to end, as the ledger stores it; the next judgement finds by it that a restart was tried."""
+
+BECAUSE_LATE = "it is late"
 
 
 class ProgressState(StrEnum):
@@ -93,6 +100,36 @@ class ProgressJudgement:
     def is_healthy(self) -> bool:
         """Whether the stream is neither late, stalled nor unobserved. On UNKNOWN the run's state decides."""
         return self.state not in (ProgressState.LATE, ProgressState.STALLED, ProgressState.UNOBSERVED)
+
+
+def judge_known(wanted: LoadedStream, known: StreamRecords, *newer: ProgressSample) -> ProgressJudgement | None:
+    """Judge a stream by its records; none without a live run that is to continue.
+
+    Of the newest sample alone follows whether anything is unread and whether the sources were observed; how long it
+    waits, and so whether the run is stalled, follows of all that are kept (`read_streams(with_progress=True)`).
+
+    Parameters
+    ----------
+    newer: a sample that was taken since; the judgement is as of its time.
+    """
+    run = known.newest_run
+    if run is None or not is_watched(run):
+        return None
+    previous = next((one.end_asked_because for one in known.runs if one.run_id != run.run_id), None)
+    return judge_progress(
+        wanted.declaration,
+        run,
+        batches=known.batches,
+        samples=(*newer, *known.samples),
+        ended_for_stall=previous == BECAUSE_STALLED,
+        ended_for_lag=previous == BECAUSE_LATE,
+        now=newer[0].observed_at if newer else known.observed_at,
+    )
+
+
+def is_watched(run: RunObservation) -> bool:
+    """Whether a run is to make progress: it is live, has started, and was not asked to end."""
+    return run.is_live and run.heartbeat_at is not None and run.desired_state is DesiredState.RUNNING
 
 
 def judge_progress(

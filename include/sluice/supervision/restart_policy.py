@@ -1,4 +1,4 @@
-"""Whether a stream that failed is restarted, when, and when a person is asked instead. Pure.
+"""Which failures of a stream count, whether and when it is restarted, and when a person is asked instead. Pure.
 
 | class                               | tries          | the first | then waits | why                                  |
 |-------------------------------------|----------------|-----------|------------|--------------------------------------|
@@ -8,10 +8,13 @@
 | source data lost, poison data,      | none           |           |            | another start would only repeat it   |
 | schema, checkpoint, code            |                |           |            |                                      |
 
-The tries of a class are counted among the failures in a row (`restart_history`), so stable uptime, a new declaration
+The tries of a class are counted among the failures in a row (`count_failures`), so stable uptime, a new declaration
 and a person's request reset the count. A wait doubles with every failure of the class, up to the longest one that is
 declared, and is shortened by up to a quarter, by a share of each run's own: a hundred streams that lost the same broker
 do not restart in the same second. The share is derived from the run's id, so that every look has the same result.
+
+Workers of Airflow whose files differ see a changed declaration in each other's runs: one replaces the run, the next one
+replaces it back, without end. A person who edits a file does not return to the same one again and again.
 
 The breaker counts differently: all failures within its window before the newest one, whatever stayed up in between. A
 run that stays up for the whole window, or a person's request, empties its count.
@@ -22,14 +25,18 @@ How long it takes until a dead driver is noticed is in `time_limits`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
-from sluice.failure_reasons import FailureClass
-from sluice.supervision.restart_history import RestartHistory
+from sluice.failure_reasons import Failure, FailureClass, FailureReason
+from sluice.failures.classification import failure_of_run
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+
+UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 
 LARGEST_SHARE_OFF = 0.25
 """By how much a wait is shortened at most. It is never lengthened: the declared longest wait is the limit."""
@@ -37,6 +44,149 @@ LARGEST_SHARE_OFF = 0.25
 MOST_RUNS_READ = 2_000
 """How many runs are read at most to count failures. A stream that failed so often in a row is given up, whatever is
 declared."""
+
+BECAUSE_CHANGED = "its declaration has changed"
+"""Why a run was asked to end, as the ledger stores it."""
+
+MOST_REPLACEMENTS = 3
+"""Of runs within `REPLACED_WITHIN`, when the declaration returns to one that was replaced: an edit, its correction and
+a return to the first are work of a person."""
+
+REPLACED_WITHIN = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartHistory:
+    """The failures that still count against a stream.
+
+    failures: runs that ended without a request, one after the other, the newest included; 0 when the newest one
+        ended as requested.
+    newest_run_id, newest_ended_at, newest_reason, newest_failure: of the newest of them.
+    of_class: those in a row that have the class of the newest; unset: all.
+    ends: when every failure since the count was reset ended, newest first, whatever stayed up in between.
+    is_back_and_forth: whether another replacement of the live run would only continue to replace runs back and forth.
+    """
+
+    failures: int = 0
+    newest_run_id: str = ""
+    newest_ended_at: datetime | None = None
+    newest_reason: str = ""
+    newest_failure: Failure = UNEXPLAINED
+    of_class: int | None = None
+    ends: tuple[datetime, ...] = ()
+    is_back_and_forth: bool = False
+
+    @property
+    def failures_of_class(self) -> int:
+        """Failures in a row that have the class of the newest."""
+        return self.failures if self.of_class is None else self.of_class
+
+
+def count_failures(
+    runs: Sequence[RunObservation], *, digest: str, stable_after: timedelta, reset_at: datetime | None
+) -> RestartHistory:
+    """Count the failures in a row that still count.
+
+    A run that ended while its stream was to run is a failure, whatever its exit code: a continuous stream has no end.
+    The count ends at a run that ended as requested, at one that stayed up for `stable_after` (its own end still
+    counts), at one of another declaration (it was changed, perhaps to repair the stream), and at `reset_at`.
+
+    Parameters
+    ----------
+    runs: the newest runs of the stream, newest first; one more than the budget allows is enough.
+    digest: of the declaration as it is now.
+    stable_after: how long a run must stay up to reset the count.
+    reset_at: when the desired state last changed; failures before that do not count.
+    """
+    failures: list[RunObservation] = []
+    for run in runs:
+        if not _counts(run, digest=digest, reset_at=reset_at):
+            break
+        failures.append(run)
+        if _uptime(run) >= stable_after:
+            break
+    if not failures:
+        return RestartHistory()
+    newest = failures[0]
+    newest_class = failure_of_run(newest).failure_class
+    return RestartHistory(
+        failures=len(failures),
+        newest_run_id=newest.run_id,
+        newest_ended_at=_end(newest),
+        newest_reason=(newest.reason or "without a reason").rstrip("."),
+        newest_failure=failure_of_run(newest),
+        of_class=sum(failure_of_run(run).failure_class is newest_class for run in failures),
+        ends=tuple(
+            end for run in runs if _counts(run, digest=digest, reset_at=reset_at) and (end := _end(run)) is not None
+        ),
+    )
+
+
+def _counts(run: RunObservation, *, digest: str, reset_at: datetime | None) -> bool:
+    end = _end(run)
+    return (
+        end is not None
+        and run.desired_state is DesiredState.RUNNING
+        and run.declaration_digest == digest
+        and (reset_at is None or end > reset_at)
+    )
+
+
+def _end(run: RunObservation) -> datetime | None:
+    """When a run ended; none while it is live. A lost run ended with its last heartbeat; its loss was noticed later."""
+    return _last_sign(run) if run.state is RunState.LOST else run.ended_at
+
+
+def _uptime(run: RunObservation) -> timedelta:
+    return _last_sign(run) - run.launched_at
+
+
+def _last_sign(run: RunObservation) -> datetime:
+    return run.heartbeat_at or run.launched_at
+
+
+def is_back_and_forth(runs: Sequence[RunObservation], *, digest: str, reset_at: datetime | None, now: datetime) -> bool:
+    """Whether another replacement would only continue to change a declaration back and forth.
+
+    Parameters
+    ----------
+    runs: the newest of the stream.
+    digest: of the declaration as it is read now.
+    reset_at: when a person last asked something of the stream; what was replaced before does not count.
+    """
+    since = max(at for at in (now - REPLACED_WITHIN, reset_at) if at is not None)
+    replaced = [
+        run.declaration_digest
+        for run in runs
+        if run.end_asked_because == BECAUSE_CHANGED and run.end_asked_at is not None and run.end_asked_at > since
+    ]
+    return len(replaced) >= MOST_REPLACEMENTS and digest in replaced
+
+
+def history_of(
+    runs: Sequence[RunObservation], wanted: LoadedStream, *, reset_at: datetime | None, now: datetime
+) -> RestartHistory:
+    """What earlier runs of a stream say about the next decision.
+
+    Parameters
+    ----------
+    runs: the newest of the stream, as many as `runs_that_count`.
+    reset_at: when a person last asked something of the stream.
+    """
+    stable_after = wanted.declaration.supervision.restart.stable_after
+    history = count_failures(runs, digest=wanted.digest, stable_after=stable_after, reset_at=reset_at)
+    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=now)
+    return replace(history, is_back_and_forth=returns)
+
+
+def runs_that_count(wanted: LoadedStream, newest: RunObservation) -> int:
+    """How many of the newest runs a decision about a stream needs; 0: the newest one alone says what is due."""
+    if newest.is_live:
+        is_at_rest = newest.declaration_digest == wanted.digest
+    else:
+        is_at_rest = newest.desired_state is DesiredState.STOPPED
+    supervision = wanted.declaration.supervision
+    return 0 if is_at_rest else runs_to_read(supervision.restart, supervision.breaker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

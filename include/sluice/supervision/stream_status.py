@@ -1,66 +1,114 @@
-"""Observes streams for `sluice stream status` and other live tables; the tables are rendered elsewhere."""
+"""Reads, observes and judges many streams: for `sluice stream status`, the pages and other live tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import Launcher
-from sluice.ledger.batches import StreamTotals, all_totals, rows_read_since
+from sluice.ledger.batches import StreamTotals, all_totals, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
-from sluice.ledger.run_values import DesiredState
-from sluice.ledger.runs import newest_runs
-from sluice.ledger.stream_records import StreamRecords, read_stream, read_streams
+from sluice.ledger.stream_figures import read_figures
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import judge_known
-from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, health_of_increment
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.stream_observer import observation_of
-from sluice.supervision.supervisor import plan_from
-from sluice.supervision.undeclared_streams import find_orphaned_runs
-
-RATE_SECONDS = 30.0
-"""The time over which a rate is computed: some batches of a quick stream, and still recent."""
+from sluice.supervision.stream_verdict import OrphanedRun, StreamVerdict, judge_stream
+from sluice.supervision.supervision_decision import StreamObservation
+from sluice.supervision.supervisor import observe, read_to_judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRow:
-    """One stream as it is now: a row of a table.
+class JudgedStream:
+    """One stream as it is now. declared: unset when no valid file declares it."""
 
-    rows_per_second: what its batches read over the last `RATE_SECONDS`.
-    """
-
-    stream: str
-    mode: str
-    health: StreamHealth
+    declared: LoadedStream | None
     seen: StreamObservation
+    verdict: StreamVerdict
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        return self.seen.stream
+
+    @property
+    def mode(self) -> str:
+        """How it runs, as it is declared, else by its newest run; empty when it never ran."""
+        if self.declared is not None:
+            return self.declared.declaration.mode
+        return "" if self.seen.newest_run is None else self.seen.newest_run.mode
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a list of all streams has it: it is declared, or its run is not as it should be."""
+        return self.declared is not None or not self.verdict.is_healthy
+
+
+def judge_streams(
+    ledger: Ledger,
+    launcher: Launcher,
+    declared: Iterable[LoadedStream],
+    *,
+    orphans: Iterable[OrphanedRun] = (),
+    others: Iterable[str] = (),
+    heard_within: timedelta = timedelta(0),
+) -> tuple[JudgedStream, ...]:
+    """Look at streams now. Nothing is changed.
+
+    Parameters
+    ----------
+    launcher: observes whether drivers are alive.
+    orphans: runs that fit no declaration; their streams come last.
+    others: streams that only the ledger knows.
+    heard_within: see `observe`.
+    """
+    by_name, unfit = {wanted.name: wanted for wanted in declared}, {orphan.stream: orphan for orphan in orphans}
+    known = read_to_judge(ledger, by_name.values(), others=(*others, *unfit))
+    judged = []
+    for name in (*(name for name in known if name not in unfit), *unfit):
+        wanted, seen = by_name.get(name), observe(known[name], launcher, heard_within=heard_within)
+        verdict = judge_stream(wanted, seen, unfit.get(name))
+        judged.append(JudgedStream(declared=wanted, seen=seen, verdict=verdict))
+    return tuple(judged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRow(JudgedStream):
+    """One stream with its figures: a row of a table. lag: of its sources now; unknown where they were not asked."""
+
     totals: StreamTotals
     rows_per_second: float
     lag: LagObservation
 
 
 def observe_rows(
-    streams: Iterable[LoadedStream], *, ledger: Ledger, launcher: Launcher, heads: SourceHeads | None
+    streams: Iterable[LoadedStream],
+    *,
+    ledger: Ledger,
+    launcher: Launcher,
+    heads: SourceHeads | None,
+    orphans: Iterable[OrphanedRun] = (),
+    others: Iterable[str] = (),
 ) -> tuple[StreamRow, ...]:
-    """Observe streams now. Nothing is changed.
+    """Look at streams as `judge_streams` does, with their figures.
 
     Parameters
     ----------
-    streams: as they are declared.
-    launcher: observes whether drivers are alive.
-    heads: observes the sources; without it the lag is unknown.
+    heads: observes the sources of declared streams; without it the lag is unknown.
     """
-    asked = tuple(streams)
-    if not asked:
-        return ()
-    known = read_streams(ledger, [wanted.name for wanted in asked])
-    figures = _figures(ledger, known.values())
+    judged = judge_streams(ledger, launcher, streams, orphans=orphans, others=others)
+    names = [one.stream for one in judged]
+    figures, sums = read_figures(ledger, names), all_totals(ledger, names)
     return tuple(
-        _observe(wanted, known[wanted.name], figures[wanted.name], ledger=ledger, launcher=launcher, heads=heads)
-        for wanted in asked
+        StreamRow(
+            declared=one.declared,
+            seen=one.seen,
+            verdict=one.verdict,
+            totals=sums[one.stream],
+            rows_per_second=figures[one.stream].read_per_second,
+            lag=LAG_UNKNOWN if heads is None else _lag(one, ledger, heads),
+        )
+        for one in judged
     )
 
 
@@ -69,88 +117,10 @@ def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, hea
     return observe_rows([wanted], ledger=ledger, launcher=launcher, heads=heads)[0]
 
 
-def _observe(
-    wanted: LoadedStream,
-    known: StreamRecords,
-    figures: _Figures,
-    *,
-    ledger: Ledger,
-    launcher: Launcher,
-    heads: SourceHeads | None,
-) -> StreamRow:
-    if wanted.declaration.mode == "continuous":
-        planned = plan_from(known, wanted, ledger=ledger, launcher=launcher)
-        seen = planned.seen
-        health = health_of_continuous(planned.decision, judge_known(wanted, known))
-    else:
-        seen = observation_of(known, launcher)
-        health = health_of_increment(seen, now=seen.observed_at)
-    lag = LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.current_batch)
-    return _row(seen, figures, mode=wanted.declaration.mode, health=health, lag=lag)
-
-
-def observe_orphaned_runs(
-    declarations: Declarations, *, ledger: Ledger, launcher: Launcher, only: str | None = None
-) -> tuple[StreamRow, ...]:
-    """Observe the runs that fit no declaration; one that has ended as requested is left out, unless it is asked for.
-
-    Parameters
-    ----------
-    only: the one stream to observe, also when its newest run has ended.
-    """
-    newest = [run for run in newest_runs(ledger) if only is None or run.stream == only]
-    rows = []
-    for orphan in find_orphaned_runs(declarations, newest):
-        known = read_stream(ledger, orphan.stream)
-        seen = observation_of(known, launcher)
-        is_wanted = orphan.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
-        if is_wanted or only is not None:
-            health = StreamHealth(
-                state=StreamState(orphan.reason), is_healthy=not is_wanted, explanation=orphan.explanation
-            )
-            rows.append(_row(seen, _figures_of(ledger, known), mode=orphan.run.mode, health=health, lag=LAG_UNKNOWN))
-    return tuple(rows)
-
-
-def observe_known(ledger: Ledger, launcher: Launcher, declarations: Declarations, name: str) -> StreamRow:
-    """Observe a stream that only the ledger knows."""
-    if rows := observe_orphaned_runs(declarations, ledger=ledger, launcher=launcher, only=name):
-        return rows[0]
-    known = read_stream(ledger, name)
-    seen = observation_of(known, launcher)
-    mode = "" if seen.newest_run is None else seen.newest_run.mode
-    text = f"No file in {declarations.folder} declares {name}, and no run of it lives."
-    health = StreamHealth(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
-    return _row(seen, _figures_of(ledger, known), mode=mode, health=health, lag=LAG_UNKNOWN)
-
-
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    totals: StreamTotals
-    rows_per_second: float
-
-
-def _figures(ledger: Ledger, known: Collection[StreamRecords]) -> Mapping[str, _Figures]:
-    """What the batches of streams did, altogether and lately."""
-    names = [one.stream for one in known]
-    since = min(one.observed_at for one in known) - timedelta(seconds=RATE_SECONDS)
-    read, sums = rows_read_since(ledger, names, since), all_totals(ledger, names)
-    return {name: _Figures(sums[name], read[name] / RATE_SECONDS) for name in names}
-
-
-def _figures_of(ledger: Ledger, known: StreamRecords) -> _Figures:
-    return _figures(ledger, [known])[known.stream]
-
-
-def _row(
-    seen: StreamObservation, figures: _Figures, *, mode: str, health: StreamHealth, lag: LagObservation
-) -> StreamRow:
-    return StreamRow(
-        stream=seen.stream,
-        mode=mode,
-        health=health,
-        seen=seen,
-        totals=figures.totals,
-        rows_per_second=figures.rows_per_second,
-        lag=lag,
-    )
+def _lag(judged: JudgedStream, ledger: Ledger, heads: SourceHeads) -> LagObservation:
+    """Against the newest batch of now: what was read since an older one would count as unread."""
+    if judged.declared is None:
+        return LAG_UNKNOWN
+    generation = judged.seen.generation
+    newest = None if generation is None else newest_batch(ledger, judged.stream, generation=generation)
+    return heads.observe_lag(judged.declared.declaration, newest)

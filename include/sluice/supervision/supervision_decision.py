@@ -1,4 +1,4 @@
-"""A supervision decision as a value: the action, the reason, and the sentence for a person."""
+"""Supervision as values: a stream as it was observed, and the decision: action, reason, and a sentence for a person."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from datetime import timedelta
 from enum import StrEnum
 
 from sluice.failure_reasons import Failure
+from sluice.ledger.run_values import DriverExit
+from sluice.ledger.stream_records import StreamRecords
+from sluice.processes.process_identity import ProcessState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamObservation(StreamRecords):
+    """The records of a stream, and what was seen of the driver of its newest run.
+
+    process: whether it is alive; unset when the run has ended or has no process yet.
+    left_exit: how it ended, when its parent could not record that in the ledger and left a note.
+    """
+
+    process: ProcessState | None = None
+    left_exit: DriverExit | None = None
 
 
 class SupervisionAction(StrEnum):

@@ -8,14 +8,10 @@ another task than the one that launched a run has adopted it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
-
-if TYPE_CHECKING:
-    from sluice.supervision.supervisor import SupervisionResult
+from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionDecision
 
 _ACTIONS: Mapping[SupervisionAction, EventAction] = {
     SupervisionAction.LAUNCH: EventAction.LAUNCH,
@@ -56,15 +52,14 @@ def command_event(
     )
 
 
-def decision_event(planned: SupervisionResult, *, by: str) -> Event:
+def decision_event(decision: SupervisionDecision, seen: StreamObservation, *, by: str) -> Event:
     """A decision of supervision as an event.
 
     Parameters
     ----------
-    planned: the decision, with the observation that it was made on.
+    seen: the observation on which it was made.
     by: the task or command that supervises.
     """
-    decision, seen = planned.decision, planned.seen
     return Event(
         name=seen.stream,
         actor=Actor.component(by),

@@ -16,29 +16,33 @@ caller meets them. Concurrent calls, from any host, are safe: the ledger admits 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, LedgerError, RunAlreadyLiveError, SettingsError, SluiceError
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
+from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
-from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.ledger.runs import admit_run, ask_to_end, find_run, recent_runs, record_end, take_over
-from sluice.ledger.stream_records import StreamRecords, read_stream
+from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
+from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, take_over
+from sluice.ledger.stream_records import StreamRecords, read_streams
 from sluice.processes.deadline import wait_until
+from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.decide_supervision import decide_supervision
-from sluice.supervision.replacements import BECAUSE_CHANGED, is_back_and_forth
-from sluice.supervision.restart_history import RestartHistory, count_failures
-from sluice.supervision.restart_policy import runs_to_read
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.stream_observer import observation_of
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+from sluice.supervision.decide_supervision import decide
+from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
+from sluice.supervision.supervision_decision import (
+    StreamObservation,
+    SupervisionAction,
+    SupervisionDecision,
+    SupervisionReason,
+)
 from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
 
@@ -140,43 +144,78 @@ def plan_supervision(
     ----------
     requested: decide as if this had been requested just now; unset: what was really requested.
     """
-    return plan_from(read_stream(ledger, wanted.name), wanted, ledger=ledger, launcher=launcher, requested=requested)
+    return plan_from(read_to_judge(ledger, [wanted])[wanted.name], wanted, launcher=launcher, requested=requested)
 
 
 def plan_from(
     known: StreamRecords,
     wanted: LoadedStream,
     *,
-    ledger: Ledger,
     launcher: Launcher,
     requested: DesiredState | None = None,
 ) -> SupervisionResult:
     """Observe and decide as `plan_supervision` does, by records that were read a moment ago."""
-    seen = observation_of(known, launcher)
+    seen = observe(known, launcher)
     if requested is not None:
         suspension = None if requested is DesiredState.RUNNING else seen.desired.suspension
         foreseen = replace(seen.desired, desired_state=requested, requested_at=seen.observed_at, suspension=suspension)
         seen = replace(seen, desired=foreseen)
-    decision = decide_supervision(
-        wanted=wanted.declaration,
-        digest=wanted.digest,
-        seen=seen,
-        history=_history(ledger, wanted, seen),
-        now=seen.observed_at,
-    )
     live = seen.newest_run if seen.newest_run is not None and seen.newest_run.is_live else None
-    return SupervisionResult(decision=decision, seen=seen, run=live)
+    return SupervisionResult(decision=decide(wanted, seen), seen=seen, run=live)
 
 
-def _history(ledger: Ledger, wanted: LoadedStream, seen: StreamObservation) -> RestartHistory:
-    restart = wanted.declaration.supervision.restart
-    run, reset_at = seen.newest_run, seen.desired.changed_at
-    if run is None or (run.is_live and run.declaration_digest == wanted.digest):
-        return RestartHistory()  # no decision about it depends on earlier runs
-    runs = recent_runs(ledger, wanted.name, limit=runs_to_read(restart, wanted.declaration.supervision.breaker))
-    history = count_failures(runs, digest=wanted.digest, stable_after=restart.stable_after, reset_at=reset_at)
-    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=seen.observed_at)
-    return replace(history, is_back_and_forth=returns)
+def read_to_judge(
+    ledger: Ledger, declared: Iterable[LoadedStream], *, others: Iterable[str] = (), with_progress: bool = False
+) -> Mapping[str, StreamRecords]:
+    """Read what the ledger has of streams, with as many runs as a judgement of each needs.
+
+    Parameters
+    ----------
+    others: streams that are read beside them and are not declared.
+    with_progress: see `read_streams`.
+    """
+    by_name = {wanted.name: wanted for wanted in declared}
+
+    def count(newest: RunObservation) -> int:
+        wanted = by_name.get(newest.stream)
+        return 0 if wanted is None else runs_that_count(wanted, newest)
+
+    names = list(dict.fromkeys((*by_name, *others)))
+    return read_streams(ledger, names, runs_that_count=count, with_progress=with_progress) if names else {}
+
+
+def observe(known: StreamRecords, launcher: Launcher, *, heard_within: timedelta = timedelta(0)) -> StreamObservation:
+    """Observe a stream whose records were read a moment ago: only its driver is looked at.
+
+    Parameters
+    ----------
+    heard_within: a driver that was heard so lately is not looked at and counts as alive. A look takes a millisecond,
+        too long for a page of 200 streams; who acts looks at every driver.
+    """
+    run, process, left = known.newest_run, None, None
+    if run is not None and run.is_live:
+        age = known.heartbeat_age
+        if age is not None and age < heard_within:
+            process = ProcessState.ALIVE
+        else:
+            process = _observe_driver(launcher, run)
+            left = _left_exit(launcher, run, process)
+    records = {each.name: getattr(known, each.name) for each in fields(StreamRecords)}
+    return StreamObservation(**records, process=process, left_exit=left)
+
+
+def _observe_driver(launcher: Launcher, run: RunObservation) -> ProcessState | None:
+    if run.process is not None:
+        return launcher.observe(run.process)
+    return None if run.heartbeat_at is None else ProcessState.UNKNOWN  # it reported, so it runs somewhere
+
+
+def _left_exit(launcher: Launcher, run: RunObservation, process: ProcessState | None) -> DriverExit | None:
+    """The exit that the driver's parent noted, or that the cluster reports for an application that is gone."""
+    noted = read_exit_note(run.log_file) if run.log_file is not None else None
+    if noted is not None or run.process is None or process is not ProcessState.GONE:
+        return noted
+    return launcher.exit_of(run.process)
 
 
 def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
@@ -188,7 +227,7 @@ def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 
 def _save(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    record_event(supervisor.ledger, decision_event(planned, by=supervisor.launched_by))
+    record_event(supervisor.ledger, decision_event(planned.decision, planned.seen, by=supervisor.launched_by))
 
 
 def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionResult) -> RunObservation | None:
@@ -200,7 +239,7 @@ def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionRe
             mode=wanted.declaration.mode,
             declaration_digest=wanted.digest,
             launched_by=supervisor.launched_by,
-            event=decision_event(planned, by=supervisor.launched_by),
+            event=decision_event(planned.decision, planned.seen, by=supervisor.launched_by),
         )
     except RunAlreadyLiveError as error:
         _log.info("stream=%s run=%s was admitted meanwhile and is adopted", wanted.name, error.run_id)
@@ -255,7 +294,7 @@ def _stop(supervisor: Supervisor, planned: SupervisionResult) -> None:
 def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
     run = _live_run(planned)
     if not _is_heard_again(supervisor.ledger, run):
-        event = decision_event(planned, by=supervisor.launched_by)
+        event = decision_event(planned.decision, planned.seen, by=supervisor.launched_by)
         take_over(supervisor.ledger, run.run_id, reason=planned.decision.explanation, event=event)
 
 
@@ -271,7 +310,7 @@ def _revoke(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 
 def _replace(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    event = decision_event(planned, by=supervisor.launched_by)
+    event = decision_event(planned.decision, planned.seen, by=supervisor.launched_by)
     ask_to_end(supervisor.ledger, _live_run(planned).run_id, because=BECAUSE_CHANGED, event=event)
 
 

@@ -12,7 +12,7 @@ from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.trigger_declaration import TriggerDeclaration
-from sluice_airflow.pages.page_views import stream_address
+from sluice_airflow.pages.page_addresses import stream_address
 
 CONTINUOUS_OPERATION = """\
 ## How to operate it

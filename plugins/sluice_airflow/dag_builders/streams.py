@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
 
-from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.load_declarations import Declarations, LoadedStream
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
+from sluice_airflow.dag_builders.broken_declarations import build_stream_dags
 from sluice_airflow.dag_builders.documents import continuous_stream_document
-from sluice_airflow.operators.stream_operator import StreamOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from sluice_airflow.tasks.stream_task import StreamTask
+    from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 SUPERVISE_TASK = "supervise"
 """The one task of a continuous stream's DAG."""
@@ -26,6 +35,15 @@ _RETRIES = 1000
 
 _LONGEST_RETRY_DELAY = timedelta(minutes=1)
 """The delay grows with the tries of a DAG run that may last for months, so this is what a late hiccup costs."""
+
+POLL_SECONDS = 2.0
+"""Between two looks at the ledger: one small query, and the end of a driver is noticed within this time."""
+
+
+def continuous_stream_dags(declarations: Declarations) -> dict[str, DAG]:
+    """The DAGs of all continuous streams by their ids; one that cannot be made has a stand-in."""
+    continuous = [stream for stream in declarations.streams.values() if stream.declaration.mode == "continuous"]
+    return build_stream_dags(continuous, continuous_stream_dag)
 
 
 def continuous_stream_dag(loaded: LoadedStream) -> DAG:
@@ -55,3 +73,43 @@ def continuous_stream_dag(loaded: LoadedStream) -> DAG:
             inlets=table_assets(declaration.tables_read),
         )
     return dag
+
+
+class StreamOperator(BaseOperator):
+    """Keep a continuous stream in its desired state: observe, decide, act, then wait without a worker slot.
+
+    The driver is not a child of this task. Whichever task runs next (after a restart of Airflow, a retry, a cleared
+    task, in another DAG run) finds the run in the ledger and adopts it. While there is nothing to do the task is
+    deferred: the triggerer polls the ledger, and no worker slot is held.
+
+    Parameters
+    ----------
+    stream: the stream's name; its declaration is read when the task runs.
+    poll_seconds: between two looks at the ledger while the task is deferred.
+
+    `sluice_airflow.tasks` is imported when the task runs: the DAG file that imports this module is parsed all the time.
+    """
+
+    ui_color = "#d8ecf3"
+
+    def __init__(self, *, stream: str, poll_seconds: float = POLL_SECONDS, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stream = stream
+        self.poll_seconds = poll_seconds
+
+    def execute(self, context: Context) -> None:
+        """Begin to supervise; see `StreamTask.begin`."""
+        self._wait(self._task(context).begin(retries=self.retries or 0))
+
+    def look_again(self, context: Context, event: Mapping[str, Any] | None = None) -> None:
+        """Continue after a trigger fired. Airflow's database holds this name for every deferred task."""
+        self._wait(self._task(context).resume(event))
+
+    def _task(self, context: Context) -> StreamTask:
+        from sluice_airflow.tasks.stream_task import StreamTask
+
+        return StreamTask(stream=self.stream, poll_seconds=self.poll_seconds, context=context)
+
+    def _wait(self, trigger: LedgerTrigger | None) -> None:
+        if trigger is not None:
+            self.defer(trigger=trigger, method_name=self.look_again.__name__)

@@ -86,7 +86,7 @@ class IncrementOperator(WorkOperator):
         ----------
         sentence: why it is red; empty when it succeeded.
         """
-        from sluice.supervision.red_increments import report_good_increment, report_red_increment
+        from sluice.supervision.alerts import report_good_increment, report_red_increment
         from sluice_airflow.composition import load_deployment
 
         by = f"airflow: {context['ti'].dag_id}, {context['ti'].run_id}"

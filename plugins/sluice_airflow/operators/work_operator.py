@@ -27,7 +27,6 @@ from sluice.errors import (
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.messages.redaction import redacted
-from sluice.supervision.alert import Alert
 from sluice.supervision.restart_policy import helps_to_restart
 
 if TYPE_CHECKING:
@@ -216,6 +215,8 @@ class WorkFailedError(AirflowException):
     """
 
     def __init__(self, sentence: str, *, subject: str, failure_reason: str = "") -> None:
+        from sluice.supervision.alerts import Alert  # it imports SQLAlchemy: too slow for parsing a DAG file
+
         super().__init__(sentence)
         self.failure_reason = failure_reason
         self.alerts = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)

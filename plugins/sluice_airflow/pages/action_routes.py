@@ -1,4 +1,9 @@
-"""The addresses that act on a stream: a plan to look at, and its confirmation. Who may not edit its DAG gets a 403."""
+"""The addresses that act: a plan to look at, and its confirmation.
+
+Start, stop, restart and reset of a stream are requests in the ledger; who may not edit its DAG gets a 403. Maintenance
+of a table, a backfill and the rejection of a batch are runs of Airflow: each needs the permission to start runs of the
+DAG that does it, a backfill and a rejection also that to edit the DAG of the stream.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +11,69 @@ import logging
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Form, HTTPException, Request
+from fastapi import APIRouter, Depends, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from sluice.backfill.intervals import parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.pages.job_plans import (
+    BACKFILL_SUFFIX,
+    CONTROL_DAG,
+    MAINTENANCE_DAG,
+    JobVerb,
+    backfill_request,
+    can_stage,
+    maintenance_request,
+    plan_backfill_runs,
+    plan_maintenance_run,
+    plan_page_rejection,
+    record_backfill_request,
+    record_maintenance_request,
+    record_rejection_request,
+    rejection_request,
+)
 from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb, leaves_of
 from sluice.pages.page_templates import render
+from sluice.supervision.control_plans import ControlPlan
 from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin
 from sluice_airflow.pages.page_state import PageState, StateDep
-from sluice_airflow.pages.stream_routes import base_of
 
 _log = logging.getLogger(__name__)
 
 _OF_ANOTHER_ORIGIN = "The request did not come from a page of this Airflow."
-NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Open it again."
+_NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Open it again."
 """Answers a confirmation without the token of a plan."""
 
 
+_JOB_MEANINGS = {
+    JobVerb.MAINTAIN: "Run its maintenance now, where something is due.",
+    JobVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
+    JobVerb.REJECT_BATCH: "Discard the next staged batch for good, because it cannot be published.",
+}
+
+Moment = Annotated[str, Query(max_length=40)]
+Token = Annotated[str, Form(max_length=2000)]
+
+
 def action_routes() -> APIRouter:
-    """The routes of the actions."""
+    """The routes of the actions. Those of the jobs come first: the addresses of the other verbs look the same."""
     router = APIRouter()
+    own = [Depends(_require_own_origin)]
+    router.add_api_route("/tables/{table}/plan/maintain", _plan_maintenance, methods=["GET"])
+    router.add_api_route("/tables/{table}/do/maintain", _maintain, methods=["POST"], dependencies=own)
+    router.add_api_route("/streams/{stream}/backfill", _backfill_form, methods=["GET"])
+    router.add_api_route("/streams/{stream}/plan/backfill", _plan_backfill, methods=["GET"])
+    router.add_api_route("/streams/{stream}/do/backfill", _backfill, methods=["POST"], dependencies=own)
+    router.add_api_route("/streams/{stream}/plan/reject-batch", _plan_rejection, methods=["GET"])
+    router.add_api_route("/streams/{stream}/do/reject-batch", _reject, methods=["POST"], dependencies=own)
     router.add_api_route("/streams/{stream}/plan/{verb}", _show_plan, methods=["GET"], response_class=HTMLResponse)
-    router.add_api_route(
-        "/streams/{stream}/do/{verb}", _carry_out, methods=["POST"], dependencies=[Depends(require_own_origin)]
-    )
+    router.add_api_route("/streams/{stream}/do/{verb}", _carry_out, methods=["POST"], dependencies=own)
     return router
 
 
-def require_own_origin(request: Request) -> None:
+def _require_own_origin(request: Request) -> None:
     """Refuse a request to act that did not come from a page of this Airflow."""
     if not is_of_own_origin(request.headers):
         _log.warning("refused a request from %s to %s", request.headers.get("origin"), request.url.path)
@@ -64,12 +103,12 @@ def _carry_out(
     request: Request,
     reader: ReaderDep,
     pages: StateDep,
-    token: Annotated[str, Form(max_length=2000)],
+    token: Token,
 ) -> RedirectResponse:
     wanted = stream_to_act_on(stream, reader, pages)
     shown = pages.tokens.plan_of(token, user=reader.name, subject=stream, verb=verb)
     if shown is None:
-        raise HTTPException(403, NOT_SHOWN)
+        raise HTTPException(403, _NOT_SHOWN)
     _actions(reader, pages).carry_out(verb, wanted, leaves=shown.number)
     _log.info("%s asked: %s %s", reader.name, verb, stream)
     return RedirectResponse(f"{base_of(request)}/streams/{quote(stream)}?done={verb}", status_code=303)
@@ -86,3 +125,129 @@ def stream_to_act_on(name: str, reader: Reader, pages: PageState) -> LoadedStrea
 
 def _actions(reader: Reader, pages: PageState) -> PageActions:
     return PageActions(ledger=pages.ledger, settings=pages.deployment.settings, actor=reader.actor)
+
+
+def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    _require_maintainer(reader, table, pages)
+    plan = plan_maintenance_run(pages.ledger, pages.declarations, pages.deployment.settings, table)
+    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}")
+
+
+def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    _require_maintainer(reader, table, pages)
+    _confirmed(reader, pages, token, subject=table, verb=JobVerb.MAINTAIN)
+    record_maintenance_request(pages.ledger, table, by=reader.actor)
+    pages.ask_airflow(request, maintenance_request(table))
+    return _done(request, reader, JobVerb.MAINTAIN, f"tables/{quote(table)}")
+
+
+def _backfill_form(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    values = {"base": base_of(request), "stream": wanted.name, "backfill": wanted.declaration.backfill}
+    return HTMLResponse(render("backfill", values))
+
+
+def _plan_backfill(
+    stream: str, request: Request, reader: ReaderDep, pages: StateDep, start: Moment, end: Moment
+) -> HTMLResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    whole, settings = parse_interval(start, end), pages.deployment.settings
+    plan = plan_backfill_runs(pages.ledger, pages.declarations, settings, wanted, whole)
+    return _shown(request, reader, pages, plan, place=f"streams/{quote(stream)}", interval=f"{start}/{end}")
+
+
+def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    wanted = _stream_to_backfill(stream, reader, pages)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.BACKFILL)
+    start, _, end = shown.interval.partition("/")
+    whole = parse_interval(start, end)
+    asked = backfill_request(wanted, whole)
+    record_backfill_request(pages.ledger, stream, whole, by=reader.actor)
+    pages.ask_airflow(request, asked)
+    return _done(request, reader, JobVerb.BACKFILL, f"streams/{quote(stream)}")
+
+
+def _plan_rejection(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    wanted = stream_to_reject_from(stream, reader, pages)
+    plan = plan_page_rejection(pages.ledger, pages.deployment.settings, wanted)
+    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=plan.batch, digest=plan.digest)
+    label = f"Reject batch {plan.batch} of"
+    return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=True)
+
+
+def _reject(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    stream_to_reject_from(stream, reader, pages)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.REJECT_BATCH)
+    if shown.number is None:
+        raise HTTPException(403, _NOT_SHOWN)
+    record_rejection_request(pages.ledger, stream, batch=shown.number, by=reader.actor)
+    pages.ask_airflow(request, rejection_request(stream, batch=shown.number, digest=shown.digest))
+    return _done(request, reader, JobVerb.REJECT_BATCH, f"streams/{quote(stream)}")
+
+
+def stream_to_reject_from(name: str, reader: Reader, pages: PageState) -> LoadedStream:
+    """A stream with staged outputs of which a person may reject a batch: they may edit its DAG, and start the run.
+
+    Raises
+    ------
+    HTTPException: 403 when they may not, 404 when there is no such stream.
+    """
+    wanted = stream_to_act_on(name, reader, pages)
+    if not can_stage(wanted):
+        raise HTTPException(404, f"{name} stages no batches that could be rejected.")
+    _require_starter(reader, CONTROL_DAG)
+    return wanted
+
+
+def _stream_to_backfill(name: str, reader: Reader, pages: PageState) -> LoadedStream:
+    wanted = stream_to_act_on(name, reader, pages)
+    if wanted.declaration.backfill is None:
+        raise HTTPException(404, f"{name} declares no backfill.")
+    _require_starter(reader, f"{name}{BACKFILL_SUFFIX}")
+    return wanted
+
+
+def _require_maintainer(reader: Reader, table: str, pages: PageState) -> None:
+    _require_starter(reader, MAINTENANCE_DAG)
+    if table not in pages.maintained_tables(reader):
+        raise HTTPException(404, f"No maintained table is called {table}.")
+
+
+def _require_starter(reader: Reader, dag: str) -> None:
+    if not reader.may_start(dag):
+        raise HTTPException(403, f"You may not start runs of the DAG {dag}.")
+
+
+def _shown(
+    request: Request, reader: Reader, pages: PageState, plan: ControlPlan, *, place: str, interval: str = ""
+) -> HTMLResponse:
+    shown = ShownPlan(user=reader.name, subject=plan.stream, verb=plan.verb, interval=interval)
+    return _page_of(request, pages, plan, shown, place=place, label=plan.verb.capitalize(), is_grave=False)
+
+
+def _page_of(
+    request: Request, pages: PageState, plan: ControlPlan, shown: ShownPlan, *, place: str, label: str, is_grave: bool
+) -> HTMLResponse:
+    values = {
+        "base": base_of(request),
+        "place": place,
+        "plan": plan,
+        "verb": plan.verb,
+        "label": label,
+        "meaning": _JOB_MEANINGS[JobVerb(plan.verb)],
+        "is_grave": is_grave,
+        "token": pages.tokens.token_of(shown),
+    }
+    return HTMLResponse(render("plan", values))
+
+
+def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: JobVerb) -> ShownPlan:
+    shown = pages.tokens.plan_of(token, user=reader.name, subject=subject, verb=verb)
+    if shown is None:
+        raise HTTPException(403, _NOT_SHOWN)
+    return shown
+
+
+def _done(request: Request, reader: Reader, verb: JobVerb, place: str) -> RedirectResponse:
+    _log.info("%s asked Airflow: %s %s", reader.name, verb, place)
+    return RedirectResponse(f"{base_of(request)}/{place}?done={verb}", status_code=303)

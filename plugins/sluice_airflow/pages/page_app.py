@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sluice.errors import LedgerError, SluiceError
-from sluice.pages.page_templates import render
+from sluice.pages.page_templates import STATIC, render
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
-from sluice_airflow.pages.file_routes import file_routes
-from sluice_airflow.pages.job_routes import job_routes
-from sluice_airflow.pages.lineage_routes import lineage_routes
 from sluice_airflow.pages.page_access import REQUIRES_LOGIN
+from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import add_headers
 from sluice_airflow.pages.page_state import PageState
-from sluice_airflow.pages.quarantine_routes import quarantine_routes
 from sluice_airflow.pages.spark_routes import spark_routes
 from sluice_airflow.pages.stream_routes import stream_routes
 from sluice_airflow.pages.table_routes import table_routes
@@ -35,6 +31,10 @@ _HEADINGS = {
     HTTPStatus.FORBIDDEN: "This is not allowed",
     HTTPStatus.NOT_FOUND: "There is no such page",
 }
+
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in _TYPES}
+"""The style sheet, the scripts and the icons: only those that exist at the start are served."""
 
 
 def pages_app() -> FastAPI:
@@ -50,17 +50,21 @@ def pages_app() -> FastAPI:
     app.state.pages = PageState.of(load_deployment())
     app.middleware("http")(add_headers)
     app.include_router(stream_routes())
-    app.include_router(job_routes())
     app.include_router(action_routes())
     app.include_router(table_routes())
-    app.include_router(quarantine_routes())
-    app.include_router(lineage_routes())
     app.include_router(spark_routes())
-    app.include_router(file_routes())
+    app.add_api_route("/static/{name}", _static_file, methods=["GET"])
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(SluiceError, _sluice_problem)
     return app
+
+
+def _static_file(name: str) -> FileResponse:
+    path = _FILES.get(name)
+    if path is None:
+        raise HTTPException(404, f"There is no file {name!r}.")
+    return FileResponse(path, media_type=_TYPES[path.suffix], headers={"Cache-Control": "private, max-age=300"})
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
@@ -103,7 +107,7 @@ def _problem(
     if request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return JSONResponse({"error": sentence, "next_step": next_step}, status_code=status)
     values = {
-        "base": quote(request.scope.get("root_path", "")),
+        "base": base_of(request),
         "heading": heading,
         "sentence": sentence,
         "next_step": next_step,

@@ -10,13 +10,14 @@ from typing import Annotated
 from airflow.configuration import conf
 from fastapi import Depends, Request
 
-from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.loaded_declarations import Declarations, declared_name
 from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
 from sluice.pages.declared_now import DeclaredNow
+from sluice.pages.job_plans import MAINTENANCE_DAG
 from sluice.pages.quarantine_page import QuarantineReading
-from sluice.pages.stream_lines import ObservedStreams, observe_streams
-from sluice.processes.driver_processes import observe_process
+from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
+from sluice.pages.table_lines import visible_tables
 from sluice_airflow.composition import Deployment
 from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
 from sluice_airflow.pages.page_access import Reader
@@ -61,11 +62,24 @@ class PageState:
             if name not in hidden and table.maintenance.is_any
         )
 
+    def tables_for(self, reader: Reader) -> frozenset[str]:
+        """The tables whose pages a person may see."""
+        if not reader.may_read([MAINTENANCE_DAG]):
+            return frozenset()
+        declarations = self.declarations
+        return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
+
+    def problems_for(self, reader: Reader) -> tuple[str, ...]:
+        """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""
+        by_name = {declared_name(file): found for file, found in self.declarations.broken.items()}
+        readable = reader.may_read(by_name)
+        return tuple(str(found[0]).splitlines()[0] for name, found in sorted(by_name.items()) if name in readable)
+
     def observe(
         self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True
     ) -> ObservedStreams:
         """Observe the streams that a person may see."""
-        observe = partial(observe_streams, self.ledger, self.declarations, observe_process=observe_process)
+        observe = partial(observe_streams, self.ledger, self.declarations, launcher=ObservingLauncher())
         return observe(may_read=reader.may_read, among=among, with_history=with_history)
 
 

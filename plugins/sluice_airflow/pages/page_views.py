@@ -9,23 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from threading import Lock
 from typing import Any
-from urllib.parse import quote
 
-PREFIX = "/sluice"
-"""Where the application lies below Airflow's address. Airflow mounts it there; the login does not come with it."""
-
-ROUTE = "streams"
-"""The page in Airflow's UI that shows the application in a frame: `/plugin/streams/…`."""
+from sluice_airflow.pages.page_addresses import PREFIX, ROUTE
 
 TILE_NAME = "Sluice streams"
 """The name under which `tile.js` registers itself."""
 
 Message = MutableMapping[str, Any]
-
-
-def stream_address(stream: str) -> str:
-    """Where Airflow's UI shows the page of a stream, relative to Airflow's own address."""
-    return f"plugin/{ROUTE}{PREFIX}/streams/{quote(stream)}"
 
 
 class PagesApplication:

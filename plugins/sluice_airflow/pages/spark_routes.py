@@ -12,13 +12,12 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
 from sluice.ledger.driver_uis import DriverUi
-from sluice.pages.spark_ui import find_ui, read_ui
-from sluice.pages.spark_ui_files import FILE_TYPES, read_static_file
+from sluice.pages.spark_ui import FILE_TYPES, find_ui, read_static_file, read_ui
 from sluice.processes.driver_processes import observe_process
 from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import spark_ui_policy
 from sluice_airflow.pages.page_state import PageState, StateDep
-from sluice_airflow.pages.stream_routes import base_of
 
 
 def spark_routes() -> APIRouter:

@@ -1,28 +1,30 @@
-"""The addresses of the streams: the page of all, and the same as JSON."""
+"""The addresses of the streams: the page of all, and the same as JSON; one stream, its quarantine; the lineage.
+
+The samples of a quarantine are data and not operations: they have a permission of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from sluice.declarations.loaded_declarations import declared_name
-from sluice.pages.batch_rejections import CONTROL_DAG, can_stage
-from sluice.pages.done_words import DONE_SENTENCES, DoneWord
-from sluice.pages.job_plans import BACKFILL_SUFFIX, MAINTENANCE_DAG
+from sluice.pages.job_plans import BACKFILL_SUFFIX, CONTROL_DAG, can_stage
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_edges import NodeKind
+from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
+from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
-from sluice.pages.table_lines import visible_tables
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
+from sluice_airflow.pages.page_addresses import airflow_of, base_of
 from sluice_airflow.pages.page_state import PageState, StateDep
-from sluice_airflow.pages.page_views import PREFIX
 
 
 def stream_routes() -> APIRouter:
@@ -31,19 +33,11 @@ def stream_routes() -> APIRouter:
     router.add_api_route("/", _to_streams, methods=["GET"])
     router.add_api_route("/streams", _streams_page, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/streams/{stream}", _stream_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/streams/{stream}/quarantine", _samples_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/lineage", _lineage_page, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/api/streams", _streams_json, methods=["GET"])
     router.add_api_route("/api/unhealthy", _unhealthy_json, methods=["GET"])
     return router
-
-
-def base_of(request: Request) -> str:
-    """The path below which the application lies, as links need it."""
-    return quote(request.scope.get("root_path", ""))
-
-
-def airflow_of(request: Request) -> str:
-    """The path below which Airflow's own pages lie."""
-    return base_of(request).removesuffix(PREFIX) + "/"
 
 
 def _to_streams(request: Request) -> RedirectResponse:
@@ -59,7 +53,7 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "lines": selection.select(seen.lines),
         "counts": LineCounts.of(seen.lines),
         "selection": selection,
-        "problems": problems_of(pages, reader),
+        "problems": pages.problems_for(reader),
         "may_act": reader.may_act_on(line.stream for line in seen.lines),
         "history_hours": HISTORY_HOURS,
         "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
@@ -109,19 +103,11 @@ def _stream_page(
         "resets_need_another": pages.deployment.settings.approval_by_another,
         "meanings": MEANINGS,
         "lines": {one.stream: one for one in seen.lines},
-        "tables": tables_for(reader, pages),
+        "tables": pages.tables_for(reader),
         "has_ui": _has_ui(line, pages),
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
     return HTMLResponse(render("stream", values))
-
-
-def tables_for(reader: Reader, pages: PageState) -> frozenset[str]:
-    """The tables whose pages a person may see."""
-    if not reader.may_read([MAINTENANCE_DAG]):
-        return frozenset()
-    declarations = pages.declarations
-    return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
 
 
 def _verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[PageVerb, ...]:
@@ -198,13 +184,6 @@ def _line_json(line: StreamLine) -> Mapping[str, Any]:
     }
 
 
-def problems_of(pages: PageState, reader: Reader) -> tuple[str, ...]:
-    """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""
-    by_name = {declared_name(file): found for file, found in pages.declarations.broken.items()}
-    readable = reader.may_read(by_name)
-    return tuple(str(found[0]).splitlines()[0] for name, found in sorted(by_name.items()) if name in readable)
-
-
 def _link(query: Mapping[str, str], **changed: str) -> str:
     return urlencode({**query, **changed})
 
@@ -214,3 +193,42 @@ def _direction(selection: LineSelection, key: str) -> str:
     if selection.sort == key:
         return "0" if selection.descending else "1"
     return "0" if key in ("state", "stream", "owner") else "1"
+
+
+def _samples_page(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    if not reader.may_read([stream]):
+        raise HTTPException(403, f"You may not read the DAG {stream}.")
+    if not reader.may_see_samples(stream):
+        raise HTTPException(403, SAMPLES_HIDDEN)
+    declarations = pages.declarations
+    declared = declarations.streams.get(stream)
+    if declared is None or not declared.declaration.quarantine:
+        raise HTTPException(404, f"No valid file declares a stream called {stream} with a quarantine.")
+    values = {
+        "base": base_of(request),
+        "stream": stream,
+        "page": pages.quarantines.load(declared.declaration, declarations.tables),
+        "now": datetime.now(UTC),
+    }
+    return HTMLResponse(render("quarantine", values))
+
+
+def _lineage_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    seen = pages.observe(reader, with_history=False)
+    declarations, tables = pages.declarations, pages.tables_for(reader)
+    readable = reader.may_read(declarations.streams)
+    known = known_lineage(declarations, readable_streams=readable, readable_tables=tables)
+    selection = LineageSelection.of(request.query_params)
+    query = dict(request.query_params)
+    values = {
+        "base": base_of(request),
+        "known": known,
+        "selection": selection,
+        "page": lineage_page(known, selection, urgent={line.stream for line in seen.unhealthy}),
+        "lines": {line.stream: line for line in seen.lines},
+        "tables": tables,
+        "problems": pages.problems_for(reader),
+        "most_named": MOST_NAMED,
+        "link_to_choose": lambda name: urlencode({**query, "of": name}),
+    }
+    return HTMLResponse(render("lineage", values))

@@ -5,24 +5,27 @@ Who may read the DAG `table_maintenance` sees the tables; who may read `data_qua
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
+from sqlalchemy import select
 
 from sluice.ledger.quality_checks import recent_quality
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.pages.done_words import DONE_SENTENCES, DoneWord
 from sluice.pages.job_plans import MAINTENANCE_DAG
 from sluice.pages.page_templates import render
+from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_page import SHOWN_RUNS, load_table_page
 from sluice.quality.quality_pages import QualityPages
-from sluice_airflow.pages.airflow_dags import find_outlook
 from sluice_airflow.pages.page_access import Reader, ReaderDep
+from sluice_airflow.pages.page_addresses import airflow_of, base_of
 from sluice_airflow.pages.page_state import PageState, StateDep
-from sluice_airflow.pages.stream_routes import airflow_of, base_of
 
 QUALITY_DAG = "data_quality"
 
@@ -65,7 +68,7 @@ def _table_page(
         "airflow": airflow_of(request),
         "line": line,
         "page": load_table_page(pages.ledger, line, find_declaration(pages.declarations, table).maintenance),
-        "outlook": find_outlook(MAINTENANCE_DAG),
+        "outlook": _find_outlook(MAINTENANCE_DAG),
         "maintenance_dag": MAINTENANCE_DAG,
         "done": None if done is None else DONE_SENTENCES[done],
         "may_maintain": table in pages.maintained_tables(reader) and reader.may_start(MAINTENANCE_DAG),
@@ -105,3 +108,21 @@ def _lines(reader: Reader, pages: PageState, *, only: str | None = None) -> tupl
 def _require(reader: Reader, dag: str) -> None:
     if not reader.may_read([dag]):
         raise HTTPException(403, f"You may not read the DAG {dag}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DagOutlook:
+    """A DAG as its scheduler has it. next_run_at: unset when its schedule yields no further run."""
+
+    is_paused: bool
+    next_run_at: datetime | None
+
+
+def _find_outlook(dag_id: str) -> _DagOutlook | None:
+    """Look a DAG up by its id; none when Airflow has not parsed it. One row, by the primary key."""
+    query = select(DagModel.is_paused, DagModel.next_dagrun_create_after).where(
+        DagModel.dag_id == dag_id, DagModel.is_stale.is_(False)
+    )
+    with create_session(scoped=False) as session:
+        row = session.execute(query).one_or_none()
+    return None if row is None else _DagOutlook(is_paused=bool(row[0]), next_run_at=row[1])

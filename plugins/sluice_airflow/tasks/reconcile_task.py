@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import SettingsError
 from sluice.ledger.connection import Ledger
-from sluice.supervision.alert import Alert
-from sluice.supervision.reconcile_all import reconcile_all
+from sluice.supervision.alerts import Alert
+from sluice.supervision.reconciler import reconcile_all
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.observed_dags import observe_dag
 from sluice_airflow.composition import load_deployment

@@ -19,16 +19,16 @@ from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
 from sluice.ledger.events import Event, EventAction
 from sluice.ledger.run_values import DesiredState
-from sluice.supervision.alert import Alert
+from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import note_pause
-from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.observed_dags import observe_dag
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.pages.page_views import stream_address
+from sluice_airflow.pages.page_addresses import stream_address
 from sluice_airflow.tasks.user_requests import is_first_try, requested_ago
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
@@ -98,7 +98,7 @@ class StreamTask:
         is_new = is_first_try(try_number=attempt.try_number, max_tries=attempt.max_tries, retries=retries)
         asked_ago = requested_ago(self.context, now=datetime.now(UTC)) if is_new else None
         result = self._supervise(asked_ago=asked_ago)
-        if result.decision.action is SupervisionAction.GIVE_UP and _is_newer(asked_ago, result):
+        if result.decision.action is SupervisionAction.GIVE_UP and was_asked_since(asked_ago, result):
             self._request_start()
             result = self._supervise()
         if result.decision.action is SupervisionAction.FINISH and is_new:
@@ -197,8 +197,13 @@ def _page_of(stream: str) -> str:
     return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/{stream_address(stream)}"
 
 
-def _is_newer(asked_ago: timedelta | None, given_up: SupervisionResult) -> bool:
-    """Whether a person asked for the stream after the failure for which it is given up."""
+def was_asked_since(asked_ago: timedelta | None, given_up: SupervisionResult) -> bool:
+    """Whether a person asked for a stream after the failure for which it is given up.
+
+    Parameters
+    ----------
+    asked_ago: how long ago; unset: no person did.
+    """
     run = given_up.seen.newest_run
     if asked_ago is None or run is None or run.ended_at is None:
         return asked_ago is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.errors import UnknownRunError
 from sluice.ledger.trigger_queries import observe_run
-from sluice.supervision.decide_live_run import calls_for_supervisor
+from sluice.supervision.decide_supervision import calls_for_supervisor
 from sluice_airflow.triggers.ledger_trigger import LedgerTrigger
 
 VERSION = 1

@@ -26,8 +26,9 @@ from sluice.launching.local_launcher import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run
+from sluice.ledger.stream_records import read_stream
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.stream_observer import observe_stream
+from sluice.supervision.supervisor import observe
 
 LARGEST_ATTENDANT_BYTES = 12 * 1024**2
 """Proportional set size. A bare Python process of this version has about 7 MB."""
@@ -145,7 +146,7 @@ def test_a_driver_outlives_its_attendant_and_is_seen_to_end(
     assert launcher.observe(process) is ProcessState.ALIVE
     assert launcher.stop(process, grace_seconds=10) is ProcessState.GONE
     assert find_run(ledger, run.run_id).is_live, "no attendant was left to record the end; the supervisor records it"
-    seen = observe_stream(ledger, launcher, run.stream)
+    seen = observe(read_stream(ledger, run.stream), launcher)
     assert (seen.process, seen.left_exit) == (ProcessState.GONE, None)
 
 
@@ -206,7 +207,7 @@ def test_an_exit_that_the_absent_ledger_cannot_hear_is_noted_beside_the_log(
         attendant.suspend()  # or the note goes as soon as the ledger hears again
     killed = Failure.of(FailureReason.DRIVER_KILLED)
     expected = DriverExit(state=RunState.FAILED, exit_code=-9, reason="killed by SIGKILL", failure=killed)
-    seen = observe_stream(ledger, launcher, run.stream)
+    seen = observe(read_stream(ledger, run.stream), launcher)
     assert seen.left_exit == expected
     attendant.resume()
     assert await_end(ledger, run.run_id).reason == expected.reason

@@ -23,12 +23,12 @@ from sluice.ledger.applications import beat, begin_application, find_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_end
+from sluice.ledger.stream_records import read_stream
 from sluice.ledger.work_values import NewItem, Pool, WorkKind
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.stream_observer import observe_stream
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, observe, supervise
 
 WANTED = continuous_stream(restart={"attempts": 2, "first_delay": "1 hour", "longest_delay": "1 day"})
 
@@ -206,7 +206,7 @@ def test_the_cluster_reports_the_end_of_a_driver_that_did_not(
 ) -> None:
     process = make_launcher().launch(ask(run))
     cluster.add(tag_of(process), ApplicationState.FAILED, explanation="killed by signal exitCode: 137", exit_code=137)
-    left = observe_stream(ledger, make_launcher(), WANTED.name).left_exit
+    left = observe(read_stream(ledger, WANTED.name), make_launcher()).left_exit
     assert left is not None
     assert (left.state, left.exit_code, left.reason) == (RunState.FAILED, 137, "killed by signal exitCode: 137")
     supervised = supervise(supervisor_with(ledger, make_launcher()), WANTED)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.leases import LEASE_SECONDS, LeaseObservation, find_lease
+from sluice.ledger.leases import LEASE_SECONDS, LeaseObservation, find_lease, renew
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, recent_runs, record_end, take_over
 
@@ -65,6 +65,15 @@ def test_the_token_rises_with_every_run_and_outlives_them_all(ledger: Ledger) ->
     assert admit(ledger).token > tokens[-1]
 
 
+def test_a_token_is_the_time_of_the_admission(ledger: Ledger) -> None:
+    """A ledger that was restored from an older copy has forgotten its newest tokens; the time is above them all."""
+    for _ in range(2):
+        run = admit(ledger)
+        admitted_ms = run.launched_at.timestamp() * 1000
+        assert int(admitted_ms) <= run.token < admitted_ms + 60_000
+        end(ledger, run)
+
+
 def test_the_token_rises_by_one_where_the_clock_was_set_back(ledger: Ledger) -> None:
     end(ledger, admit(ledger))
     with ledger.transaction() as connection:
@@ -81,6 +90,14 @@ def test_an_ended_run_holds_nothing_and_does_not_get_it_back(ledger: Ledger) -> 
     assert lease_of(ledger).expires_at is None
     answer = beat(ledger, run.run_id)
     assert (answer.desired_state, answer.holds_lease) == (DesiredState.STOPPED, False)
+    assert lease_of(ledger).expires_at is None
+
+
+def test_a_lease_that_was_released_is_not_renewed(ledger: Ledger) -> None:
+    run = admit(ledger)
+    end(ledger, run)
+    with ledger.transaction() as connection:
+        assert not renew(connection, run_id=run.run_id)
     assert lease_of(ledger).expires_at is None
 
 

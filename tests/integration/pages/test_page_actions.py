@@ -18,8 +18,8 @@ from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import admit_run, beat, newest_run
-from sluice.pages.observing_launcher import ObservingLauncher
 from sluice.pages.page_actions import PageActions, PageVerb
+from sluice.pages.stream_lines import ObservingLauncher
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings
 

@@ -13,7 +13,7 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
-from sluice.pages.batch_rejections import plan_page_rejection
+from sluice.pages.job_plans import plan_page_rejection
 from sluice.publication.batch_rejection import RejectionState
 from sluice.settings import Settings
 from sluice.supervision.rejection_plans import plan_batch_rejection, reject_planned, require_same_plan

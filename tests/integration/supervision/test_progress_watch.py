@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.reconciling import reconcile
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.successors import runs_since
@@ -26,16 +27,15 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import recent_progress_samples
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import beat, find_run
-from sluice.ledger.stream_records import read_stream
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_decision import ProgressState
-from sluice.supervision.progress_watch import BECAUSE_STALLED, watch_progress, writers_that_defer
-from sluice.supervision.reconciler import reconcile
+from sluice.supervision.progress_decision import BECAUSE_STALLED, ProgressState
+from sluice.supervision.progress_watch import watch_progress, writers_that_defer
+from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.stream_status import observe_row
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
 STALLED_FOR = timedelta(minutes=30)
@@ -89,6 +89,18 @@ def reading(topic: str, **supervision: Any) -> LoadedStream:
     )
 
 
+def declaring(wanted: LoadedStream) -> Declarations:
+    """A folder that declares one stream."""
+    return Declarations(
+        folder=Path("/pipelines"),
+        streams={wanted.name: wanted},
+        tables={},
+        problems=(),
+        stream_names=(wanted.name,),
+        table_names=(),
+    )
+
+
 def bring_batch(ledger: Ledger, run: RunObservation, topic: str, *, number: int, up_to: int) -> None:
     """Let a driver deliver a batch and be heard."""
     batch = BatchObservation(
@@ -138,7 +150,7 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     reconcile(supervisor, wanted, dag=UNPAUSED)
     asked = find_run(ledger, run.run_id)
     assert asked.end_asked_because == BECAUSE_STALLED
-    assert observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health.state == "stopping"
+    assert observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict.state == "stopping"
 
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.runs SET end_asked_at = end_asked_at - :by"), {"by": STOPPED_WITHIN})
@@ -152,10 +164,11 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, STALLED_FOR)
     assert supervisor.heads is not None
-    judged = watch_progress(ledger, supervisor.heads, wanted, read_stream(ledger, wanted.name))
+    known = read_to_judge(ledger, [wanted], with_progress=True)[wanted.name]
+    judged = watch_progress(ledger, supervisor.heads, wanted, known)
     assert judged is not None
-    assert (judged.judgement.state, judged.judgement.restarts) == (ProgressState.STALLED, False)
-    assert "A restart has not helped before" in judged.judgement.explanation
+    assert (judged.state, judged.restarts) == (ProgressState.STALLED, False)
+    assert "A restart has not helped before" in judged.explanation
 
 
 def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declared(
@@ -168,16 +181,17 @@ def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declar
     done = reconcile(supervisor, wanted, dag=UNPAUSED)
     assert (done.supervised.decision.action, done.acted) == (SupervisionAction.ADOPT, False)
     assert done.alert.startswith("20 rows have waited for 30 min")
-    assert reconcile(supervisor, wanted, dag=UNPAUSED).alert == "", "reported once"
     assert find_run(ledger, run.run_id).end_asked_at is None
-    health = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health
-    assert (health.state, health.is_healthy) == ("stalled", False)
-    assert "20 rows have waited for 30 min" in health.explanation
+    (alert,) = reconcile_all(supervisor, declaring(wanted), observe_dag=lambda _: UNPAUSED, number=0)
+    assert alert.reason == "stalled"
+    verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+    assert (verdict.state, verdict.is_healthy) == ("stalled", False)
+    assert "20 rows have waited for 30 min" in verdict.explanation
 
     bring_batch(ledger, run, topic, number=1, up_to=30)
-    reconcile(supervisor, wanted, dag=UNPAUSED)
-    health = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).health
-    assert (health.state, health.is_healthy) == ("idle", True)
+    assert reconcile_all(supervisor, declaring(wanted), observe_dag=lambda _: UNPAUSED, number=0) == ()
+    verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+    assert (verdict.state, verdict.is_healthy) == ("idle", True)
 
 
 def test_looks_older_than_a_day_are_forgotten(supervisor: Supervisor, ledger: Ledger, topic: str) -> None:
@@ -194,14 +208,7 @@ def test_a_late_stream_defers_the_maintenance_of_its_table_when_it_is_declared_s
     supervisor: Supervisor, ledger: Ledger, topic: str, action: str
 ) -> None:
     wanted = reading(topic, max_lag={"rows": 19, "action": action})
-    declared = Declarations(
-        folder=Path("/pipelines"),
-        streams={"flights": wanted},
-        tables={},
-        problems=(),
-        stream_names=("flights",),
-        table_names=(),
-    )
+    declared = declaring(wanted)
     run = started(supervisor, wanted, topic)
     assert writers_that_defer(ledger, declared, "bronze.flights") == (), "nobody has looked yet"
     done = reconcile(supervisor, wanted, dag=UNPAUSED)

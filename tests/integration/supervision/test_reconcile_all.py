@@ -22,11 +22,11 @@ from sluice.ledger.desired_states import SuspensionCause, set_desired_state, sus
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
+from sluice.ledger.stream_troubles import record_report, record_trouble
 from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.alert import Alert
-from sluice.supervision.reconcile_all import reconcile_all
-from sluice.supervision.red_increments import report_good_increment, report_red_increment
+from sluice.supervision.alerts import Alert, report_good_increment, report_red_increment
+from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
@@ -93,6 +93,36 @@ def test_a_run_whose_declaration_was_deleted_is_reported_at_once_and_ended(
     passed(supervisor, declared())
     assert run.process in launcher.kills, "a driver that does not obey is ended"
     assert passed(supervisor, declared()) == {}
+
+
+def test_a_stream_whose_dag_airflow_cannot_be_asked_about_keeps_no_other_one_waiting(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    first, second = named("first"), named("second")
+    left = started(supervisor, second)
+    started(supervisor, first)
+    assert left.process is not None
+    launcher.disappear(left.process)
+
+    def observe_dag(stream: str) -> DagObservation:
+        if stream == "first":
+            raise RuntimeError("the metadata database is away")
+        return UNPAUSED
+
+    alerts = reconcile_all(supervisor, declared(first, second), observe_dag=observe_dag, number=0)
+
+    assert [(alert.stream, "the metadata database is away" in alert.sentence) for alert in alerts] == [("first", True)]
+    assert find_run(ledger, left.run_id).state is RunState.LOST, "the other one was looked after"
+
+
+def test_the_age_of_a_trouble_begins_anew_with_another_reason(ledger: Ledger) -> None:
+    record_trouble(ledger, "flights", reason="silent", explanation="It was not heard.")
+    let_pass(ledger, timedelta(hours=1))
+    same = record_trouble(ledger, "flights", reason="silent", explanation="It was not heard for an hour.")
+    assert same.lasted >= timedelta(hours=1)
+    record_report(ledger, same, by="a test")
+    other = record_trouble(ledger, "flights", reason="undeclared", explanation="No file declares it.")
+    assert (other.lasted < timedelta(minutes=1), other.reported_at) == (True, None)
 
 
 def test_a_run_whose_declaration_comes_back_goes_on(supervisor: Supervisor, ledger: Ledger) -> None:

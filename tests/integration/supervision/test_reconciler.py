@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import end_drivers
+from tests.fixtures.reconciling import reconcile
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.successors import runs_since
 from tests.fixtures.supervised_runs import deliver_first_batch, process_of
@@ -32,9 +33,8 @@ from sluice.ledger.runs import beat, find_run, recent_runs, record_end
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_commands import restart_stream, start_stream
-from sluice.supervision.stream_health import health_of_continuous
+from sluice.supervision.stream_verdict import verdict_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
@@ -137,7 +137,7 @@ def test_a_stream_that_was_given_up_stays_given_up_when_airflow_pauses_its_dag(
     for _ in range(3):
         done = reconcile(supervisor, WANTED, dag=paused)
         assert (done.changed, done.supervised.decision.action) == ((), SupervisionAction.GIVE_UP)
-        assert health_of_continuous(done.supervised.decision).is_healthy is False
+        assert verdict_of(done.supervised.decision).is_healthy is False
     begun = start_stream(supervisor, WANTED, requested_by="ann")
     assert begun is not None
     assert begun.run is not None, "a person starts it although its DAG is still paused"
@@ -194,6 +194,17 @@ def test_a_person_starts_a_stream_that_a_pause_has_stopped(
     beat(ledger, again.run.run_id)
     assert reconcile(supervisor, WANTED, dag=PAUSED).changed == (), "the pause is older than the start"
     assert find_desired_state(ledger, "flights").effective_state is DesiredState.RUNNING
+
+
+def test_a_stream_that_never_ran_is_left_to_its_dag_however_long_ago_it_was_asked_for(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.desired_states SET requested_at = requested_at - interval '1 hour'"))
+    done = reconcile(supervisor, WANTED, dag=UNPAUSED)
+    assert (done.acted, words(done.supervised)) == (False, (SupervisionAction.LAUNCH, SupervisionReason.NEVER_STARTED))
+    assert launcher.requests == []
 
 
 def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger) -> None:

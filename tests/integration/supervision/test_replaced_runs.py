@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.reconciling import reconcile
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.supervised_runs import deliver_first_batch, process_of
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import beat, newest_run, recent_runs
-from sluice.supervision.reconciler import reconcile
-from sluice.supervision.stream_health import health_of_continuous
+from sluice.supervision.stream_verdict import verdict_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
 
@@ -38,7 +38,7 @@ def test_workers_with_different_files_do_not_replace_each_other_without_end(
         assert again is not None
         beat(ledger, again.run_id)
     assert len(recent_runs(ledger, "flights", limit=99)) == 4
-    health = health_of_continuous(done.decision)
+    health = verdict_of(done.decision)
     assert (health.is_healthy, "the hosts of Airflow probably hold different files" in health.explanation) == (
         False,
         True,

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.drivers import await_condition
+from tests.fixtures.reconciling import reconcile
 from tests.fixtures.stream_commands import Sluice, document
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.supervised_runs import process_of
@@ -28,7 +29,6 @@ from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, newest_run, record_end
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.reconciler import reconcile
 from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 from sluice.supervision.supervisor import Supervisor, supervise
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from sluice.ledger.runs import admit_run, beat, find_run, newest_run, recent_run
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
-from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
+from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, plan_supervision, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
 
 WANTED = continuous_stream(restart={"attempts": 3, "first_delay": "1 hour", "longest_delay": "1 day"})
@@ -322,3 +322,51 @@ def test_an_open_breaker_stays_open_though_runs_stayed_up_and_a_person_closes_it
         assert words(given_up) == (SupervisionAction.GIVE_UP, SupervisionReason.BREAKER_OPEN)
     set_desired_state(ledger, "flights", DesiredState.RUNNING)
     assert supervise(supervisor, often).decision.action is SupervisionAction.LAUNCH
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], object]) -> None:
+    """Let something happen to a run after the supervisor's first look for it."""
+
+    def look(ledger: Ledger, run_id: str) -> RunObservation:
+        seen = find_run(ledger, run_id)
+        if seen.is_live:
+            happens(run_id)
+        return seen
+
+    monkeypatch.setattr(supervisor_module, "find_run", look)
+
+
+def test_a_silent_driver_that_reports_while_it_is_waited_for_keeps_its_place(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = supervise(supervisor, WANTED)
+    assert first.run is not None
+    beat(ledger, first.run.run_id)
+    launcher.hide(process_of(first))
+    move_back(ledger, "heartbeat_at", timedelta(hours=1))
+    move_back(ledger, "expires_at", timedelta(hours=1), table="leases")
+    planned = plan_supervision(WANTED, ledger=ledger, launcher=launcher)
+    assert words(planned) == (SupervisionAction.TAKE_OVER, SupervisionReason.LEASE_OVER)
+    meanwhile(monkeypatch, lambda run_id: beat(ledger, run_id))
+
+    act_on(supervisor, planned)
+
+    assert find_run(ledger, first.run.run_id).is_live, "the clock of the database may have jumped"
+
+
+def test_the_end_that_a_parent_records_within_its_time_stays(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = supervise(supervisor, WANTED)
+    assert first.run is not None
+    launcher.disappear(process_of(first))
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 10.0)
+    meanwhile(
+        monkeypatch,
+        lambda run_id: record_end(ledger, run_id, state=RunState.FAILED, exit_code=137, reason="it was killed"),
+    )
+
+    act_on(supervisor, plan_supervision(WANTED, ledger=ledger, launcher=launcher))
+
+    ended = find_run(ledger, first.run.run_id)
+    assert (ended.state, ended.exit_code, ended.reason) == (RunState.FAILED, 137, "it was killed")

@@ -6,7 +6,7 @@ That an `on_kill` believes nothing but the task's state stands in `tests/orchest
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,16 +17,17 @@ from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.tampered_ledger import without_condition
 
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LedgerError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.leases import find_lease
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
-from sluice.ledger.stream_records import StreamRecords, read_stream
+from sluice.ledger.stream_records import StreamRecords
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 
 Guard = Literal["guarded", "unguarded"]
 BOTH = pytest.mark.parametrize("guard", ["guarded", "unguarded"])
@@ -152,9 +153,9 @@ def test_without_the_one_process_of_a_run_a_second_driver_is_bound_to_it(ledger:
     assert find_run(ledger, run.run_id).process == (PROCESS if guard == "guarded" else second)
 
 
-def without_its_run(ledger: Ledger, stream: str) -> StreamRecords:
-    """The records of a stream, of which nobody looked for its newest run."""
-    return replace(read_stream(ledger, stream), runs=())
+def without_its_run(ledger: Ledger, declared: Iterable[LoadedStream]) -> Mapping[str, StreamRecords]:
+    """The records of streams, of which nobody looked for their newest runs."""
+    return {name: replace(known, runs=()) for name, known in read_to_judge(ledger, declared).items()}
 
 
 @BOTH
@@ -165,7 +166,7 @@ def test_without_the_look_for_a_live_run_none_is_adopted(
     if guard == "guarded":
         assert supervise(supervisor, WANTED).run == run
     else:
-        monkeypatch.setattr(supervisor_module, "read_stream", without_its_run)
+        monkeypatch.setattr(supervisor_module, "read_to_judge", without_its_run)
         with pytest.raises(LedgerError, match="without coming to rest"):
             supervise(supervisor, WANTED)
     assert len(launcher.requests) == 1, "the ledger's one live run of a stream stands behind it"

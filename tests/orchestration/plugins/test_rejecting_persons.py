@@ -16,7 +16,7 @@ from sluice.pages.declared_now import DeclaredNow
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a library of Airflow's imports FastAPI's test client, which warns of its own
-    from sluice_airflow.pages.job_routes import stream_to_reject_from
+    from sluice_airflow.pages.action_routes import stream_to_reject_from
     from sluice_airflow.pages.page_access import Reader
     from sluice_airflow.pages.page_guard import PlanTokens
     from sluice_airflow.pages.page_state import PageState

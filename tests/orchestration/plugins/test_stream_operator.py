@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from sluice_airflow.tasks.stream_task import was_asked_since
 from sluice_airflow.tasks.user_requests import (
     NOTICED_WITHIN,
     PreviousDagRun,
@@ -82,3 +83,24 @@ def test_a_request_is_as_old_as_its_run_however_long_that_waited_in_the_queue() 
 def test_a_scheduled_run_of_a_healthy_dag_is_not_a_person_s_request() -> None:
     healthy = SimpleNamespace(state="success", end_date=MADE_AT - timedelta(hours=1))
     assert requested_ago(task_of(run_type="scheduled", before=healthy), now=MADE_AT) is None
+
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("asked_ago", "ended_ago", "is_since"),
+    [
+        pytest.param(None, 9 * MINUTE, False, id="nobody asked"),
+        pytest.param(MINUTE, 9 * MINUTE, True, id="asked after the failure"),
+        pytest.param(9 * MINUTE, MINUTE, False, id="asked before the failure: a click that is spent"),
+        pytest.param(MINUTE, MINUTE, False, id="at the same moment: it is given up once more, and a click restarts it"),
+        pytest.param(MINUTE, None, True, id="given up without an ended run: its checkpoint cannot follow"),
+    ],
+)
+def test_a_click_that_is_older_than_the_failure_does_not_restart_a_given_up_stream(
+    asked_ago: timedelta | None, ended_ago: timedelta | None, is_since: bool
+) -> None:
+    run = None if ended_ago is None else SimpleNamespace(ended_at=ENDED_AT - ended_ago)
+    given_up: Any = SimpleNamespace(seen=SimpleNamespace(newest_run=run, observed_at=ENDED_AT))
+    assert was_asked_since(asked_ago, given_up) is is_since

@@ -22,7 +22,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.work_items import claim, end_item, find_items, observe_item, withdraw_items
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.driver_processes import identity_of
-from sluice.supervision.alert import Alert
+from sluice.supervision.alerts import Alert
 from sluice.work.requests import MaintainTable
 from sluice_airflow.operators.work_operator import WorkFailedError, WorkOperator, failure_of_work
 from sluice_airflow.triggers.work_trigger import WorkTrigger

@@ -16,9 +16,9 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, StreamTotals
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.stream_health import StreamHealth, StreamState
-from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_status import StreamRow
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict
+from sluice.supervision.supervision_decision import StreamObservation
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WATERMARK = datetime(2013, 1, 5, tzinfo=UTC)
@@ -57,13 +57,12 @@ def _row(
         stream=stream,
         observed_at=NOW,
         desired=DesiredStateObservation(stream=stream, desired_state=DesiredState.RUNNING),
-        newest_run=run if state is not None else None,
-        newest_batch=batch if batch_of_run is not None else None,
+        runs=(run,) if state is not None else (),
+        batches=(batch,) if batch_of_run is not None else (),
     )
     return StreamRow(
-        stream=stream,
-        mode="continuous",
-        health=StreamHealth(state=StreamState.RUNNING, is_healthy=True, explanation="It runs."),
+        declared=None,
+        verdict=StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation="It runs."),
         seen=seen,
         totals=StreamTotals(
             stream=stream,

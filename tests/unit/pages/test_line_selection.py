@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.pages.line_selection import HEALTHS, SORT_KEYS, LineCounts, LineSelection
-from sluice.pages.shown_health import ShownTone
+from sluice.pages.page_words import ShownTone
 from sluice.pages.stream_lines import StreamLine
-from sluice.supervision.stream_health import StreamState
+from sluice.supervision.stream_verdict import StreamState
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 

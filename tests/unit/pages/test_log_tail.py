@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.pages.log_tail import SHOWN_BYTES, LogTail, read_log_tail
+from sluice.pages.stream_page import SHOWN_LOG_BYTES, LogTail, read_log_tail
 
 
 def a_run(log_file: Path | None) -> RunObservation:
@@ -39,7 +39,7 @@ def test_a_long_log_begins_with_a_whole_line(tmp_path: Path) -> None:
 
     text = read_log_tail(a_run(log)).text
 
-    assert len(text) <= SHOWN_BYTES
+    assert len(text) <= SHOWN_LOG_BYTES
     assert text.startswith("line ")
     assert text.endswith("line 9999\n")
 

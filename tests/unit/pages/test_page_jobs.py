@@ -14,7 +14,6 @@ from sluice.backfill.intervals import parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
-from sluice.pages.done_words import DONE_SENTENCES, DoneWord
 from sluice.pages.job_plans import (
     MOST_INTERVALS,
     JobVerb,
@@ -22,7 +21,8 @@ from sluice.pages.job_plans import (
     maintenance_request,
 )
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
-from sluice.supervision.stream_health import StreamState
+from sluice.pages.page_words import DONE_SENTENCES, DoneWord
+from sluice.supervision.stream_verdict import StreamState
 
 BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"
 

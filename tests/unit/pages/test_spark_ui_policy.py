@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.pages.spark_ui_files import read_static_file
+from sluice.pages.spark_ui import read_static_file
 from sluice_airflow.pages.page_guard import spark_ui_policy
 
 BASE = "/sluice/streams/clicks/spark/proxy/local-1"

@@ -8,12 +8,11 @@ from typing import Any
 from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
-from sluice.pages.done_words import DONE_SENTENCES, DoneWord
-from sluice.pages.log_tail import LogTail
 from sluice.pages.page_actions import MEANINGS, PageVerb
 from sluice.pages.page_templates import render
-from sluice.pages.stream_page import StreamPage
-from sluice.supervision.stream_health import StreamState
+from sluice.pages.page_words import DONE_SENTENCES, DoneWord
+from sluice.pages.stream_page import LogTail, StreamPage
+from sluice.supervision.stream_verdict import StreamState
 
 LINE = replace(LINES[0], stream="clicks", state=StreamState.STOPPED, has_live_run=False, since=NOON)
 PAGE = StreamPage(

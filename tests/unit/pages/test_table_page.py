@@ -12,8 +12,8 @@ from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
-from sluice.pages.file_histogram import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.page_templates import render
+from sluice.pages.svg_charts import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.table_lines import TableLine, debt_of
 from sluice.pages.table_page import TablePage, charts_of_runs, outlooks_of
 

@@ -13,9 +13,8 @@ from sluice.ledger.desired_states import DesiredStateObservation, SuspensionCaus
 from sluice.ledger.leases import LeaseObservation
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.restart_history import RestartHistory
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.restart_policy import RestartHistory
+from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionReason
 from sluice.supervision.time_limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -109,7 +108,7 @@ def seen(
         ),
         lease=lease,
         fingerprint=fingerprint or {},
-        newest_run=run,
+        runs=() if run is None else (run,),
         process=process,
         left_exit=left_exit,
     )

@@ -82,6 +82,13 @@ def test_a_lease_that_was_taken_away_stays_lost(lease: HeldLease, clock: _Clock)
         lease.require()
 
 
+def test_the_first_reason_of_a_loss_stays(lease: HeldLease) -> None:
+    lease.lost("another run has the lease")
+    lease.lost("its run has ended")
+    with pytest.raises(LeaseLostError, match="another run has the lease"):
+        lease.require()
+
+
 def test_a_driver_that_never_reached_the_ledger_stops_as_well(lease: HeldLease, clock: _Clock) -> None:
     clock.seconds += OUTAGE_GRACE_SECONDS
     assert lease.is_to_stop

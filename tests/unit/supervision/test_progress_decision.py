@@ -25,7 +25,7 @@ from sluice.supervision.progress_decision import (
     oldest_unread,
     stall_window,
 )
-from sluice.supervision.stream_health import StreamState, health_of_continuous
+from sluice.supervision.stream_verdict import StreamState, verdict_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -383,7 +383,7 @@ def test_the_health_of_a_running_stream_is_its_progress(state: ProgressState, to
         action=SupervisionAction.ADOPT, reason=SupervisionReason.HEARTBEAT_FRESH, explanation="It beats."
     )
     judged = ProgressJudgement(state=state, explanation="So.")
-    health = health_of_continuous(decision, judged)
+    health = verdict_of(decision, judged)
     assert (health.state, health.is_healthy, health.explanation) == (told, judged.is_healthy, "It beats. So.")
 
 
@@ -395,4 +395,4 @@ def test_a_stream_that_fails_again_and_again_loops(failures: int, state: StreamS
         explanation="Later.",
         failures=failures,
     )
-    assert health_of_continuous(decision).state is state
+    assert verdict_of(decision).state is state

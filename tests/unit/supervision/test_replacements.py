@@ -8,7 +8,7 @@ from datetime import timedelta
 from tests.unit.supervision.supervision_cases import NOW, a_run
 
 from sluice.ledger.run_values import RunObservation
-from sluice.supervision.replacements import BECAUSE_CHANGED, WITHIN, is_back_and_forth
+from sluice.supervision.restart_policy import BECAUSE_CHANGED, REPLACED_WITHIN, is_back_and_forth
 
 MINUTE = timedelta(minutes=1)
 
@@ -31,7 +31,7 @@ def test_an_edit_is_followed_whatever_was_replaced_before() -> None:
 
 
 def test_replacements_of_earlier_hours_and_before_a_person_s_request_do_not_count() -> None:
-    assert not is_back_and_forth(BACK_AND_FORTH, digest="new", reset_at=None, now=NOW + WITHIN)
+    assert not is_back_and_forth(BACK_AND_FORTH, digest="new", reset_at=None, now=NOW + REPLACED_WITHIN)
     assert not is_back_and_forth(BACK_AND_FORTH, digest="new", reset_at=NOW - 2 * MINUTE, now=NOW)
     others = [replace(run, end_asked_because="it is stalled") for run in BACK_AND_FORTH]
     assert not is_back_and_forth(others, digest="new", reset_at=None, now=NOW)

@@ -11,8 +11,14 @@ import pytest
 from sluice.declarations.supervision_declaration import RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.restart_history import RestartHistory, count_failures
-from sluice.supervision.restart_policy import MOST_RUNS_READ, RestartVerdict, judge_restart, runs_to_read
+from sluice.supervision.restart_policy import (
+    MOST_RUNS_READ,
+    RestartHistory,
+    RestartVerdict,
+    count_failures,
+    judge_restart,
+    runs_to_read,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

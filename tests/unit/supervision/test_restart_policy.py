@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
-from sluice.supervision.restart_history import RestartHistory
 from sluice.supervision.restart_policy import (
     MOST_RUNS_READ,
     POLICIES,
+    RestartHistory,
     RestartVerdict,
     helps_to_restart,
     is_breaker_open,

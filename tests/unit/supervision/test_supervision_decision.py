@@ -28,8 +28,7 @@ from tests.unit.supervision.supervision_cases import (
 )
 
 from sluice.ledger.run_values import RunObservation, WatchedRun
-from sluice.supervision.decide_live_run import calls_for_supervisor
-from sluice.supervision.decide_supervision import decide_supervision
+from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision
 from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason
 
 EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)

@@ -1,13 +1,20 @@
-"""The queries of `all_streams`: for each of many streams its newest rows, found by an index."""
+"""Figures of many streams at once: what they read and publish, how far they are behind, how often they fail.
+
+Each query takes the names of the streams and looks up the newest rows of each by an index (`LATERAL … LIMIT`), so its
+cost grows with the number of streams and not with the number of batches, runs or samples.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Row,
     Select,
     TableValuedAlias,
     and_,
@@ -19,7 +26,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from sluice.ledger.asked_streams import asked_for
 from sluice.ledger.batches import Batch
+from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunState
@@ -33,11 +42,69 @@ FAILURES_WITHIN = timedelta(days=1)
 MOST_RUNS_COUNTED = 100
 """Of the newest runs of a stream; one that fails more often within a day is shown with this many."""
 
-
 _LONG_AGO: ColumnElement[datetime] = literal_column("'-infinity'::timestamptz")
 
 
-def select_arrivals(asked: TableValuedAlias) -> Select[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFigures:
+    """The figures of a stream.
+
+    observed_at: when they were read, by the database's clock.
+    read_per_second, published_per_second: rows, by its batches of the last `RATE_WINDOW` together.
+    behind: how old its oldest unread row is at least; unset when unknown.
+    failed_runs: those that failed or were lost within `FAILURES_WITHIN`.
+    """
+
+    observed_at: datetime
+    read_per_second: float = 0.0
+    published_per_second: float = 0.0
+    behind: timedelta | None = None
+    failed_runs: int = 0
+
+
+def read_figures(ledger: Ledger, names: Sequence[str]) -> Mapping[str, StreamFigures]:
+    """Read the figures of these streams, with three queries."""
+    asked = asked_for(names)
+    with ledger.transaction() as connection:
+        arrivals = {row.stream: row for row in connection.execute(_select_arrivals(asked))}
+        rates = {row.stream: row for row in connection.execute(_select_rates(asked))}
+        failed = {row.stream: row.failed for row in connection.execute(_select_failed_runs(asked))}
+    seconds = RATE_WINDOW.total_seconds()
+    return {
+        name: StreamFigures(
+            observed_at=rates[name].now,
+            read_per_second=float(rates[name].read or 0) / seconds,
+            published_per_second=float(rates[name].published or 0) / seconds,
+            behind=_behind(arrivals[name], rates[name].now) if name in arrivals else None,
+            failed_runs=failed.get(name, 0),
+        )
+        for name in names
+    }
+
+
+def _behind(arrival: Row[Any], now: datetime) -> timedelta | None:
+    if arrival.undone == 0:
+        return timedelta(0)
+    if arrival.unread_rows is None or arrival.arrived_at is None:
+        return None
+    behind: timedelta = now - arrival.arrived_at
+    return max(behind, timedelta(0))
+
+
+def lag_history(
+    ledger: Ledger, names: Sequence[str], *, within: timedelta, points: int
+) -> Mapping[str, tuple[int | None, ...]]:
+    """The unread rows of each stream at evenly spaced times, oldest first; unset where they were unknown.
+
+    Each point is one look-up of an index, so streams that are sampled more often cost no more.
+    """
+    query = _select_lag_history(asked_for(names), within=within, points=points)
+    with ledger.transaction() as connection:
+        unread = {row.stream: row.unread for row in connection.execute(query)}
+    return {name: tuple(unread.get(name, {}).get(str(point)) for point in range(points)) for name in names}
+
+
+def _select_arrivals(asked: TableValuedAlias) -> Select[Any]:
     """When the oldest unread row of each stream had arrived at the latest.
 
     The rule is that of `progress_decision.oldest_unread`: it arrived after the newest sample whose input has all been
@@ -69,7 +136,7 @@ def select_arrivals(asked: TableValuedAlias) -> Select[Any]:
         select(sample.c.observed_at)
         .where(
             same,
-            sample.c.observed_at > func.coalesce(covered.c.observed_at, literal_column("'-infinity'::timestamptz")),
+            sample.c.observed_at > func.coalesce(covered.c.observed_at, _LONG_AGO),
         )
         .order_by(sample.c.observed_at)
         .limit(1)
@@ -82,7 +149,7 @@ def select_arrivals(asked: TableValuedAlias) -> Select[Any]:
     ).select_from(joined)
 
 
-def select_rates(asked: TableValuedAlias) -> Select[Any]:
+def _select_rates(asked: TableValuedAlias) -> Select[Any]:
     """The rows that the batches of the last `RATE_WINDOW` read and published."""
     values = func.jsonb_each_text(Batch.published_rows).table_valued("key", "value")
     published = select(func.sum(cast(values.c.value, BigInteger))).select_from(values).scalar_subquery()
@@ -94,10 +161,12 @@ def select_rates(asked: TableValuedAlias) -> Select[Any]:
         .where(Batch.stream == asked.c.stream, Batch.recorded_at >= func.now() - RATE_WINDOW)
         .lateral("sums")
     )
-    return select(asked.c.stream, sums.c.read, sums.c.published).select_from(asked.join(sums, true()))
+    return select(asked.c.stream, func.now().label("now"), sums.c.read, sums.c.published).select_from(
+        asked.join(sums, true())
+    )
 
 
-def select_failed_runs(asked: TableValuedAlias) -> Select[Any]:
+def _select_failed_runs(asked: TableValuedAlias) -> Select[Any]:
     """How many of the newest runs of each stream failed or were lost within `FAILURES_WITHIN`."""
     newest = (
         select(Run.state, Run.ended_at)
@@ -116,7 +185,7 @@ def select_failed_runs(asked: TableValuedAlias) -> Select[Any]:
     )
 
 
-def select_lag_history(asked: TableValuedAlias, *, within: timedelta, points: int) -> Select[Any]:
+def _select_lag_history(asked: TableValuedAlias, *, within: timedelta, points: int) -> Select[Any]:
     """The newest sample at or before each of several evenly spaced times, by its number from 0, in a row a stream."""
     step = within / points
     numbers = func.generate_series(0, points - 1).table_valued("point").render_derived(name="points")

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.pages.shown_health import ShownTone, tone_of, with_trouble
-from sluice.supervision.stream_health import StreamHealth, StreamState
+from sluice.pages.page_words import ShownTone
+from sluice.pages.stream_lines import tone_of
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_trouble
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
-def seen(state: StreamState, *, is_healthy: bool = True) -> StreamHealth:
+def seen(state: StreamState, *, is_healthy: bool = True) -> StreamVerdict:
     """What the page sees itself."""
-    return StreamHealth(state=state, is_healthy=is_healthy, explanation="as the page sees it")
+    return StreamVerdict(state=state, is_healthy=is_healthy, explanation="as the page sees it")
 
 
 def found(reason: str) -> StreamTrouble:
@@ -40,18 +41,18 @@ def found(reason: str) -> StreamTrouble:
         (seen(StreamState.UNKNOWN, is_healthy=False), found("a word of a newer program"), StreamState.UNKNOWN),
     ],
 )
-def test_the_newer_look_counts_where_it_can_see(own: StreamHealth, trouble: StreamTrouble, shown: StreamState) -> None:
-    health = with_trouble(own, trouble)
+def test_the_newer_look_counts_where_it_can_see(own: StreamVerdict, trouble: StreamTrouble, shown: StreamState) -> None:
+    verdict = with_trouble(own, trouble)
 
-    assert health.state is shown
-    assert (health.explanation == "as it was found") == (health != own)
-    assert health.is_healthy == (health == own and own.is_healthy)
+    assert verdict.state is shown
+    assert (verdict.explanation == "as it was found") == (verdict != own)
+    assert verdict.is_healthy == (verdict == own and own.is_healthy)
 
 
-def test_a_stop_that_the_reconciler_doubts_is_unhealthy() -> None:
-    health = with_trouble(seen(StreamState.STOPPED), found("stopped"))
+def test_a_stop_that_the_reconciler_doubts_is_unverdicty() -> None:
+    verdict = with_trouble(seen(StreamState.STOPPED), found("stopped"))
 
-    assert (health.state, health.is_healthy, health.explanation) == (StreamState.STOPPED, False, "as it was found")
+    assert (verdict.state, verdict.is_healthy, verdict.explanation) == (StreamState.STOPPED, False, "as it was found")
 
 
 def test_without_a_trouble_the_look_of_the_page_stays() -> None:
@@ -59,6 +60,6 @@ def test_without_a_trouble_the_look_of_the_page_stays() -> None:
 
 
 @pytest.mark.parametrize("state", StreamState)
-def test_every_state_has_a_tone_and_an_unhealthy_one_is_never_calm(state: StreamState) -> None:
+def test_every_state_has_a_tone_and_an_unverdicty_one_is_never_calm(state: StreamState) -> None:
     assert tone_of(seen(state, is_healthy=False)) in (ShownTone.BAD, ShownTone.ODD)
     assert tone_of(seen(state)) in (ShownTone.GOOD, ShownTone.CALM)

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import Connection, event, insert, text
 from tests.integration.ledger.test_batches import a_batch
 
-from sluice.ledger.all_streams import find_streams, lag_history
 from sluice.ledger.batch_history import stream_history
 from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, database_time
@@ -22,6 +21,8 @@ from sluice.ledger.leases import find_lease
 from sluice.ledger.progress_samples import SourceSample, recent_progress_samples
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, beat, newest_runs, recent_runs, record_end
+from sluice.ledger.stream_figures import lag_history, read_figures
+from sluice.ledger.stream_records import read_streams
 from sluice.ledger.stream_troubles import record_trouble
 from sluice.supervision.progress_decision import oldest_unread
 
@@ -43,13 +44,15 @@ def test_each_stream_is_as_it_is_when_asked_for_alone(ledger: Ledger) -> None:
     beat(ledger, admit(ledger, "runs"))
     record_end(ledger, admit(ledger, "failed"), state=RunState.FAILED, exit_code=1, reason="first")
     record_end(ledger, admit(ledger, "failed"), state=RunState.LOST, exit_code=None, reason="second")
+    record_end(ledger, admit(ledger, "failed"), state=RunState.FINISHED, exit_code=0, reason="third")
     set_desired_state(ledger, "stopped", DesiredState.STOPPED, requested_by="ann")
     record_trouble(ledger, "failed", reason="given up", explanation="it failed")
     for number in range(3):
         record_batch(ledger, a_batch(number, stream="runs"))
     names = ["failed", "never_heard_of", "runs", "stopped"]
 
-    known = find_streams(ledger, names, runs_for_failures=5).streams
+    known = read_streams(ledger, names, runs_that_count=lambda newest: 0 if newest.is_live else 5)
+    figures = read_figures(ledger, names)
 
     assert list(known) == names
     for name in names:
@@ -58,17 +61,20 @@ def test_each_stream_is_as_it_is_when_asked_for_alone(ledger: Ledger) -> None:
     assert [run.stream for run in newest_runs(ledger)] == ["failed", "runs"]
     assert known["runs"].runs == recent_runs(ledger, "runs", limit=5)
     assert known["failed"].runs == recent_runs(ledger, "failed", limit=5)
-    assert [one.failed_runs for one in known.values()] == [2, 0, 0, 0]
+    assert [one.failed_runs for one in figures.values()] == [2, 0, 0, 0]
     assert known["failed"].trouble is not None
     assert known["failed"].trouble.explanation == "it failed"
     newest, alone = known["runs"].newest_batch, newest_batch(ledger, "runs")
     assert newest is not None
     assert alone is not None
     assert (newest.key, newest.watermark, newest.recorded_at) == (alone.key, alone.watermark, alone.recorded_at)
-    assert known["runs"].rates.read_per_second == 300 / 60
-    assert known["runs"].rates.published_per_second == 3 * 135 / 60
-    assert known["stopped"].rates.read_per_second == 0
-    assert known["runs"].behind is None
+    deep = read_streams(ledger, names, with_progress=True)
+    assert [len(one.batches) for one in deep.values()] == [0, 0, 3, 0]
+    assert [len(one.runs) for one in deep.values()] == [2, 0, 1, 0], "no earlier run counts"
+    assert figures["runs"].read_per_second == 300 / 60
+    assert figures["runs"].published_per_second == 3 * 135 / 60
+    assert figures["stopped"].read_per_second == 0
+    assert figures["runs"].behind is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,15 +93,16 @@ def test_the_age_of_unread_rows_is_that_of_the_one_rule(ledger: Ledger, seed: in
             with ledger.transaction() as connection:
                 connection.execute(insert(SourceSample).values(undone=unread, is_failure=False, **sample))
 
-    found = find_streams(ledger, names, runs_for_failures=1)
+    found = read_figures(ledger, names)
 
     for name in names:
+        looked_at = found[name].observed_at
         samples = [one for one in recent_progress_samples(ledger, name) if one.known_undone is not None]
         of_newest = [one for one in samples if one.generation == samples[0].generation] if samples else []
-        expected = oldest_unread(samples, now=found.observed_at) if samples else None
+        expected = oldest_unread(samples, now=looked_at) if samples else None
         if len(of_newest) == 1 and expected == timedelta(0) and samples[0].known_undone:
-            expected = found.observed_at - samples[0].observed_at  # all that is known: it was there then
-        assert found.streams[name].behind == expected, name
+            expected = looked_at - samples[0].observed_at  # all that is known: it was there then
+        assert found[name].behind == expected, name
 
 
 def test_the_lag_of_the_last_hours_has_gaps_where_it_was_unknown(ledger: Ledger) -> None:
@@ -154,12 +161,14 @@ def test_no_query_reads_a_whole_table(ledger: Ledger) -> None:
 
     with explained(ledger) as plans:
         assert len(newest_runs(ledger)) == 100
-        find_streams(ledger, names, runs_for_failures=11)
+        read_streams(ledger, names, runs_that_count=lambda _: 11)
+        read_figures(ledger, names)
+        read_streams(ledger, names, with_progress=True)
         lag_history(ledger, names, within=timedelta(hours=6), points=24)
         stream_history(ledger, "s1", within=timedelta(hours=1), points=90)
 
     large = ("batches", "progress_samples", "runs")
-    assert len(plans) >= 12
+    assert len(plans) >= 15
     assert [plan for plan in plans if any(f"Seq Scan on {table}" in plan for table in large)] == []
 
 

@@ -9,9 +9,13 @@ import pytest
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.stream_health import StreamState, health_of_continuous, health_of_increment
-from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
+from sluice.supervision.stream_verdict import StreamState, judge_increment, verdict_of
+from sluice.supervision.supervision_decision import (
+    StreamObservation,
+    SupervisionAction,
+    SupervisionDecision,
+    SupervisionReason,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ALIVE, GONE, UNKNOWN = ProcessState.ALIVE, ProcessState.GONE, ProcessState.UNKNOWN
@@ -65,17 +69,17 @@ def test_an_increment(
         stream="weather",
         observed_at=NOON,
         desired=DesiredStateObservation(stream="weather", desired_state=asked),
-        newest_run=run,
+        runs=() if run is None else (run,),
         process=process,
     )
-    health = health_of_increment(seen, now=NOON)
-    assert (health.state, health.is_healthy) == (state, is_healthy)
+    verdict = judge_increment(seen)
+    assert (verdict.state, verdict.is_healthy) == (state, is_healthy)
 
 
 @pytest.mark.parametrize("reason", SupervisionReason)
 def test_every_reason_of_supervision_is_a_state(reason: SupervisionReason) -> None:
     decision = SupervisionDecision(action=SupervisionAction.WAIT, reason=reason, explanation="A sentence.")
-    health = health_of_continuous(decision)
-    assert isinstance(health.state, StreamState)
-    assert health.is_healthy == decision.is_healthy
-    assert health.explanation == "A sentence."
+    verdict = verdict_of(decision)
+    assert isinstance(verdict.state, StreamState)
+    assert verdict.is_healthy == decision.is_healthy
+    assert verdict.explanation == "A sentence."

@@ -1,4 +1,4 @@
-"""When an unhealthy state of a stream calls for a person. Pure.
+"""What a person is to look at, and when an unhealthy state of a stream calls for one.
 
 | the stream is                                                | a person is alerted              |
 |--------------------------------------------------------------|----------------------------------|
@@ -13,16 +13,20 @@
 |                                                              | DAG is red, as its newest run is |
 | restarting, stopping, queued                                 | after ten minutes                |
 
-It stays alerted until the stream is healthy again.
+It stays alerted until the stream is healthy again. An increment that is red leaves the same alert: its task reports it,
+because no reconciler watches a stream that runs by a schedule. It stays reported until an increment succeeds; further
+red ones leave no second alert.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.ledger.airflow_owner import DagObservation
-from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.supervision.stream_health import StreamState
+from sluice.ledger.connection import Ledger
+from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
+from sluice.supervision.stream_verdict import StreamState
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 
@@ -39,6 +43,22 @@ _PATIENCE = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """An unhealthy stream, or a job that failed: as every failing task of Sluice carries it, one form for all channels.
+
+    stream: its name; the table of a job that has no stream.
+    sentence: the whole message for a person, with the next step.
+    reason: the state of the stream, or the reason of the failure; empty when it is unknown.
+    is_new: whether it was not reported before. The reconciler reports a stream each minute as long as it is unhealthy.
+    """
+
+    stream: str
+    sentence: str
+    reason: str = ""
+    is_new: bool = True
+
+
 def is_alert_due(trouble: StreamTrouble, dag: DagObservation | None) -> bool:
     """Whether a person is to look at a stream; the table above is the whole rule.
 
@@ -52,3 +72,25 @@ def is_alert_due(trouble: StreamTrouble, dag: DagObservation | None) -> bool:
     if trouble.reason == StreamState.NEVER_STARTED and (dag is None or dag.is_paused):
         return False
     return trouble.lasted >= _PATIENCE.get(StreamState(trouble.reason), _AT_ONCE)
+
+
+def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str) -> None:
+    """Record, with an event, that the last attempt of an increment failed.
+
+    Parameters
+    ----------
+    sentence: why, and what to do. by: the task.
+    """
+    trouble = record_trouble(ledger, stream, reason=StreamState.FAILED, explanation=sentence)
+    if trouble.reported_at is None:
+        record_report(ledger, trouble, by=by)
+
+
+def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
+    """Record that an increment succeeded, with an event when the one before was red."""
+    clear_trouble(ledger, stream, by=by)
+
+
+def is_of_increment(trouble: StreamTrouble) -> bool:
+    """Whether the task of an increment has reported it."""
+    return trouble.reason == StreamState.FAILED

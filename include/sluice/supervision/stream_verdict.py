@@ -1,0 +1,309 @@
+"""The one judgement of a stream: its state, whether that is as it should be, and a sentence. Pure.
+
+Whoever looks at a stream judges it by `judge_stream`: the command line, the pages and the alerts. Only the reconciler
+looks at the sources and at Airflow, too, and records what it finds there as the trouble of the stream; a look of
+another takes that from the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations, LoadedStream
+from sluice.failure_reasons import Failure, describe_failure, next_step
+from sluice.failures.classification import failure_of_run
+from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.desired_states import SuspensionCause
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+from sluice.ledger.stream_troubles import StreamTrouble
+from sluice.processes.process_identity import ProcessState
+from sluice.supervision.decide_supervision import decide
+from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
+from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
+from sluice.supervision.time_limits import HEARD_WITHIN
+
+
+class StreamState(StrEnum):
+    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only.
+
+    UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
+    """
+
+    NEVER_STARTED = "never started"
+    TO_BE_STARTED = "to be started"
+    STARTING = "starting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    IDLE = "idle"
+    LATE = "late"
+    STALLED = "stalled"
+    SOURCES_UNOBSERVED = "sources unobserved"
+    CRASH_LOOPING = "crash looping"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+    CHANGE_REFUSED = "change refused"
+    FILES_DIFFER = "files differ"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    RESTARTING = "restarting"
+    GIVEN_UP = "given up"
+    DRIVER_GONE = "driver gone"
+    FINISHED = "finished"
+    FAILED = "failed"
+    UNDECLARED = "undeclared"
+    BROKEN = "declaration broken"
+    MODE_CHANGED = "mode changed"
+
+
+_STATES = {
+    SupervisionReason.NEVER_STARTED: StreamState.NEVER_STARTED,
+    SupervisionReason.WANTED_AGAIN: StreamState.TO_BE_STARTED,
+    SupervisionReason.BACKING_OFF: StreamState.RESTARTING,
+    SupervisionReason.RESTART_DUE: StreamState.RESTARTING,
+    SupervisionReason.RESTART_BUDGET_SPENT: StreamState.GIVEN_UP,
+    SupervisionReason.RESTART_WOULD_NOT_HELP: StreamState.GIVEN_UP,
+    SupervisionReason.BREAKER_OPEN: StreamState.GIVEN_UP,
+    SupervisionReason.STOPPED_AS_REQUESTED: StreamState.STOPPED,
+    SupervisionReason.BEING_LAUNCHED: StreamState.STARTING,
+    SupervisionReason.NEVER_LAUNCHED: StreamState.DRIVER_GONE,
+    SupervisionReason.EXIT_LEFT_BEHIND: StreamState.DRIVER_GONE,
+    SupervisionReason.DRIVER_GONE: StreamState.DRIVER_GONE,
+    SupervisionReason.STOPPING: StreamState.STOPPING,
+    SupervisionReason.STOP_OVERDUE: StreamState.STOPPING,
+    SupervisionReason.STARTING: StreamState.STARTING,
+    SupervisionReason.HEARTBEAT_FRESH: StreamState.RUNNING,
+    SupervisionReason.HEARTBEAT_OVERDUE: StreamState.SILENT,
+    SupervisionReason.AWAITS_CLUSTER: StreamState.QUEUED,
+    SupervisionReason.DRIVER_UNKNOWN: StreamState.UNKNOWN,
+    SupervisionReason.LEASE_OVER: StreamState.SILENT,
+    SupervisionReason.DECLARATION_CHANGED: StreamState.RESTARTING,
+    SupervisionReason.CHANGE_REFUSED: StreamState.CHANGE_REFUSED,
+    SupervisionReason.FILES_DIFFER: StreamState.FILES_DIFFER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamVerdict:
+    """The state of a stream. It is healthy when it has its desired state, or is on the way there.
+
+    explanation: the sentence for a person.
+    failure: the newest one that still counts; unset without one. next_step: what to do about it; empty without one.
+    """
+
+    state: StreamState
+    is_healthy: bool
+    explanation: str
+    failure: Failure | None = None
+    next_step: str = ""
+
+
+CRASH_LOOP_FAILURES = 3
+"""How many failures in a row make a restarting stream crash looping: one or two may be bad luck."""
+
+_BY_PROGRESS = {
+    ProgressState.IDLE: StreamState.IDLE,
+    ProgressState.LATE: StreamState.LATE,
+    ProgressState.STALLED: StreamState.STALLED,
+    ProgressState.UNOBSERVED: StreamState.SOURCES_UNOBSERVED,
+}
+
+
+_OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED})
+"""States that only the reconciler can see: it asks the sources."""
+
+_RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
+
+_NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, StreamState.STARTING})
+"""States that another host, or a cluster, may know better than this process."""
+
+
+def judge_stream(
+    wanted: LoadedStream | None, seen: StreamObservation, orphan: OrphanedRun | None = None
+) -> StreamVerdict:
+    """Judge a stream as it was observed.
+
+    Parameters
+    ----------
+    wanted: the stream as it is declared; unset when no valid file declares it.
+    orphan: why its newest run does not fit what is declared.
+    """
+    if orphan is not None:
+        is_wanted = orphan.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
+        state = StreamState(orphan.reason)
+        return StreamVerdict(state=state, is_healthy=not is_wanted, explanation=orphan.explanation)
+    if wanted is None:
+        text = f"No file declares {seen.stream}, and no run of it lives."
+        return StreamVerdict(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
+    if wanted.declaration.mode == "incremental":
+        verdict = judge_increment(seen)
+    else:
+        verdict = with_trouble(verdict_of(decide(wanted, seen), judge_known(wanted, seen)), seen.trouble)
+    step = "" if verdict.failure is None else next_step(verdict.failure.reason, stream=seen.stream)
+    return replace(verdict, next_step=step)
+
+
+def with_trouble(verdict: StreamVerdict, trouble: StreamTrouble | None) -> StreamVerdict:
+    """The verdict, when the reconciler found a trouble less than a minute or so ago.
+
+    What is seen now is newer, so a trouble counts only where this look cannot see.
+    """
+    if trouble is None:
+        return verdict
+    found = StreamState(trouble.reason) if trouble.reason in set(StreamState) else StreamState.UNKNOWN
+    is_of_sources = verdict.state in _RUNS and found in _OF_THE_SOURCES
+    is_seen_elsewhere = verdict.state in _NOT_SEEN_FROM_HERE and found not in _RUNS and not verdict.is_healthy
+    is_queued = verdict.state is StreamState.STARTING and found is StreamState.QUEUED
+    is_doubtful = verdict.state is found is StreamState.STOPPED  # the reconciler asks Airflow why its DAG is paused
+    if is_of_sources or is_seen_elsewhere or is_queued or is_doubtful:
+        return StreamVerdict(state=found, is_healthy=False, explanation=trouble.explanation, failure=verdict.failure)
+    return verdict
+
+
+def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamVerdict:
+    """The verdict on a continuous stream, from the decision of its supervisor and, while it runs, from its progress.
+
+    Parameters
+    ----------
+    progress: of its run; without one its heartbeat decides.
+    """
+    state = _STATES[decision.reason]
+    if state is StreamState.RESTARTING and decision.failures >= CRASH_LOOP_FAILURES:
+        state = StreamState.CRASH_LOOPING
+    explanation, is_healthy = decision.explanation, decision.is_healthy
+    if state is StreamState.RUNNING and progress is not None:
+        state = _BY_PROGRESS.get(progress.state, state)
+        explanation, is_healthy = f"{explanation} {progress.explanation}", progress.is_healthy
+    return StreamVerdict(state=state, is_healthy=is_healthy, explanation=explanation, failure=decision.failure)
+
+
+def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObservation | None) -> StreamVerdict:
+    """The verdict on a continuous stream, when its DAG is looked at as well.
+
+    A stream that a paused DAG stops is unhealthy while the newest run of that DAG has failed: a person may have
+    unpaused the DAG while the ledger was away, and Airflow have paused it again for the failure.
+
+    Parameters
+    ----------
+    dag: unset when Airflow does not know it.
+    """
+    is_doubtful = (
+        verdict.state is StreamState.STOPPED
+        and seen.desired.suspension is SuspensionCause.PAUSED
+        and seen.desired.desired_state is DesiredState.RUNNING
+        and dag is not None
+        and dag.is_paused
+        and dag.has_failed
+    )
+    if not is_doubtful:
+        return verdict
+    text = (
+        f"{verdict.explanation} The newest run of the DAG has failed since, for which Airflow pauses it, too. Unpause "
+        f"the DAG, or confirm the stop: `sluice stream stop {seen.stream}`."
+    )
+    return replace(verdict, is_healthy=False, explanation=text)
+
+
+def judge_increment(seen: StreamObservation) -> StreamVerdict:
+    """The verdict on an incremental stream. Between two runs its newest run decides."""
+    run = seen.newest_run
+    if run is not None and run.is_live:
+        return _judge_live_increment(seen, run)
+    if seen.desired.effective_state is DesiredState.STOPPED:
+        text = f"It is stopped, as requested{seen.desired.why_stopped}."
+        return StreamVerdict(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    if run is None:
+        text = "It has never run; it runs by its schedule."
+        return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
+    reason = (run.reason or "without a reason").rstrip(".")
+    if run.state is RunState.FINISHED:
+        text = f"Its newest run ended: {reason}."
+        return StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation=text)
+    failure = failure_of_run(run)
+    step = next_step(failure.reason, stream=run.stream)
+    text = (
+        f"Its newest run ended: {reason}. That is {describe_failure(failure)}. {step} Then clear its task in Airflow."
+    )
+    return StreamVerdict(state=StreamState.FAILED, is_healthy=False, explanation=text, failure=failure)
+
+
+def _judge_live_increment(seen: StreamObservation, run: RunObservation) -> StreamVerdict:
+    if seen.process is ProcessState.GONE:
+        text = f"The process of run {run.run_id} is gone; the next run takes its place."
+        return StreamVerdict(state=StreamState.DRIVER_GONE, is_healthy=False, explanation=text)
+    silence = seen.observed_at - (run.heartbeat_at or run.launched_at)
+    if silence <= HEARD_WITHIN:
+        text = f"Run {run.run_id} was heard {silence.total_seconds():.0f} s ago."
+        return StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation=text)
+    state = StreamState.SILENT if seen.process is ProcessState.ALIVE else StreamState.UNKNOWN
+    text = f"Run {run.run_id} has been silent for {silence.total_seconds():.0f} s."
+    return StreamVerdict(state=state, is_healthy=False, explanation=text)
+
+
+class OrphanReason(StrEnum):
+    """Why a run does not fit what is declared."""
+
+    UNDECLARED = "undeclared"
+    BROKEN = "declaration broken"
+    MODE_CHANGED = "mode changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedRun:
+    """The newest run of a stream that does not fit what is declared.
+
+    may_end: whether it is to end; a run whose file is broken continues until the file is corrected or deleted.
+    """
+
+    run: RunObservation
+    reason: OrphanReason
+    explanation: str
+    may_end: bool
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream in the ledger."""
+        return self.run.stream
+
+
+def find_orphaned_runs(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[OrphanedRun, ...]:
+    """The newest runs that do not fit what is declared now. Pure.
+
+    While a folder holds no declaration at all, nothing is known about what is declared, and no run is to end.
+
+    Parameters
+    ----------
+    newest: the newest run of every stream that ever ran.
+    """
+    is_known = bool(declarations.stream_names)
+    return tuple(orphan for run in newest if (orphan := _orphan_of(declarations, run, is_known=is_known)) is not None)
+
+
+def _orphan_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> OrphanedRun | None:
+    name = run.stream
+    declared = declarations.streams.get(name)
+    if declared is None and name in declarations.stream_names:
+        return _broken(declarations, run)
+    if not run.is_live:
+        return None
+    lives = f"run {run.run_id} of the {run.mode} stream {name} still lives"
+    if declared is None:
+        text = (
+            f"No file in {declarations.folder} declares {name} any more, and {lives}. It ends after its batch; to keep "
+            "it, restore its declaration."
+        )
+        return OrphanedRun(run=run, reason=OrphanReason.UNDECLARED, explanation=text, may_end=is_known)
+    if run.mode == declared.declaration.mode or run.mode != "continuous":
+        return None  # the supervision of a continuous stream replaces a run of an increment itself
+    text = f"{name} is declared {declared.declaration.mode} now, and {lives}. It ends after its batch."
+    return OrphanedRun(run=run, reason=OrphanReason.MODE_CHANGED, explanation=text, may_end=True)
+
+
+def _broken(declarations: Declarations, run: RunObservation) -> OrphanedRun:
+    file_name = f"{run.stream}{STREAM_SUFFIX}"
+    problems = [problem for problem in declarations.problems if problem.location.file.name == file_name]
+    state = "continues with its previous declaration" if run.is_live else "has ended, and none is started"
+    why = str(problems[0]).replace("\n", " ") if problems else "another declaration contradicts it"
+    text = f"The declaration of {run.stream} is broken; run {run.run_id} {state}: {why}"
+    return OrphanedRun(run=run, reason=OrphanReason.BROKEN, explanation=text, may_end=False)

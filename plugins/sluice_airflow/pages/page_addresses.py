@@ -1,0 +1,30 @@
+"""Where the pages lie: below Airflow's own address, and in a frame of Airflow's UI. Light: every process imports it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from fastapi import Request
+
+PREFIX = "/sluice"
+"""Where the application lies below Airflow's address. Airflow mounts it there; the login does not come with it."""
+
+ROUTE = "streams"
+"""The page in Airflow's UI that shows the application in a frame: `/plugin/streams/…`."""
+
+
+def stream_address(stream: str) -> str:
+    """Where Airflow's UI shows the page of a stream, relative to Airflow's own address."""
+    return f"plugin/{ROUTE}{PREFIX}/streams/{quote(stream)}"
+
+
+def base_of(request: Request) -> str:
+    """The path below which the application lies, as links need it."""
+    return quote(request.scope.get("root_path", ""))
+
+
+def airflow_of(request: Request) -> str:
+    """The path below which Airflow's own pages lie."""
+    return base_of(request).removesuffix(PREFIX) + "/"
