@@ -19,7 +19,7 @@ work_items, applications, work_tables, work_values
                 the queue of bounded work, and the Spark applications that do it
 maintenance_runs, quality_checks, checkpoint_checks
                 the results of maintenance runs and checks
-stream_records, stream_figures, all_tables, asked_streams
+stream_records, stream_figures, all_tables
                 many streams or tables at once
 announcements, trigger_queries
                 asynchronous queries for Airflow's triggerer

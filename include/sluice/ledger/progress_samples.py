@@ -23,7 +23,6 @@ from sqlalchemy import (
     true,
 )
 
-from sluice.ledger.asked_streams import asked_for
 from sluice.ledger.batches import Batch, BatchObservation, BatchTotals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
@@ -173,15 +172,9 @@ def _rows_read(
     return later.scalar_subquery() + known.read_rows
 
 
-def recent_progress_samples(ledger: Ledger, stream: str) -> tuple[ProgressSample, ...]:
-    """The kept samples of a stream, newest first: each of the last hour, and of earlier hours one of ten minutes."""
-    with ledger.transaction() as connection:
-        rows = connection.execute(select_recent_samples(asked_for([stream]))).all()
-    return tuple(record_of(ProgressSample, row) for row in rows)
-
-
 def select_recent_samples(asked: FromClause) -> Select[Any]:
-    """The query for the samples of `recent_progress_samples`, for each of several streams."""
+    """The query for the kept samples of several streams, newest first: each of the last hour, and of earlier hours
+    one of ten minutes."""
     is_kept = or_(
         SourceSample.observed_at > func.now() - EACH_FOR, extract("minute", SourceSample.observed_at) % 10 == 0
     )

@@ -26,12 +26,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sluice.ledger.asked_streams import asked_for
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunState
+from sluice.ledger.stream_records import asked_for
 
 RATE_WINDOW = timedelta(minutes=1)
 """The time over which rates are computed: some batches of most streams, and still recent."""

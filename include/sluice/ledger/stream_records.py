@@ -13,10 +13,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, Row, Select, TableValuedAlias, func, select, true
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    FromClause,
+    Row,
+    Select,
+    TableValuedAlias,
+    Text,
+    func,
+    literal,
+    select,
+    true,
+)
 
 from sluice.ledger.airflow_owner import DagPause, DagPauseSeen
-from sluice.ledger.asked_streams import asked_for, select_newest
 from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
@@ -233,3 +244,16 @@ class _Asked:
     def newest(self, table: Any, columns: Sequence[Any], *order: Any, limit: int) -> Mapping[str, list[Row[Any]]]:
         """The newest rows of each stream in a table."""
         return self.rows(select_newest(self.names, table, columns, order, limit=limit))
+
+
+def asked_for(names: Sequence[str]) -> TableValuedAlias:
+    """The names of the streams that are asked for, as a table."""
+    return func.unnest(literal(list(names), ARRAY(Text))).table_valued("stream").render_derived(name="asked")
+
+
+def select_newest(
+    asked: FromClause, table: Any, columns: Sequence[Any], order: Sequence[Any], *, limit: int
+) -> Select[Any]:
+    """The newest rows of each stream in a table, at most `limit` of each."""
+    newest = select(*columns).where(table.stream == asked.c.stream).order_by(*order).limit(limit).lateral("newest")
+    return select(*newest.c).select_from(asked.join(newest, true()))

@@ -18,7 +18,7 @@ from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.leases import find_lease
-from sluice.ledger.progress_samples import SourceSample, recent_progress_samples
+from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, beat, newest_runs, recent_runs, record_end
 from sluice.ledger.stream_figures import lag_history, read_figures
@@ -93,11 +93,11 @@ def test_the_age_of_unread_rows_is_that_of_the_one_rule(ledger: Ledger, seed: in
             with ledger.transaction() as connection:
                 connection.execute(insert(SourceSample).values(undone=unread, is_failure=False, **sample))
 
-    found = read_figures(ledger, names)
+    found, known = read_figures(ledger, names), read_streams(ledger, names, with_progress=True)
 
     for name in names:
         looked_at = found[name].observed_at
-        samples = [one for one in recent_progress_samples(ledger, name) if one.known_undone is not None]
+        samples = [one for one in known[name].samples if one.known_undone is not None]
         of_newest = [one for one in samples if one.generation == samples[0].generation] if samples else []
         expected = oldest_unread(samples, now=looked_at) if samples else None
         if len(of_newest) == 1 and expected == timedelta(0) and samples[0].known_undone:

@@ -12,10 +12,11 @@ from sluice.ledger import retention
 from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches, record_batch, totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
-from sluice.ledger.progress_samples import LagObservation, recent_progress_samples, record_progress_sample
+from sluice.ledger.progress_samples import LagObservation, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, recent_runs, record_end
+from sluice.ledger.stream_records import read_streams
 from sluice.ledger.work_items import ask, find_items, withdraw_items
 from sluice.ledger.work_values import NewItem, Pool, WorkKind
 
@@ -88,7 +89,7 @@ def test_the_sums_stay_true_however_often_it_is_tidied(
         LagObservation(rows=0),
         generation=2,
         newest_batch=newest,
-        samples=recent_progress_samples(ledger, "flights"),
+        samples=read_streams(ledger, ["flights"], with_progress=True)["flights"].samples,
     ).read_rows
     assert (read_before, read_after) == (30, 30)
     assert (before.batches, before.input_rows, before.published_rows) == (6, 60, {"main": 42, "other": 6})

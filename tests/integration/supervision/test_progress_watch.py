@@ -24,9 +24,10 @@ from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.progress_samples import recent_progress_samples
+from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import beat, find_run
+from sluice.ledger.stream_records import read_streams
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
@@ -101,6 +102,11 @@ def declaring(wanted: LoadedStream) -> Declarations:
     )
 
 
+def kept_samples(ledger: Ledger) -> tuple[ProgressSample, ...]:
+    """What is remembered of the looks at the sources."""
+    return read_streams(ledger, ["flights"], with_progress=True)["flights"].samples
+
+
 def bring_batch(ledger: Ledger, run: RunObservation, topic: str, *, number: int, up_to: int) -> None:
     """Let a driver deliver a batch and be heard."""
     batch = BatchObservation(
@@ -143,7 +149,7 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     run = started(supervisor, wanted, topic)
     first = reconcile(supervisor, wanted, dag=UNPAUSED)
     assert (first.supervised.decision.reason, first.acted) == (SupervisionReason.HEARTBEAT_FRESH, False)
-    (sample,) = recent_progress_samples(ledger, "flights")
+    (sample,) = kept_samples(ledger)
     assert (sample.generation, sample.batch, sample.read_rows, sample.unread_rows) == (1, 0, 10, 20)
 
     let_time_pass(ledger, STALLED_FOR)
@@ -200,7 +206,7 @@ def test_looks_older_than_a_day_are_forgotten(supervisor: Supervisor, ledger: Le
     reconcile(supervisor, wanted, dag=UNPAUSED)
     let_time_pass(ledger, timedelta(days=2))
     reconcile(supervisor, wanted, dag=UNPAUSED)
-    assert len(recent_progress_samples(ledger, "flights")) == 1
+    assert len(kept_samples(ledger)) == 1
 
 
 @pytest.mark.parametrize("action", ["defer_maintenance", "alert"])
