@@ -9,7 +9,7 @@ from tests.architecture.source_modules import Moment, SourceModule, source_modul
 
 DECISION_MODULES = (
     "sluice.checkpoints.checkpoint_layout",
-    "sluice.checkpoints.checkpoint_state",
+    "sluice.checkpoints.health_decision",
     "sluice.checkpoints.compatibility",
     "sluice.checkpoints.health_decision",
     "sluice.failure_reasons",

@@ -8,8 +8,7 @@ from sluice.backfill.read_bounds import FilesBound
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import ObjectStoreSettings
-from sluice.sources.read_files import files_read_up_to
-from sluice.sources.unread_input import present_files
+from sluice.sources.unread_input import files_read_up_to, present_files
 
 _MOST_NAMED = 3
 """How many files a message names."""

@@ -2,16 +2,24 @@
 
 Spark writes checkpoints through Hadoop's file systems and not through the tables' file access, so they have their own
 port. An adapter reads only files below its folder.
+
+The state of a stateful stream is copied into a new checkpoint at one version. A start after batch N loads version N + 1
+of every store. What the old checkpoint has beyond it is of a batch that was planned and is left behind, so it is not
+copied. Everything else below `state` is: the changes and full states up to the version, the files that a full state of
+RocksDB refers to, and the descriptions of the operators.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.checkpoints.local_checkpoint_files import LocalCheckpointFiles
+from sluice.checkpoints.checkpoint_layout import FileObservation, checksum_path, is_hidden, state_stores
 from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
 from sluice.errors import CheckpointError
 from sluice.settings import ObjectStoreSettings
@@ -94,3 +102,115 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
         f"The checkpoint {location} has the scheme {scheme or '(none)'}; supported are file, s3 and s3a.",
         next_step="Set SLUICE_CHECKPOINTS to a URI of one of these.",
     )
+
+
+class LocalCheckpointFiles:
+    """The files below a `file://` URI. See `sluice.checkpoints.checkpoint_files.CheckpointFiles`."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/")
+        self._root = Path(unquote(urlsplit(location).path))
+
+    def list_files(self, folder: str = "") -> Sequence[FileObservation]:
+        """Every file below `folder`."""
+        try:
+            found = [
+                Path(parent) / name
+                for parent, _, names in os.walk(self._root / folder, onerror=_raise_unless_missing)
+                for name in names
+            ]
+            return sorted((seen for path in found if (seen := self._observe(path))), key=lambda seen: seen.path)
+        except OSError as error:
+            raise self._problem("listed", error) from error
+
+    def read_text(self, path: str) -> str | None:
+        """The text of one file, unset when it does not exist."""
+        content = self.read_bytes(path)
+        return None if content is None else content.decode("utf-8", errors="replace")
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of one file, unset when it does not exist."""
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._problem(f"read ({path})", error) from error
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write one file, in place of one that exists."""
+        self.write_bytes(path, text.encode())
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write one file, in place of one that exists."""
+        file = self._root / path
+        part = file.with_name(f".{file.name}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(content)
+            part.replace(file)
+        except OSError as error:
+            raise self._problem(f"written ({path})", error) from error
+
+    def _observe(self, path: Path) -> FileObservation | None:
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # Spark purges old files while it runs
+            return None
+        return FileObservation(
+            path=path.relative_to(self._root).as_posix(),
+            size_bytes=status.st_size,
+            modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+        )
+
+    def _problem(self, done: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"The checkpoint {self.location} cannot be {done}: {error.strerror or error}.",
+            next_step="Check that the folder's disk is mounted and that this user may read it.",
+        )
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+STATE = "state"
+
+_COPIES_AT_ONCE = 8
+"""Enough to hide an object store's latency; a file of the state is in memory while it is copied."""
+
+
+def state_files(checkpoint: CheckpointFiles, *, version: int) -> tuple[FileObservation, ...]:
+    """The files that the state has at a version, and those that belong to none.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    files = checkpoint.list_files(STATE)
+    later = {found.file.path for store in state_stores(files).values() for found in store if found.version > version}
+    left = later | {checksum_path(path) for path in later}
+    return tuple(seen for seen in files if seen.path not in left and not is_hidden(seen.path))
+
+
+def copy_files(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[FileObservation]) -> None:
+    """Copy files to the same paths of another checkpoint. A second call copies them again.
+
+    Raises
+    ------
+    CheckpointError: when a file is gone, or a storage does not answer.
+    """
+
+    def copy(seen: FileObservation) -> None:
+        content = old.read_bytes(seen.path)
+        if content is None:
+            raise CheckpointError(
+                f"{seen.path} of the checkpoint {old.location} is gone while it is copied.",
+                next_step="Find out what changes the checkpoint of a stream that is stopped, and repeat the command.",
+            )
+        new.write_bytes(seen.path, content)
+
+    with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+        for _ in pool.map(copy, files):
+            pass

@@ -11,9 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.checkpoints.state_copy import copy_files, state_files
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
 from sluice.sources.iceberg_positions import StreamOffset

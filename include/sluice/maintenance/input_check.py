@@ -15,7 +15,7 @@ from sluice.maintenance.reading_position import SourcePosition, observe_reading_
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, history_of
 from sluice.sources.input_gap import find_gap
-from sluice.sources.snapshot_files import observe_files
+from sluice.sources.table_starts import observe_files
 from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)

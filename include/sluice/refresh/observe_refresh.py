@@ -22,7 +22,7 @@ from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
 from sluice.refresh.refreshed_table import delete_files_of, merges_on_read, rows_of
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.kafka_beginnings import missing_from_beginning
+from sluice.sources.topic_starts import missing_from_beginning
 from sluice.supervision.observed_starts import ObservedStart, observe_starts
 
 KEEPS = timedelta(days=7)

@@ -21,7 +21,7 @@ from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
 from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.kinesis_heads import unread_of_kinesis
+from sluice.sources.kinesis_shards import unread_of_kinesis
 from sluice.sources.unread_input import is_at_end, steps_after, unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:

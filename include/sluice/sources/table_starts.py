@@ -23,9 +23,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from itertools import takewhile
 
-from sluice.sources.iceberg_positions import StreamOffset, TableStep
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+
+from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
+from sluice.errors import LakehouseError
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_of
+from sluice.tables.catalog import catalog_refusals
 
 
 class StartWay(StrEnum):
@@ -236,3 +243,80 @@ def amount_of(start: TableStart | NeedsAppend, history: Sequence[TableStep], *, 
     return StartAmount(
         rows=sum(step.appended_rows for step in read), data_bytes=sum(step.appended_bytes for step in read)
     )
+
+
+def observe_files(table: Table, snapshot_id: int) -> SnapshotFiles:
+    """The files of a snapshot, as its manifest list counts them.
+
+    Raises
+    ------
+    LakehouseError: when the snapshot is not there any more, when its manifest list cannot be read, or lacks the counts.
+    """
+    name = ".".join(table.name())
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise LakehouseError(f"Snapshot {snapshot_id} of {name} is not there any more.")
+    with catalog_refusals(f"read the manifest list of snapshot {snapshot_id} of {name}"):
+        manifests = snapshot.manifests(table.io)
+    data = [one for one in manifests if one.content == ManifestContent.DATA]
+    live = [one for one in data if _live(one, name)]
+    return SnapshotFiles(
+        files=sum(_live(one, name) for one in live),
+        rows=sum((one.added_rows_count or 0) + (one.existing_rows_count or 0) for one in live),
+        adds_all=all(one.added_snapshot_id == snapshot_id and not one.existing_files_count for one in live),
+        delete_files=sum(_live(one, name) for one in manifests if one.content == ManifestContent.DELETES),
+        is_clean=not any(one.deleted_files_count for one in data),
+    )
+
+
+def _live(manifest: ManifestFile, table: str) -> int:
+    """The live files that a manifest lists."""
+    if manifest.added_files_count is None or manifest.existing_files_count is None:
+        raise LakehouseError(
+            f"A manifest of {table} does not say how many files it lists: {manifest.manifest_path}.",
+            next_step=f"Rewrite the manifests: `CALL system.rewrite_manifests('{table}')`.",
+        )
+    return manifest.added_files_count + manifest.existing_files_count
+
+
+def plan_declared_start(
+    table: Table, source: IcebergSource, *, now: datetime, begun: StreamOffset | None = None
+) -> StartPlan | None:
+    """Where a new checkpoint begins in a table; none when the table has no snapshot yet, and all that comes is read.
+
+    Parameters
+    ----------
+    table: freshly loaded.
+    begun: where an earlier run began that planned no batch. A whole table is begun again: nothing of it was read.
+
+    Raises
+    ------
+    LakehouseError: when the files of a snapshot cannot be read.
+    """
+    name, history = source.table, tuple(history_of(table))
+    files_of = partial(observe_files, table)
+    if history and begun is not None and source.starting != "table" and not begun.scan_all_files:
+        was_empty = begun.snapshot_id == BEGINNING  # so that all of it came since
+        return plan_whole_table(name, history, files_of) if was_empty else plan_begun(name, history, begun)
+    match source.starting:
+        case SnapshotStart() as wanted:
+            return _after(table, name, wanted)
+        case "table":
+            return plan_whole_table(name, history, files_of) if history else None
+        case "latest":
+            return plan_after_newest(history) if history else None
+        case instant:
+            return plan_since(name, history, files_of, instant, now=now) if history else None
+
+
+def _after(table: Table, name: str, wanted: SnapshotStart) -> StartPlan:
+    declared = f"tag {wanted.tag}" if wanted.tag is not None else f"snapshot {wanted.snapshot_id}"
+    reference = table.refs().get(wanted.tag) if wanted.tag is not None else None
+    snapshot_id = reference.snapshot_id if reference is not None else wanted.snapshot_id
+    history = tuple(history_of(table))
+    if snapshot_id is None or not history:
+        return Unreachable(
+            reason=f"{name} has no {declared}",
+            next_step="Declare a snapshot or a tag that it has, or `starting: table`.",
+        )
+    return plan_after_snapshot(name, history, snapshot_id, declared=declared)

@@ -1,4 +1,4 @@
-"""Decides whether Kafka still has what a declared start asks for. Pure.
+"""Decides whether Kafka still has what a declared start asks for, the very first records too.
 
 Purpose: Kafka removes old records. A start at an offset or a time from before the first record that it kept would begin
 with that record, and nothing would say that others are missing.
@@ -10,9 +10,15 @@ one that is left is not older than the declared time, others of that time may be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from sluice.declarations.source_declarations import KafkaSource
 from sluice.sources.unread_input import PartitionBounds
+
+if TYPE_CHECKING:
+    from sluice.sources.kafka_topics import KafkaTopics
 
 Bounds = Mapping[str, Mapping[int, PartitionBounds]]
 Offsets = Mapping[str, Mapping[int, int]]
@@ -50,3 +56,38 @@ def missing_times(instant: datetime, found: Offsets, bounds: Bounds) -> Iterator
                     f"{topic}/{partition} begins with offset {kept.first}, and no record from before "
                     f"{instant.isoformat()} is left"
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBeginning:
+    """What the topics of an input hold. rows: offsets from the start to the end, at least. missing: what is gone."""
+
+    rows: int
+    missing: tuple[str, ...]
+
+
+def missing_from_beginning(topics: KafkaTopics, source: KafkaSource) -> TopicBeginning:
+    """What topics hold from the declared start of an input on.
+
+    Raises
+    ------
+    LakehouseError: when Kafka does not answer.
+    """
+    partitions = topics.partitions_of(source)
+    bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
+    rows = sum(kept.end - kept.first for of_topic in bounds.values() for kept in of_topic.values())
+    if isinstance(source.starting, dict):
+        missing = tuple(missing_offsets(source.starting, bounds))
+    elif isinstance(source.starting, datetime):
+        missing = tuple(missing_times(source.starting, topics.offsets_since(partitions, source.starting), bounds))
+    else:
+        missing = tuple(removed_records(bounds))
+    return TopicBeginning(rows=rows, missing=missing)
+
+
+def removed_records(bounds: Bounds) -> Iterator[str]:
+    """A phrase for each partition whose first records were removed, with the oldest offset that is left."""
+    for topic, partitions in bounds.items():
+        for partition, kept in partitions.items():
+            if kept.first > 0:
+                yield f"the oldest record of {topic}/{partition} has offset {kept.first}; those before it were removed"

@@ -50,8 +50,8 @@ def observe_starts(declaration: StreamDeclaration, settings: Settings, *, now: d
 
 
 def _observe(catalog: Catalog, source: IcebergSource, now: datetime) -> ObservedStart:
-    from sluice.sources.declared_starts import plan_declared_start  # as above
     from sluice.sources.iceberg_positions import history_of
+    from sluice.sources.table_starts import plan_declared_start  # as above
     from sluice.tables.declared_tables import load_table
 
     table = load_table(catalog, source.table)

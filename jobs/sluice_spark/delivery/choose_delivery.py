@@ -12,23 +12,77 @@ fewer cores than partitions Spark never reads some of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
-from sluice_spark.delivery.batch_delivery import deliver_batches
-from sluice_spark.delivery.delivery_port import DeliveredBatch, Delivery, DeliveryContext
+from sluice_spark.delivery.delivery_port import BatchHandover, BatchWriter, DeliveredBatch, Delivery, DeliveryContext
 from sluice_spark.delivery.direct_delivery import open_direct_delivery
 from sluice_spark.delivery.sink_delivery import KeptSinkRows, SinkDelivery, may_change
 from sluice_spark.delivery.staged_delivery import open_staged_delivery
+from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.session.garbage import swept
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.kafka import KafkaSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDelivery:
+    """The delivery of a stream whose batches are handed over.
+
+    late_watermark: follows the batches.
+    """
+
+    plan: StreamPlan
+    context: DeliveryContext
+    handover: BatchHandover
+    late_watermark: LateWatermark
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the batch that ended the query."""
+        return self.handover.failure
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Follow the watermark from where the checkpoint left it, while the writer is at work."""
+        with self.late_watermark.starting_at(self.context.found.watermark_ms), self.handover.writer.at_work():
+            yield
+
+    def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """Start the query; before each batch the watermark is read and the sources are looked at."""
+        looked_at = self.context.controls.skipped_input.ahead_of(self.handover)
+        deliver = swept(self.late_watermark.ahead_of(looked_at))
+        writer = self.plan.writer(checkpoint=self.context.checkpoint)
+        return writer.foreachBatch(deliver).trigger(**trigger).start()
+
+    def stops_at_once(self, *, may_publish: bool) -> bool:
+        """When the run may not publish any more: what is left of the batch would be refused, or reach a sink beside the
+        next run's. Otherwise the running batch is waited for, and the next one is turned away at the gate."""
+        return not may_publish
+
+    def take(self, number: int) -> DeliveredBatch | None:
+        """What was delivered of a batch, once; none when this run did not deliver it."""
+        return self.handover.take(number)
+
+
+def deliver_batches(plan: StreamPlan, context: DeliveryContext, writer: BatchWriter) -> BatchDelivery:
+    """The delivery of a plan's batches by a writer.
+
+    Late rows are counted, except in the output mode `complete`, which keeps every group for ever and takes every row.
+    """
+    late_watermark = LateWatermark(spark=plan.rows.sparkSession, stream=context.run.stream, run_id=context.run.run_id)
+    if plan.output_mode != "complete":
+        plan = replace(plan, rows=count_late(plan.rows, late_watermark))
+    handover = BatchHandover(gate=context.controls.gate, writer=writer)
+    return BatchDelivery(plan=plan, context=context, handover=handover, late_watermark=late_watermark)
+
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The port between a run and the way in which its query delivers batches.
 
-There are four ways, one module for each; `choose_delivery` picks the one that the declaration asks for:
+There are four ways; `choose_delivery` picks the one that the declaration asks for:
 
 | way      | who writes the rows                                     | a stop waits for a pause | who counts the rows |
 |----------|---------------------------------------------------------|--------------------------|---------------------|
@@ -9,27 +9,35 @@ There are four ways, one module for each; `choose_delivery` picks the one that t
 | direct   | Iceberg's own streaming sink                            | while the run may publish | the table          |
 | records  | Spark's own Kafka sink, record by record                | no                       | Spark's report      |
 
-Beside the port stands what each of them uses of its run, with the gate before each batch: built once for a run.
+Beside the port stands what they share: what each uses of its run, the hand-over of a batch through the gate, and the
+offsets that a batch covers. The key of a batch and its offsets together identify it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sluice.errors import CheckpointError
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.publication.crash_points import Reached
+from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.session.checkpoint_metadata import CheckpointState
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +186,134 @@ class DeliveryContext:
     settings: Settings
     ledger: Ledger
     reached: Reached
+
+
+class BatchWriter(Protocol):
+    """Where the batches go: staged tables, or sinks alone or beside such tables."""
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Recover before the block and finish after it, as `Delivery.at_work` describes."""
+        ...
+
+    def deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
+        """Write a batch. Spark calls it on a thread of its own, one batch after the other."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchHandover:
+    """Takes the batches that Spark hands over, and keeps what was delivered of each.
+
+    gate: is passed before each batch.
+    failure: the error that ended the query; Spark passes only its text on.
+    """
+
+    gate: BatchGate
+    writer: BatchWriter
+    failure: Exception | None = None
+    _delivered: dict[int, DeliveredBatch] = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """Deliver a batch; for `foreachBatch`.
+
+        Raises
+        ------
+        TurnedAwayError: when the gate is closed.
+        """
+        self.gate.enter()
+        try:
+            self._delivered[number] = self.writer.deliver(rows, number)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def take(self, number: int) -> DeliveredBatch | None:
+        """What was delivered of a batch, once; none when this run did not deliver it."""
+        return self._delivered.pop(number, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """The offsets that a batch covers, and the watermark it starts with.
+
+    start_offsets, end_offsets: from `canonical_offsets`.
+    watermark: the event-time watermark by which rows of the batch are late; none before Spark has seen an event time.
+    """
+
+    start_offsets: str
+    end_offsets: str
+    watermark: datetime | None
+
+
+def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
+    """The offsets of an entry of the offset log, which has one for each source.
+
+    Parameters
+    ----------
+    texts: as the sources write them; none for a source without an offset.
+    sources: the input of each source, in Spark's order.
+    """
+    offsets: dict[str, str | None] = dict.fromkeys(sources)
+    for index, text in enumerate(texts):
+        offsets[sources[index] if index < len(sources) else f"source {index}"] = text
+    return canonical_offsets(offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetLog:
+    """The offset log of a stream's query, which Spark writes before it hands a batch over.
+
+    It is read from the query itself, which keeps the newest entries in memory, so no file of the checkpoint is read.
+
+    sources: the input of each source, in Spark's order.
+    query: the query, where it is known; it answers after its end too. Otherwise the active query of the name is used.
+    """
+
+    spark: SparkSession
+    query_name: str
+    sources: Sequence[str]
+    query: StreamingQuery | None = None
+
+    def range_of(self, number: int) -> BatchRange:
+        """The offsets that a batch covers.
+
+        Raises
+        ------
+        CheckpointError: when the log does not hold the batch.
+        """
+        log = self._log()
+        planned = self._entry(log, number)
+        before = self._entry(log, number - 1) if number > 0 else None
+        metadata = planned.metadata()
+        watermark_ms = int(metadata.get().batchWatermarkMs()) if metadata.isDefined() else 0
+        return BatchRange(
+            start_offsets=self._canonical(before),
+            end_offsets=self._canonical(planned),
+            watermark=datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms > 0 else None,
+        )
+
+    def holds(self, number: int) -> bool:
+        """Whether the log still has the offsets at which a batch starts and ends: Spark keeps those of the newest."""
+        log = self._log()
+        return not any(log.get(one).isEmpty() for one in (number - 1, number) if one >= 0)
+
+    def _log(self) -> JavaObject:
+        active = (query for query in self.spark.streams.active if query.name == self.query_name)
+        query = self.query if self.query is not None else next(active)
+        return query._jsq.streamingQuery().offsetLog()
+
+    def _entry(self, log: JavaObject, number: int) -> JavaObject:
+        found = log.get(number)
+        if found.isEmpty():
+            raise CheckpointError(
+                f"The checkpoint of stream {self.query_name} has no offsets of batch {number}.",
+                next_step="Restore it.",
+            )
+        return found.get()
+
+    def _canonical(self, entry: JavaObject | None) -> str:
+        if entry is None:
+            return canonical_end((), self.sources)
+        planned = entry.offsets()
+        offsets = [planned.apply(index) for index in range(planned.size())]
+        return canonical_end([str(one.get().json()) if one.isDefined() else None for one in offsets], self.sources)

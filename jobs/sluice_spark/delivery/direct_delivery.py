@@ -35,8 +35,7 @@ from sluice.publication.direct_history import (
 )
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
-from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext
-from sluice_spark.delivery.offset_log import OffsetLog
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.jvm import jvm_of

@@ -24,11 +24,9 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, log_difference
-from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.offset_log import OffsetLog, canonical_end
-from sluice_spark.delivery.publisher import Publisher, StagedByOutput
-from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
+from sluice_spark.delivery.staged_publication import PublicationRhythm, Publisher, StagedByOutput, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,
     marked_batches,

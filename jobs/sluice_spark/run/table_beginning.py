@@ -31,9 +31,8 @@ from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import Pin, PinKind
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.settings import FilesConnection, KafkaConnection, Settings
-from sluice.sources.declared_starts import plan_declared_start
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.table_starts import NeedsAppend, TableStart, Unreachable
+from sluice.sources.table_starts import NeedsAppend, TableStart, Unreachable, plan_declared_start
 from sluice.sources.topic_starts import missing_offsets, missing_times
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table

@@ -14,7 +14,7 @@ from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclarati
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, RefusalReason, plan_refresh
-from sluice.sources.kafka_beginnings import removed_records
+from sluice.sources.topic_starts import removed_records
 from sluice.sources.unread_input import PartitionBounds
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluice.checkpoints.local_checkpoint_files import LocalCheckpointFiles
+from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.ledger.progress_samples import LagObservation
 from sluice.sources import delta_commits
 from sluice.sources.delta_commits import unread_commits

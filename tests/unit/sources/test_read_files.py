@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.checkpoints.local_checkpoint_files import LocalCheckpointFiles
-from sluice.sources.read_files import all_read_files, files_read_up_to
+from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
+from sluice.sources.unread_input import all_read_files, files_read_up_to
 
 
 def log(*entries: tuple[str, int]) -> str:
