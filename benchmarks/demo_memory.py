@@ -25,7 +25,7 @@ from rich.table import Table
 
 from sluice.processes.living_processes import observe_processes
 from sluice.stack.folder import StackFolder
-from sluice.stack.membership import stack_members
+from sluice.stack.process_records import stack_members
 from sluice.stack.services import all_services
 
 GIB = 1024**3

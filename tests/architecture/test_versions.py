@@ -17,7 +17,7 @@ import pytest
 from tests.architecture.committed_files import committed_files
 from tests.architecture.source_modules import ROOT
 
-from sluice.setup.jar_lock import parse_lock
+from sluice.setup.jars import parse_lock
 from sluice.setup.python_environment import supported_pythons
 from sluice.stack.bootstrap import OLDEST_PYTHON
 

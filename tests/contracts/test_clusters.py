@@ -1,4 +1,4 @@
-"""What every cluster's API keeps: the fake in memory, and the adapters against the shapes of the real answers.
+"""What every cluster's API keeps: the fake in memory, and the adapter against the shapes of the real answers.
 
 `tests/yarn` asks a real ResourceManager.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.cluster_apis import KubernetesApi, YarnApi, served
+from tests.fakes.cluster_apis import YarnApi, served
 
 from sluice.errors import ClusterError
 from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag
-from sluice.launching.cluster.kubernetes import KubernetesCluster
 from sluice.launching.cluster.yarn import YarnCluster, yarn_tags
 from sluice.launching.launcher_port import Cluster
 
@@ -37,23 +35,16 @@ class ClusterCase:
     add: Callable[..., str]
 
 
-@pytest.fixture(params=["fake", "yarn", "kubernetes"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterCase]:
+@pytest.fixture(params=["fake", "yarn"])
+def case(request: pytest.FixtureRequest) -> Iterator[ClusterCase]:
     """Each cluster in turn."""
     if request.param == "fake":
         fake = FakeCluster()
         yield ClusterCase(cluster=fake, add=fake.add)
-    elif request.param == "yarn":
+    else:
         yarn = YarnApi()
         with served(yarn) as address:
             yield ClusterCase(cluster=YarnCluster(addresses=(address,), user="airflow"), add=yarn.add)
-    else:
-        kubernetes = KubernetesApi(token="planted-token")  # noqa: S106  # of the test's own server
-        token_file = tmp_path / "token"
-        token_file.write_text("planted-token\n")
-        with served(kubernetes, token="planted-token") as address:  # noqa: S106
-            adapter = KubernetesCluster(server=address, namespace="streams", token_file=token_file)
-            yield ClusterCase(cluster=adapter, add=kubernetes.add)
 
 
 def test_what_was_never_submitted_is_not_found(case: ClusterCase) -> None:
@@ -116,12 +107,8 @@ def test_killing_what_has_ended_or_is_forgotten_does_nothing(case: ClusterCase) 
     assert found is None or found.state is ApplicationState.SUCCEEDED
 
 
-@pytest.mark.parametrize(
-    "absent",
-    [YarnCluster(addresses=(UNREACHABLE,), user="airflow"), KubernetesCluster(server=UNREACHABLE, namespace="streams")],
-    ids=["yarn", "kubernetes"],
-)
-def test_a_cluster_that_does_not_answer_is_an_error_and_no_answer(absent: Cluster) -> None:
+def test_a_cluster_that_does_not_answer_is_an_error_and_no_answer() -> None:
+    absent = YarnCluster(addresses=(UNREACHABLE,), user="airflow")
     with pytest.raises(ClusterError, match="does not answer"):
         absent.find(TAG)
     with pytest.raises(ClusterError, match="does not answer"):
@@ -164,32 +151,6 @@ def test_yarn_reports_the_exit_code_in_its_diagnostics(diagnostics: str, exit_co
     assert found is not None
     assert found.exit_code == exit_code
     assert found.explanation == " ".join(diagnostics.split())
-
-
-def test_kubernetes_reports_the_exit_code_of_the_drivers_container() -> None:
-    api = KubernetesApi(token="")
-    api.add(TAG, ApplicationState.FAILED, explanation="OOMKilled")
-    with served(api) as address:
-        found = KubernetesCluster(server=address, namespace="streams").find(TAG)
-    assert found is not None
-    assert (found.exit_code, found.explanation) == (137, "OOMKilled")
-
-
-def test_a_pod_on_a_lost_node_is_unknown() -> None:
-    api = KubernetesApi(token="")
-    api.add(TAG, ApplicationState.RUNNING)
-    api.pods[0]["status"]["phase"] = "Unknown"
-    with served(api) as address, pytest.raises(ClusterError, match="does not report"):
-        KubernetesCluster(server=address, namespace="streams").find(TAG)
-
-
-def test_a_token_is_in_no_error(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("planted-token")
-    with served(KubernetesApi(token="other"), token="other") as address:  # noqa: S106  # of the test's own server
-        cluster = KubernetesCluster(server=address, namespace="streams", token_file=tmp_path / "token")
-        with pytest.raises(ClusterError, match="answers 401") as refused:
-            cluster.find(TAG)
-    assert "planted-token" not in str(refused.value)
 
 
 def test_yarn_takes_the_tags_of_the_longest_names() -> None:

@@ -34,11 +34,10 @@ from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.demo.comparison import require_truth
-from sluice.demo.dag_runs import CHECKPOINT_HEALTH, DagRuns
+from sluice.demo.dag_runs import CHECKPOINT_HEALTH, DagRuns, Standstill
 from sluice.demo.demo_progress import DemoStep
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.proof import prove
-from sluice.demo.standstill import Standstill
 from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts

@@ -17,7 +17,6 @@ from tests.fakes.batches import publish_batch
 from tests.fakes.behaviour import Behaviour, behaviour_of
 
 from sluice.errors import LedgerUnreachableError
-from sluice.launching.item_log import item_label
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.applications import beat, end_application, end_if_idle
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
@@ -27,6 +26,7 @@ from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.work.choose_items import Bench, IntervalLane, interval_of
 from sluice.work.pools import LINGER_SECONDS
+from sluice.work.read_item_log import item_label
 
 APPLICATIONS = "applications"
 """The subject of the behaviour of applications themselves: one that fails does so before it reports to the ledger."""

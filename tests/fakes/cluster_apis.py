@@ -1,7 +1,6 @@
-"""HTTP servers on loopback that answer with the shapes of the real APIs, recorded or documented, and keep some state.
+"""An HTTP server on loopback that answers with the recorded shapes of a cluster's API, and keeps some state.
 
-YARN's shapes are the answers of a ResourceManager 3.4.2 (`make test-yarn` asks a real one the same questions). Those of
-Kubernetes are of its API reference, pod v1: no Kubernetes was there to be asked.
+They are the answers of a ResourceManager 3.4.2 (`make test-yarn` asks a real one the same questions).
 """
 
 from __future__ import annotations
@@ -82,60 +81,9 @@ class YarnApi:
         return 200, {"state": app["state"]}
 
 
-@dataclass(slots=True)
-class KubernetesApi:
-    """The pods of one namespace. token: what a request must carry."""
-
-    token: str
-    pods: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, tag: DriverTag, state: ApplicationState, *, explanation: str = "") -> str:
-        """Let a driver's pod stand somewhere. Returns its name."""
-        phases = {
-            ApplicationState.QUEUED: "Pending",
-            ApplicationState.RUNNING: "Running",
-            ApplicationState.SUCCEEDED: "Succeeded",
-            ApplicationState.FAILED: "Failed",
-        }
-        name = f"sluice-flights-{len(self.pods) + 1}-driver"
-        container: dict[str, Any] = {"running": {"startedAt": "2026-11-21T19:00:00Z"}}
-        if state in {ApplicationState.SUCCEEDED, ApplicationState.FAILED}:
-            code = 0 if state is ApplicationState.SUCCEEDED else 137
-            container = {"terminated": {"exitCode": code, "reason": explanation}}
-        self.pods.append(
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": "streams",
-                    "creationTimestamp": f"2026-11-21T19:00:{len(self.pods):02d}Z",
-                    "labels": {**tag.labels(), "spark-role": "driver", "spark-app-selector": "spark-1"},
-                },
-                "status": {
-                    "phase": phases[state],
-                    "containerStatuses": [{"name": "spark-kubernetes-driver", "state": container}],
-                },
-            }
-        )
-        return name
-
-    def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> Answer:
-        """As the API server answers."""
-        del body
-        if method == "GET":
-            wanted = dict(term.split("=") for term in query["labelSelector"][0].split(","))
-            found = [pod for pod in self.pods if wanted.items() <= pod["metadata"]["labels"].items()]
-            return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": found}
-        name = path.rpartition("/")[2]
-        left = [pod for pod in self.pods if pod["metadata"]["name"] != name]
-        if len(left) == len(self.pods):
-            return 404, {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
-        self.pods[:] = left
-        return 200, {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}}
-
-
 @contextmanager
-def served(api: Api, *, token: str | None = None) -> Iterator[str]:
-    """The address at which an API answers. token: what every request must carry; unset: nothing."""
+def served(api: Api) -> Iterator[str]:
+    """The address at which an API answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -144,17 +92,11 @@ def served(api: Api, *, token: str | None = None) -> Iterator[str]:
         def do_PUT(self) -> None:
             self._answer()
 
-        def do_DELETE(self) -> None:
-            self._answer()
-
         def _answer(self) -> None:
             parts = urlsplit(self.path)
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
-                status, content = 401, {"kind": "Status", "reason": "Unauthorized", "code": 401}
-            else:
-                status, content = api.answer(self.command, parts.path, parse_qs(parts.query), body)
+            status, content = api.answer(self.command, parts.path, parse_qs(parts.query), body)
             encoded = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

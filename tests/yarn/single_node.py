@@ -20,8 +20,7 @@ from pathlib import Path
 import psutil
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.cluster_http import request_json
-from sluice.launching.cluster.yarn import YarnCluster
+from sluice.launching.cluster.yarn import YarnCluster, request_json
 from sluice.settings import project_root
 from sluice.setup.jars import ivy_jar, proxy_options
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from sluice.cli.command_options import AsJson
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.preview_report import PreviewedOutput, PreviewObservation
-from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import PreviewStream
+from sluice.launching.spark_submit import run_in_foreground
 from sluice.settings import load_settings
 
 app = typer.Typer(add_completion=False)

@@ -13,8 +13,8 @@ from rich.tree import Tree
 
 from sluice.declarations.plan_report import PlanObservation, PlansObservation
 from sluice.errors import LaunchError
-from sluice.launching.foreground import run_in_foreground
 from sluice.launching.job_command import ValidateStreams
+from sluice.launching.spark_submit import run_in_foreground
 from sluice.settings import load_settings
 
 

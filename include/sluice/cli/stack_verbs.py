@@ -17,15 +17,23 @@ from sluice.cli.command_options import AsJson, DryRun
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note
 from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.errors import UsageError
-from sluice.stack import logs as service_logs
 from sluice.stack import orchestration, stopping
 from sluice.stack.airflow_history import clean_airflow_history
 from sluice.stack.credentials import AIRFLOW_USER
-from sluice.stack.display import Display, LiveDisplay, PlainDisplay, SilentDisplay
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import UpReport
-from sluice.stack.stack_status import ServiceStatus, StackStatus, observe_stack
+from sluice.stack.stack_status import (
+    Display,
+    LiveDisplay,
+    PlainDisplay,
+    ServiceStatus,
+    SilentDisplay,
+    StackStatus,
+    follow_log,
+    last_lines,
+    observe_stack,
+)
 
 app = typer.Typer(
     help="The local services: PostgreSQL, SeaweedFS, Kafka and Airflow.", no_args_is_help=True, add_completion=False
@@ -171,13 +179,13 @@ def logs(
         known = sorted(path.stem for path in log.parent.glob("*.log"))
         raise UsageError(f"There is no log of {service!r}; there are logs of {', '.join(known) or 'nothing yet'}.")
     if as_json:
-        _print_json({"service": service, "file": str(log), "lines": service_logs.last_lines(log, lines)})
+        _print_json({"service": service, "file": str(log), "lines": last_lines(log, lines)})
         return
     position = log.stat().st_size
-    for line in service_logs.last_lines(log, lines):
+    for line in last_lines(log, lines):
         typer.echo(line)
     if follow:
-        for line in service_logs.follow(log, position=position):
+        for line in follow_log(log, position=position):
             typer.echo(line)
 
 

@@ -15,26 +15,88 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from sluice.demo.airflow_jobs import run_checks, run_maintenance, run_weather, unpause_streams
 from sluice.demo.backfill_step import BackfillStep
-from sluice.demo.comparison import CheckResult, require_truth
+from sluice.demo.comparison import CheckResult, compare, require_truth
 from sluice.demo.demo_progress import DemoStep, LiveTable, Render, StepLog
-from sluice.demo.first_rows import look_at_bronze
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
+from sluice.demo.lakehouse_copy import copy_lakehouse
 from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack, watch_streams, where_to_look
 from sluice.demo.preparation import prepare_replay, prepare_tables
-from sluice.demo.proof import prove
+from sluice.demo.proof import load_sent, prove
 from sluice.demo.replay_position import NextReplay
 from sluice.demo.report import DemoReport
+from sluice.demo.stream_watch import BRONZE
+from sluice.ledger.batches import totals
 from sluice.ledger.connection import database_time
+
+if TYPE_CHECKING:
+    import duckdb
+
+    Database = duckdb.DuckDBPyConnection
+
+
+_TABLE = "bronze.flights"
+
+
+def look_at_bronze(platform: LocalPlatform, log: StepLog) -> None:
+    """Wait for a batch with rows, then verify that bronze holds the topic as far as it has come, and print it.
+
+    Parameters
+    ----------
+    log: prints it, with the seconds since the demo began.
+
+    Raises
+    ------
+    VerificationError: when bronze holds anything else.
+    DemonstrationError: when no batch comes, and nothing moves.
+    """
+    platform.standstill.await_answer(
+        lambda: totals(platform.ledger, BRONZE).input_rows or None,
+        what=f"{BRONZE} has not delivered a row",
+        next_step="Look at `sluice stream status`.",
+    )
+    with closing(copy_lakehouse(platform.settings, tables=(_TABLE,))) as database:
+        load_sent(database, platform.topic.read())
+        check = check_arrived(database)
+    require_truth([check])
+    log.print(
+        f"[green]✓[/green] Verified by DuckDB so far: {check.seen_rows:,} rows, {check.statement} "
+        f"[dim](after {log.seconds:.1f} s)[/dim]"
+    )
+
+
+def check_arrived(database: Database) -> CheckResult:
+    """Compare bronze with the topic as far as it has come.
+
+    A batch takes the records of a partition in their order, so none before the newest one is missing.
+
+    Parameters
+    ----------
+    database: holds the table `sent` and the copy of bronze.
+    """
+    return compare(
+        database,
+        name="first rows of bronze.flights",
+        statement="bronze holds the records of the topic, each at its place, and none before the newest is missing",
+        expected="""
+            select topic, partition, "offset", key, value from sent where "offset" <= (
+                select max(arrived."offset") from seen.bronze.flights as arrived
+                where arrived.topic = sent.topic and arrived.partition = sent.partition
+            )
+        """,
+        seen='select topic, partition, "offset", decode(key), decode(value) from seen.bronze.flights',
+    )
+
 
 _THREADS = 5
 """The plan, then the first look at bronze, the replay and the backfill; at the end the backfill, the weather, the

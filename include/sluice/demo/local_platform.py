@@ -12,24 +12,54 @@ from rich.console import Console
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
-from sluice.demo.dag_runs import DagRuns
+from sluice.demo.dag_runs import CHECKED_TABLES, DAGS, MAINTAINED_TABLES, DagRuns, Standstill
 from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.platform_moves import observe_moves
 from sluice.demo.report import WhereToLook
-from sluice.demo.standstill import Standstill
-from sluice.demo.stream_watch import STREAMS, StreamWatch
+from sluice.demo.stream_watch import GOLD, SILVER, STREAMS, StreamWatch
 from sluice.errors import SettingsError
 from sluice.launching.local_launcher import LocalLauncher
+from sluice.ledger.backfill_attempts import recent_attempts
+from sluice.ledger.batches import all_totals
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.maintenance_runs import newest_maintenance
+from sluice.ledger.quality_checks import newest_quality
+from sluice.ledger.runs import newest_runs
+from sluice.ledger.work_items import find_items
 from sluice.quality.quality_pages import QualityPages
 from sluice.settings import KafkaConnection, Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
-from sluice.stack.display import Display, LiveDisplay, PlainDisplay, SilentDisplay
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up
-from sluice.stack.stack_status import observe_stack
+from sluice.stack.stack_status import Display, LiveDisplay, PlainDisplay, SilentDisplay, observe_stack
+
+_ATTEMPTS = 50
+"""More than a demo makes for one stream."""
+
+_ITEMS = 100
+"""More work items than a demo asks for."""
+
+
+def observe_moves(ledger: Ledger, airflow: AirflowApi) -> object:
+    """The batches, runs and work items in the ledger, and the states of the tasks that the demo waits for.
+
+    Heartbeats are left out: a driver that hangs sends them too.
+
+    Raises
+    ------
+    DemonstrationError: when Airflow does not answer.
+    """
+    return (
+        [(run.run_id, run.state) for run in newest_runs(ledger)],
+        all_totals(ledger, STREAMS),
+        [recent_attempts(ledger, stream, limit=_ATTEMPTS) for stream in (SILVER, GOLD)],
+        find_items(ledger, limit=_ITEMS),
+        [newest_maintenance(ledger, table) for table in MAINTAINED_TABLES],
+        [newest_quality(ledger, table) for table in CHECKED_TABLES],
+        airflow.observe_tasks(DAGS),
+    )
+
 
 KAFKA_CONNECTION = "flights_kafka"
 

@@ -1,15 +1,42 @@
 """The `--conf` settings of a Spark application: those that must be known before its JVM exists, none of them secret.
 
 The driver itself sets the others, and every secret, from its environment (`sluice_spark.session.session`).
+
+Every Spark process of this host gets the deployment's environment, and nothing of Airflow's: its variables hold its own
+secrets: the key of its tokens, its Fernet key, the address of its database. User code runs inside Spark's processes,
+and no job needs them. A driver on another machine gets only what
+`sluice.launching.cluster.submission.driver_environment` lists.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
+
+_WITHHELD = re.compile(r"_*AIRFLOW", re.IGNORECASE)
+
+
+def job_environment(environ: Mapping[str, str], *, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a Spark process.
+
+    Parameters
+    ----------
+    environ: of the process that starts it.
+    own: variables of this one process, which replace inherited ones.
+    """
+    withheld = frozenset(withheld_names(environ))
+    return {name: value for name, value in environ.items() if name not in withheld} | dict(own or {})
+
+
+def withheld_names(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of the variables that a Spark process does not get."""
+    return (name for name in environ if _WITHHELD.match(name))
+
 
 LOCAL_IP_VARIABLE = "SPARK_LOCAL_IP"
 LOOPBACK = "127.0.0.1"

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from sluice.errors import LaunchError
-from sluice.launching.job_environment import job_environment
+from sluice.launching.launch_settings import job_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.run_values import DriverExit
 from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process

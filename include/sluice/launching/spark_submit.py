@@ -1,10 +1,14 @@
-"""How a job is submitted with `spark-submit`: the Spark connection, the argv, and the request for a stream's driver."""
+"""How a job is submitted with `spark-submit`: the Spark connection, the argv, and the request for a stream's driver.
+
+A command of the command line runs a bounded job in the foreground.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,10 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import JobCommand, RunStream
-from sluice.launching.launch_settings import launch_conf, ui_environment
+from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.run_values import RunObservation
 from sluice.settings import Settings
@@ -191,4 +196,39 @@ def find_spark_submit(binary: str) -> str:
         f"{binary} is not found: not on the PATH, not below SPARK_HOME ({os.environ.get('SPARK_HOME', 'unset')}), "
         "not in an installed pyspark.",
         next_step="See the binary of the Spark connection.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """The end of a job: its exit status and, when it was kept, its output."""
+
+    exit_code: int
+    output: str
+
+
+def run_in_foreground(
+    command: JobCommand, settings: Settings, *, keeps_output: bool, engine: EngineDeclaration | None = None
+) -> JobEnd:
+    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
+
+    Parameters
+    ----------
+    keeps_output: return the job's output instead of showing it.
+    engine: the resources of the driver, as a stream declares them; the defaults if unset.
+
+    Raises
+    ------
+    LaunchError: when `spark-submit` is not found.
+    """
+    argv = _submission(command, settings, engine)
+    output = subprocess.PIPE if keeps_output else None
+    ended = subprocess.run(argv, stdout=output, text=True, env=job_environment(os.environ))  # noqa: S603  # built by us
+    return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")
+
+
+def _submission(command: JobCommand, settings: Settings, engine: EngineDeclaration | None) -> tuple[str, ...]:
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine or EngineDeclaration(), is_bounded=True)
+    return spark_submit_command(
+        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
     )

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from sluice.errors import PrerequisiteError
 from sluice.setup.command_runner import CommandRunner
-from sluice.setup.jar_lock import Jar, JarLock, render_lock
-from sluice.setup.jars import ivy_jar, proxy_options
+from sluice.setup.jars import Jar, JarLock, ivy_jar, proxy_options, render_lock
 from sluice.setup.java_runtime import search_java
 
 _ROOT = Path(__file__).resolve().parents[3]

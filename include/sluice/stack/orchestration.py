@@ -20,7 +20,6 @@ from pathlib import Path
 from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.credentials import ensure_credentials
-from sluice.stack.display import Display
 from sluice.stack.environment import build_environment, write_environment
 from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
 from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
@@ -28,6 +27,7 @@ from sluice.stack.port_choice import choose_stack_ports, port_requests, read_por
 from sluice.stack.process_records import read_records, write_selection
 from sluice.stack.services import all_services, select_steps
 from sluice.stack.stack_plan import Service, StackPlan, Step
+from sluice.stack.stack_status import Display
 from sluice.stack.starting import ServiceStart, StepRunner
 from sluice.stack.stopping import end_stack, forget_service
 from sluice.stack.tcp_ports import HeldPorts, holder_of

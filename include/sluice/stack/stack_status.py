@@ -1,11 +1,18 @@
-"""`status`: the services as they are now."""
+"""What a person sees of the stack: its status now, the progress while it changes, and the logs of its services."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import LivingProcess, observe_processes
@@ -18,6 +25,139 @@ from sluice.stack.process_records import ProcessRecord, read_records, read_selec
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Health, Service, StackPlan
 from sluice.stack.tools import tools_of
+
+_TAIL_BYTES = 64 * 1024
+_FOLLOW_SECONDS = 0.2
+_LONGEST_LINE = 300
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a log; of a long one only the last 64 KiB are read.
+
+    Parameters
+    ----------
+    log: the file; a missing file has no lines.
+    count: how many lines at most.
+    """
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        # SeaweedFS writes NUL bytes; some terminals do not show what follows them.
+        text = file.read().replace(b"\0", b"").decode(errors="replace")
+    return text.splitlines()[-count:]
+
+
+def last_line(log: Path) -> str:
+    """The last line that is not blank, shortened to fit into a message."""
+    lines = [line.strip() for line in last_lines(log, 50) if line.strip()]
+    return lines[-1][:_LONGEST_LINE] if lines else "it wrote nothing"
+
+
+def follow_log(log: Path, *, position: int) -> Iterator[str]:
+    """Yield the lines that are appended to a log, also after the file was renamed and started again.
+
+    Parameters
+    ----------
+    log: the file.
+    position: where to begin, in bytes.
+    """
+    while True:
+        size = log.stat().st_size if log.exists() else 0
+        if size < position:
+            position = 0
+        if size > position:
+            with log.open("rb") as file:
+                file.seek(position)
+                whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                position += len(whole) + 1
+                yield from whole.replace(b"\0", b"").decode(errors="replace").splitlines()
+                continue
+        time.sleep(_FOLLOW_SECONDS)
+
+
+class Display(Protocol):
+    """Shows the progress of every step. It is called from several threads."""
+
+    def begin(self, step: str, title: str) -> None:
+        """A step begins: the steps that it needs are done."""
+
+    def finish(self, step: str, outcome: str) -> None:
+        """A step has succeeded; `outcome` says in a few words what was done."""
+
+    def note(self, text: str) -> None:
+        """Show a line of text."""
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+
+    def note(self, text: str) -> None:
+        """See Display."""
+
+
+class PlainDisplay:
+    """Prints one line for each step that is done: for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun: dict[str, tuple[str, float]] = {}
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+        self._begun[step] = (title, time.monotonic())
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+        title, begun = self._begun[step]
+        self.note(f"{title}: {outcome} ({time.monotonic() - begun:.1f} s)")
+
+    def note(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveDisplay:
+    """Shows one line for each step, with a spinner until it is done: for a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[outcome]}", style="dim", markup=False),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, step: str, title: str) -> None:
+        """See Display."""
+        self._tasks[step] = self._progress.add_task(title, total=1, outcome="…")
+
+    def finish(self, step: str, outcome: str) -> None:
+        """See Display."""
+        self._progress.update(self._tasks[step], completed=1, outcome=outcome)
+
+    def note(self, text: str) -> None:
+        """See Display."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
 
 _ANSWER_SECONDS = 5.0
 """How long a living process may take to give a healthy answer. On a busy machine the first one may come late."""

@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import find_process
-from sluice.stack.display import Display
 from sluice.stack.environment import process_environment
-from sluice.stack.logs import last_line
 from sluice.stack.process_records import ProcessRecord, fingerprint, read_records, write_record
 from sluice.stack.service_processes import exit_code, start_process
 from sluice.stack.services import needs_of
 from sluice.stack.stack_plan import Command, Health, Service, StackPlan, Step
+from sluice.stack.stack_status import Display, last_line
 from sluice.stack.stopping import end_service, forget_service
 from sluice.stack.tcp_ports import HeldPorts, holder_of, is_free
 

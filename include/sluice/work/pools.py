@@ -20,8 +20,7 @@ from pydantic import ByteSize
 import sluice
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.launching.job_environment import job_environment
-from sluice.launching.launch_settings import launch_conf
+from sluice.launching.launch_settings import job_environment, launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 from sluice.ledger.work_values import Pool
 from sluice.settings import Settings

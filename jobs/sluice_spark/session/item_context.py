@@ -24,7 +24,7 @@ from uuid import UUID
 
 from pyspark.sql import SparkSession
 
-from sluice.launching.item_log import item_label
+from sluice.work.read_item_log import item_label
 from sluice_spark.session.jvm import jvm_of
 
 _P = ParamSpec("_P")

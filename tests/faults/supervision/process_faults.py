@@ -21,11 +21,10 @@ from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.stack.display import SilentDisplay
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up
 from sluice.stack.process_records import read_records
-from sluice.stack.stack_status import observe_stack
+from sluice.stack.stack_status import SilentDisplay, observe_stack
 
 LONGEST_MOMENT_SECONDS = 8.0
 """A kill comes at a random moment within so long: some batches of any of the demo's streams."""

@@ -15,7 +15,7 @@ from sluice.backfill.intervals import Interval
 from sluice.demo import verification
 from sluice.demo.backfill_step import check_repair, check_repetition, restrict, restrict_expected
 from sluice.demo.comparison import CheckResult, compare, compare_number, require_truth
-from sluice.demo.first_rows import check_arrived
+from sluice.demo.demonstration import check_arrived
 from sluice.demo.flights_data import Span, flights_of
 from sluice.demo.lakehouse_copy import create_schema_of, open_database
 from sluice.demo.proof import expect_recovered, load_oracle

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import PrerequisiteError
 from sluice.setup.command_runner import CommandRunner
-from sluice.setup.java_installation import JavaInstallation, install_java, plan_java_installation
+from sluice.setup.installation import JavaInstallation, install_java, plan_java_installation
 from sluice.setup.setup_progress import Progress
 
 

@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 import pytest
 
 from sluice.backfill.intervals import divide
-from sluice.demo.corrupted_days import days_to_corrupt
+from sluice.demo.backfill_step import days_to_corrupt
 from sluice.demo.flights_data import FIRST_DAY, Span, flights_of
 
 WATERMARK_DELAY = timedelta(hours=6)

@@ -13,7 +13,7 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     TableFigures,
 )
-from sluice.maintenance.run_verdict import BLOCKED_FOR_LONG, problems_of_run
+from sluice.maintenance.run_maintenance import BLOCKED_FOR_LONG, problems_of_run
 
 NOW = datetime(2026, 11, 23, 12, 17, tzinfo=UTC)
 HOUR = timedelta(hours=1)

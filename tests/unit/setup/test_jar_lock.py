@@ -9,8 +9,17 @@ from xml.etree import ElementTree
 import pytest
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.jar_lock import Jar, JarLock, parse_lock, read_lock, render_ivy_module, render_lock
-from sluice.setup.jars import is_complete, ivy_jar, proxy_options
+from sluice.setup.jars import (
+    Jar,
+    JarLock,
+    is_complete,
+    ivy_jar,
+    parse_lock,
+    proxy_options,
+    read_lock,
+    render_ivy_module,
+    render_lock,
+)
 
 CONTENT = b"a jar"
 ICEBERG = Jar(

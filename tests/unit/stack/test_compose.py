@@ -20,10 +20,16 @@ from jsonschema import Draft202012Validator
 
 from sluice.launching import drained_command
 from sluice.settings import project_root
-from sluice.stack.airflow_settings import FIXED_SETTINGS, SPARK_CONNECTION, SPARK_POOL, SPARK_POOL_SLOTS
 from sluice.stack.compose_secrets import compose_secrets, write_secrets
 from sluice.stack.credentials import Credentials
-from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
+from sluice.stack.environment import (
+    FIXED_SETTINGS,
+    LANDING_BUCKET,
+    SPARK_CONNECTION,
+    SPARK_POOL,
+    SPARK_POOL_SLOTS,
+    TABLE_BUCKET,
+)
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from sluice.errors import StackError
 from sluice.settings import FilesConnection, KafkaConnection, load_settings
-from sluice.stack.airflow_settings import FIXED_SETTINGS
 from sluice.stack.environment import (
+    FIXED_SETTINGS,
     STACK_MARK,
     START_MARK,
     build_environment,

@@ -14,10 +14,8 @@ from rich.console import Console
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
-from sluice.stack.display import LiveDisplay, PlainDisplay
 from sluice.stack.exclusive_change import exclusive
 from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
-from sluice.stack.logs import follow, last_line, last_lines
 from sluice.stack.process_records import (
     ProcessRecord,
     fingerprint,
@@ -29,6 +27,7 @@ from sluice.stack.process_records import (
 )
 from sluice.stack.service_processes import exit_code, start_process
 from sluice.stack.stack_plan import Command
+from sluice.stack.stack_status import LiveDisplay, PlainDisplay, follow_log, last_line, last_lines
 
 RECORD = ProcessRecord(
     service="kafka", pid=42, start_ticks=7, started_at="2026-01-02T03:04:05+00:00", fingerprint="abc"
@@ -197,7 +196,7 @@ def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
 def test_following_a_log_that_is_started_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("old\n")
-    lines = follow(log, position=4)
+    lines = follow_log(log, position=4)
 
     with log.open("a") as file:
         file.write("one\ntwo\nha")
