@@ -109,7 +109,6 @@ _BY_PROGRESS = {
     ProgressState.UNOBSERVED: StreamState.SOURCES_UNOBSERVED,
 }
 
-
 _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED})
 """States that only the reconciler can see: it asks the sources."""
 

@@ -34,6 +34,8 @@ def found(reason: str) -> StreamTrouble:
         (seen(StreamState.STARTING), found("queued"), StreamState.QUEUED),
         (seen(StreamState.UNKNOWN, is_healthy=False), found("stalled"), StreamState.STALLED),
         (seen(StreamState.SILENT, is_healthy=False), found("driver gone"), StreamState.DRIVER_GONE),
+        (seen(StreamState.RUNNING), found("queued"), StreamState.RUNNING),
+        (seen(StreamState.UNKNOWN, is_healthy=False), found("idle"), StreamState.UNKNOWN),
         (seen(StreamState.RUNNING), found("given up"), StreamState.RUNNING),
         (seen(StreamState.RUNNING), found("silent"), StreamState.RUNNING),
         (seen(StreamState.STOPPED), found("late"), StreamState.STOPPED),

@@ -18,6 +18,7 @@ from sluice.supervision.progress_decision import (
     SAMPLED_WITHIN,
     SHORTEST_WINDOW,
     TRIGGER_DELAY,
+    UNANSWERED_FOR,
     WINDOW_WITHOUT_BATCHES,
     ProgressJudgement,
     ProgressState,
@@ -198,6 +199,12 @@ TABLE = (
     Case(
         name="rows after a quiet night", state=State.PROGRESSING, samples=(look(0, 20), look(1, 0)), declared=RESTARTED
     ),
+    Case(
+        name="rows that came since all was read, though rows had waited before",
+        state=State.PROGRESSING,
+        samples=(look(0, 20), look(1, 0), *waiting(60)[2:]),
+        declared=RESTARTED,
+    ),
     Case(name="rows wait for a while", state=State.PROGRESSING, samples=waiting(4)),
     Case(name="rows wait for longer than the window", state=State.STALLED, samples=waiting(6)),
     Case(
@@ -304,6 +311,25 @@ def test_the_table(row: Case) -> None:
 
 def test_every_state_has_a_row() -> None:
     assert {row.state for row in TABLE} == set(ProgressState)
+
+
+@pytest.mark.parametrize(
+    ("newest", "amount"),
+    [(look(0, 1234), "1,234 rows are unread"), (look(0, None, undone=3), "3 rows, files or shards are unread")],
+)
+def test_what_is_unread_is_told_as_what_it_is_known_to_be(newest: ProgressSample, amount: str) -> None:
+    judged = judge_progress(continuous_stream().declaration, a_run(), batches=(), samples=(newest,), now=NOW)
+    assert judged.explanation.startswith(amount)
+
+
+@pytest.mark.parametrize(
+    ("silent", "state"), [(UNANSWERED_FOR, State.UNKNOWN), (UNANSWERED_FOR + SECOND, State.UNOBSERVED)]
+)
+def test_a_source_may_be_silent_for_a_while_and_says_no_reason(silent: timedelta, state: ProgressState) -> None:
+    mute = replace(look(0, None), problem="")
+    judged = judge_progress(continuous_stream().declaration, a_run(age=silent), batches=(), samples=(mute,), now=NOW)
+    assert judged.state is state
+    assert judged.explanation.endswith(": its sources did not answer.")
 
 
 def test_nothing_is_restarted_on_what_is_not_known() -> None:
