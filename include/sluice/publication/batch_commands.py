@@ -14,7 +14,7 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batch
 from sluice.ledger.connection import Ledger
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MarkMove
-from sluice.publication.marks import TargetState, load_target_state
+from sluice.publication.marks import TargetState, entries_of, load_target_state
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.staging_table import staged_batches
 from sluice.publication.undeclared_outputs import find_undeclared_outputs, load_output_tables
@@ -73,7 +73,7 @@ class OutputView:
         """Whether the mark was moved past exactly this batch by a rejection."""
         mark = self.state.mark
         snapshot = self.state.table.snapshot_by_id(mark.snapshot_id) if mark is not None else None
-        why = snapshot.summary.additional_properties.get(MARK_MOVE) if snapshot and snapshot.summary else None
+        why = entries_of(snapshot).get(MARK_MOVE) if snapshot is not None else None
         return mark is not None and mark.batch == number and why == MarkMove.REJECTED
 
 

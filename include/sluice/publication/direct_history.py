@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError, StaleTokenError
-from sluice.publication.marks import history_of_main
+from sluice.publication.marks import entries_of, history_of_main
 from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
 
 QUERY_ID = "spark.sql.streaming.queryId"
@@ -98,7 +98,7 @@ def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[Direct
     """The batches in main's history, the newest first, as far as the metadata lists it."""
     for snapshot in history_of_main(table):
         found = read_direct_batch(
-            snapshot.summary.additional_properties if snapshot.summary is not None else {},
+            entries_of(snapshot),
             snapshot_id=snapshot.snapshot_id,
             committed_at_ms=snapshot.timestamp_ms,
             stream=stream,

@@ -34,7 +34,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
-from sluice.publication.staging_table import clear_staging, load_staging_table, staged_batches
+from sluice.publication.staging_table import clear_staging, load_staging_table, newest_token, staged_batches
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
 from sluice.tables.declared_tables import load_table
 
@@ -232,12 +232,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     """
 
     def plan(staging: Table) -> TableChange | NothingToCommit:
-        tokens = [
-            int(snapshot.summary.additional_properties.get(TOKEN, -1))
-            for snapshot in staging.metadata.snapshots
-            if snapshot.summary is not None
-        ]
-        if max(tokens, default=-1) >= token:
+        if newest_token(staging) >= token:
             return NothingToCommit(snapshot_id=None)
         summary = {TOKEN: str(token), MARK_MOVE: MarkMove.FENCED.value, STREAM: output.stream, OUTPUT: output.output}
         return TableChange(operation=Operation.APPEND, summary=summary)

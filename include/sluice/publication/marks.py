@@ -12,7 +12,7 @@ published: Spark commits a batch as soon as it is staged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -23,8 +23,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import DivergedError, MarkError, RolledBackError, UnpublishableError
-from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition
-from sluice.publication.staged_batch import BatchSummary, StagedOutput, offsets_digest, read_summary
+from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition, position_after
+from sluice.publication.staged_batch import BatchSummary, StagedOutput, read_summary
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, MARK_PROPERTY_PREFIX, OUTPUT, STREAM, TOKEN
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
@@ -148,12 +148,7 @@ class TargetState:
             )
         if self.merged is None:
             return self.mark.at
-        return MarkPosition(
-            generation=self.merged.key.generation,
-            batch=self.merged.key.batch,
-            token=self.mark.token,
-            end_offsets_digest=offsets_digest(self.merged.end_offsets),
-        )
+        return position_after(self.merged, token=self.mark.token)
 
     @property
     def published_by(self) -> int | None:
@@ -198,8 +193,8 @@ def state_since(table: Table, mark: Mark, output: StagedOutput) -> TargetState:
     """
     since = list(_since_mark(table, mark, output))
     for snapshot in since:  # the newest first
-        merged = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
-        if merged is None or (merged.key.stream, merged.output) != (output.stream, output.output):
+        merged = batch_of(snapshot, output)
+        if merged is None:
             continue
         if merged.key.generation != mark.generation:
             raise DivergedError(
@@ -210,6 +205,23 @@ def state_since(table: Table, mark: Mark, output: StagedOutput) -> TargetState:
         if merged.key.batch > mark.batch:
             return TargetState(table=table, mark=mark, merged=merged, merged_snapshot_id=snapshot.snapshot_id)
     return TargetState(table=table, mark=mark)
+
+
+def entries_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """The entries of a snapshot's summary."""
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
+def batch_of(snapshot: Snapshot, output: StagedOutput) -> BatchSummary | None:
+    """The batch of an output that a snapshot of its target made visible; none for the snapshots of others.
+
+    Raises
+    ------
+    DeliveryError: when the summary cannot be read.
+    """
+    found = read_summary(entries_of(snapshot))
+    is_own = found is not None and (found.key.stream, found.output) == (output.stream, output.output)
+    return found if is_own else None
 
 
 def history_of_main(table: Table) -> Iterator[Snapshot]:
@@ -255,15 +267,9 @@ def _previous_properties(table: Table) -> Iterator[dict[str, str]]:
 
 def _moved_to(snapshot: Snapshot, output: StagedOutput) -> MarkPosition | None:
     """Where the mark stood after a snapshot of main; none when the snapshot did not move it."""
-    entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-    summary = read_summary(entries)
-    if summary is not None and (summary.key.stream, summary.output) == (output.stream, output.output):
-        return MarkPosition(
-            generation=summary.key.generation,
-            batch=summary.key.batch,
-            token=summary.token,
-            end_offsets_digest=offsets_digest(summary.end_offsets),
-        )
+    published, entries = batch_of(snapshot, output), entries_of(snapshot)
+    if published is not None:
+        return position_after(published, token=published.token)
     if MARK_MOVE not in entries or (entries.get(STREAM), entries.get(OUTPUT)) != (output.stream, output.output):
         return None
     generation, _, batch = entries.get(MARK_POSITION, "").partition(":")

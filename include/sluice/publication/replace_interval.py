@@ -30,7 +30,7 @@ from sluice.publication.checked_commit import (
 )
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
-from sluice.publication.marks import history_of_main, refuse_unpublishable
+from sluice.publication.marks import entries_of, history_of_main, refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.stored_keys import PUBLICATION_KEY
@@ -329,7 +329,7 @@ def append_staged(
 def published_by(table: Table, key: str) -> int | None:
     """The snapshot of main's history that carries a publication key; none when it lists none."""
     for snapshot in history_of_main(table):
-        if snapshot.summary is not None and snapshot.summary.additional_properties.get(PUBLICATION_KEY) == key:
+        if entries_of(snapshot).get(PUBLICATION_KEY) == key:
             return snapshot.snapshot_id
     return None
 

@@ -164,7 +164,9 @@ class StagedOutput:
 class PlannedBatch:
     """A batch as Spark has planned it, whatever its outputs. Its key and its offsets are its identity.
 
-    run_id, token: of the run that delivers it. start_offsets, end_offsets, watermark: as of `BatchSummary`.
+    run_id, token: of the run that delivers it.
+    start_offsets, end_offsets: from `canonical_offsets`.
+    watermark: the event-time watermark of the batch; none without one.
     """
 
     key: PublicationKey
@@ -208,37 +210,16 @@ _ICEBERG_ADDED_ROWS = "added-records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSummary:
+class BatchSummary(PlannedBatch):
     """A batch of one output, as recorded in the summaries of its snapshots.
 
-    token: the fencing token of the run that wrote it.
-    start_offsets, end_offsets: from `canonical_offsets`.
-    watermark: the event-time watermark of the batch; none without one.
+    run_id, token: of the run that staged it. mode: how the batch is published.
     rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
-    mode: how the batch is published.
     """
 
-    key: PublicationKey
     output: str
-    run_id: str
-    token: int
-    start_offsets: str
-    end_offsets: str
     mode: StagedMode
-    watermark: datetime | None = None
     rows: int | None = None
-
-    @property
-    def planned(self) -> PlannedBatch:
-        """The batch that it is one output of."""
-        return PlannedBatch(
-            key=self.key,
-            run_id=self.run_id,
-            token=self.token,
-            start_offsets=self.start_offsets,
-            end_offsets=self.end_offsets,
-            watermark=self.watermark,
-        )
 
     def properties(self) -> dict[str, str]:
         """The entries of a snapshot's summary."""

@@ -19,7 +19,7 @@ from sluice.errors import LakehouseError, StagingError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import AbandonedBatch, is_behind, refuse_stale_token
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
-from sluice.publication.marks import load_target_state
+from sluice.publication.marks import entries_of, load_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput, read_summary
 from sluice.stored_keys import STAGING_CLEARED, TOKEN
@@ -54,7 +54,7 @@ def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedB
     newest_token = -1
     batches = []
     for snapshot in sorted(staging.metadata.snapshots, key=lambda seen: seen.sequence_number or 0):
-        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        entries = entries_of(snapshot)
         token = int(entries.get(TOKEN, newest_token))
         summary = read_summary(entries)
         if summary is not None and snapshot.snapshot_id not in cleared:
@@ -62,6 +62,11 @@ def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedB
             batches.append(_staged(snapshot, summary, is_overtaken=token < newest_token))
         newest_token = max(newest_token, token)
     return tuple(batches)
+
+
+def newest_token(staging: Table) -> int:
+    """The highest fencing token that a loaded staging table has seen; -1 when it has seen none."""
+    return max((int(entries_of(snapshot).get(TOKEN, -1)) for snapshot in staging.metadata.snapshots), default=-1)
 
 
 def cleared_snapshots(staging: Table) -> frozenset[int]:
@@ -148,13 +153,12 @@ def _refuse_incomplete(batch: StagedBatch, *, found: int, staging: Table) -> Non
 
 
 def _staged(snapshot: Snapshot, summary: BatchSummary, *, is_overtaken: bool) -> StagedBatch:
-    entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     return StagedBatch(
         summary=summary,
         snapshot_id=snapshot.snapshot_id,
         parent_id=snapshot.parent_snapshot_id,
         staged_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
-        data_files=int(entries.get("added-data-files", 0)),
+        data_files=int(entries_of(snapshot).get("added-data-files", 0)),
         is_overtaken=is_overtaken,
     )
 

@@ -23,21 +23,21 @@ from sluice.errors import DivergedError
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.direct_history import direct_batches
 from sluice.publication.mark_moves import MarkMove
-from sluice.publication.marks import find_lost_mark, history_of_main, read_mark
+from sluice.publication.marks import batch_of, entries_of, find_lost_mark, history_of_main, read_mark
 from sluice.publication.staged_batch import (
     BatchSummary,
     StagedOutput,
     offsets_digest,
-    read_summary,
     staged_outputs,
 )
+from sluice.publication.staging_table import newest_token
 from sluice.publication.undeclared_outputs import (
     OutputTables,
     UndeclaredOutput,
     find_undeclared_outputs,
     load_output_tables,
 )
-from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STAGING_CLOSED_AT, STREAM, TOKEN
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STAGING_CLOSED_AT, STREAM
 from sluice.tables.declared_tables import load_table
 
 
@@ -81,7 +81,7 @@ class StreamTables:
             for output, table in self.direct.items()
             for batch in direct_batches(table, stream=self.stream, output=output)
         )
-        return max((*staged, *direct), default=0)
+        return max((0, *staged, *direct))
 
     @property
     def unmarked(self) -> frozenset[str]:
@@ -163,14 +163,13 @@ def _seen_tokens(tables: OutputTables) -> Iterator[int]:
     mark = read_mark(tables.target, stream=names.stream, output=names.output) if tables.target is not None else None
     if mark is not None:
         yield mark.token
-    for snapshot in tables.staging.metadata.snapshots if tables.staging is not None else ():
-        if snapshot.summary is not None:
-            yield int(snapshot.summary.additional_properties.get(TOKEN, 0))
+    if tables.staging is not None:
+        yield newest_token(tables.staging)
 
 
 def _rejections(table: Table, output: StagedOutput, generation: int) -> Iterator[int]:
     for snapshot in history_of_main(table):
-        entries = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        entries = entries_of(snapshot)
         is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
         if is_own and entries.get(MARK_MOVE) == MarkMove.REJECTED:
             of, _, number = entries[MARK_POSITION].partition(":")
@@ -194,14 +193,13 @@ NO_OFFSETS = "an unknown offset"
 def published_beyond(table: Table, output: StagedOutput, checkpoint: CheckpointPosition) -> tuple[BatchSummary, ...]:
     """The publications in a table's history that hold batches which its stream's checkpoint has not planned, oldest
     first; fewer than there were when some are expired."""
-    found = []
-    for snapshot in sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0):
-        summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
-        if summary is None or (summary.key.stream, summary.output) != (output.stream, output.output):
-            continue
-        if summary.key.generation == checkpoint.generation and summary.key.batch > checkpoint.newest_planned:
-            found.append(summary)
-    return tuple(found)
+    in_order = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    batches = [batch for snapshot in in_order if (batch := batch_of(snapshot, output)) is not None]
+    return tuple(
+        batch
+        for batch in batches
+        if batch.key.generation == checkpoint.generation and batch.key.batch > checkpoint.newest_planned
+    )
 
 
 def refuse_newer_table(

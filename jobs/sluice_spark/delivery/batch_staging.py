@@ -221,5 +221,5 @@ def _staged_in(table: Table, output: StagedOutput, batch: PlannedBatch) -> Stage
 def _is_own(table: Table, output: StagedOutput, batch: BatchSummary) -> bool:
     """Whether this run has staged a batch. What an earlier run left of a half-staged batch belongs to another
     computation, and is staged again even when it has no rows now."""
-    found = _staged_in(table, output, batch.planned)
+    found = _staged_in(table, output, batch)
     return found is not None and found.summary.token == batch.token

@@ -23,9 +23,9 @@ from pyiceberg.table import Table
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.publication.chain import is_visible
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.marks import load_target_state
+from sluice.publication.marks import batch_of, load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
-from sluice.publication.staged_batch import PlannedBatch, StagedBatch, read_summary
+from sluice.publication.staged_batch import PlannedBatch, StagedBatch
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
@@ -111,8 +111,8 @@ class Publisher:
         found = {}
         for target in self.targets:
             for snapshot in load_target_state(self.catalog, target.names).table.snapshots():
-                summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
-                if summary is not None and (summary.key, summary.output) == (key, target.output):
+                batch = batch_of(snapshot, target.names)
+                if batch is not None and batch.key == key:
                     found[target.output] = snapshot.snapshot_id
         return found
 

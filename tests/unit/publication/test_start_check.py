@@ -93,6 +93,14 @@ def test_a_mark_that_was_removed_is_missed(bench: Workbench) -> None:
     assert found(bench) == {Disagreement.MARK}
 
 
+def test_a_removed_mark_is_missed_when_the_history_has_expired(bench: Workbench) -> None:
+    bench.publish(bench.stage(0, [0]))
+    bench.write_as_another(100)
+    bench.expire_all_but_the_newest()
+    remove_mark(bench)
+    assert found(bench) == {Disagreement.MARK}
+
+
 def test_a_removed_mark_is_missed_without_a_staging_table(bench: Workbench) -> None:
     bench.publish(bench.stage(0, [0]))
     bench.catalog.drop_table(bench.output.staging)
