@@ -10,7 +10,10 @@ from tests.architecture.source_modules import ROOT, source_modules
 
 from sluice import stored_keys
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]*)(?:#[^)]*)?\)")
 

@@ -42,7 +42,7 @@ NAMES_NOT_TO_USE = {"misfit", "misfits", "standing", "wish", "wished"}
 
 FOLDERS = ("dags", "docs", "include", "jobs", "plugins")
 
-SINGLE_FILES = ("README.md", "Makefile", "Dockerfile", "docker-compose.yaml", "pyproject.toml")
+SINGLE_FILES = ("README.md", "CONTRIBUTING.md", "Makefile", "Dockerfile", "docker-compose.yaml", "pyproject.toml")
 
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "docs/decisions/0031-group-the-code-into-rooms-by-domain.md": ("upkeep",),  # names the earlier packages
