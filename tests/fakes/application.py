@@ -34,7 +34,9 @@ APPLICATIONS = "applications"
 INTERVAL_ROWS = {"read": 3, "published": 3}
 """What a replaced interval has."""
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _IDLE_LOOK_SECONDS = 0.1, 0.5
+"""Between two looks at the ledger; the second when the last one found nothing to do. A look takes 10 ms of a processor,
+and an application that lingers, or whose item hangs, is there for minutes."""
 _LANE = IntervalLane(at_once=3, together=1)
 
 
@@ -63,10 +65,11 @@ class FakeApplication:
     application: str
     running: dict[str, WorkItem] = field(default_factory=dict)
     lingers_until: Deadline = field(default_factory=lambda: Deadline.after(LINGER_SECONDS))
+    look_seconds: float = _LOOK_SECONDS
 
     def serve(self, asked_to_end: threading.Event) -> None:
         """Claim and do items until the end."""
-        while not asked_to_end.wait(_LOOK_SECONDS):
+        while not asked_to_end.wait(self.look_seconds):
             try:
                 if self._turn():
                     return
@@ -84,8 +87,10 @@ class FakeApplication:
         for item in claim(self.ledger, self.application, self._bench().choose):
             self._say(f"{item.kind} of {item.subject}, asked by {item.asked_by}, attempt {item.attempt}", item)
             self.running[item.item] = item
-        for item in list(self.running.values()):
+        at_work = list(self.running.values())
+        for item in at_work:
             self._go_on(item)
+        self.look_seconds = _LOOK_SECONDS if len(self.running) < len(at_work) else _IDLE_LOOK_SECONDS
         is_idle = not self.running and self.lingers_until.is_over()
         return is_idle and end_if_idle(self.ledger, self.application, reason="no further work came")
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,35 +120,49 @@ def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
     assert f"cannot be {tmp_path / 'data'}: {tmp_path / 'data'} is a file" in result.errors
 
 
-def test_a_service_that_ends_while_it_starts(new_stack: Stack) -> None:
+@pytest.fixture(scope="module")
+def ended_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack with the data of a PostgreSQL, down; every test leaves its files as they were."""
+    with stack_in(tmp_path_factory.mktemp("ended") / "data") as stack:
+        stack.up(("postgres",))
+        stack.run("down")
+        yield stack
+
+
+@contextmanager
+def overwritten(file: Path, text: str) -> Iterator[None]:
+    """A file with another text for as long as the block lasts; its owner stays."""
+    before = file.read_text()
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+def test_a_service_that_ends_while_it_starts(ended_stack: Stack) -> None:
     """The other service, which has started, is ended too."""
-    new_stack.up(("postgres",))
-    new_stack.run("down")
-    (new_stack.data / "postgres" / "postgresql.conf").write_text("no_such_setting = 1\n")
+    with overwritten(ended_stack.data / "postgres" / "postgresql.conf", "no_such_setting = 1\n"):
+        result = ended_stack.run("up", "--services", "postgres,seaweedfs")
 
-    result = new_stack.run("up", "--services", "postgres,seaweedfs")
-
-    assert_refused(result, new_stack, "PostgreSQL ended while it was starting", "postgres.log")
+    assert_refused(result, ended_stack, "PostgreSQL ended while it was starting", "postgres.log")
 
 
-def test_lost_credentials(new_stack: Stack) -> None:
-    new_stack.up(("postgres",))
-    new_stack.run("down")
-    (new_stack.data / "credentials.json").unlink()
+def test_lost_credentials(ended_stack: Stack, tmp_path: Path) -> None:
+    credentials = ended_stack.data / "credentials.json"
+    kept = credentials.rename(tmp_path / "credentials.json")
 
-    result = new_stack.run("up", "--services", "postgres")
+    result = ended_stack.run("up", "--services", "postgres")
 
-    assert_refused(result, new_stack, "credentials.json is missing, but", "holds data that only its credentials open")
+    kept.rename(credentials)
+    assert_refused(result, ended_stack, "credentials.json is missing, but", "holds data that only its credentials open")
 
 
-def test_data_of_another_version(new_stack: Stack) -> None:
-    new_stack.up(("postgres",))
-    new_stack.run("down")
-    (new_stack.data / "postgres" / "PG_VERSION").write_text("17\n")
+def test_data_of_another_version(ended_stack: Stack) -> None:
+    with overwritten(ended_stack.data / "postgres" / "PG_VERSION", "17\n"):
+        result = ended_stack.run("up", "--services", "postgres")
 
-    result = new_stack.run("up", "--services", "postgres")
-
-    assert_refused(result, new_stack, "was written by PostgreSQL 17; this is PostgreSQL 18.")
+    assert_refused(result, ended_stack, "was written by PostgreSQL 17; this is PostgreSQL 18.")
 
 
 def test_an_unknown_service(new_stack: Stack) -> None:

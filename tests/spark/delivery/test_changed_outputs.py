@@ -12,7 +12,6 @@ from sluice.errors import UndeclaredOutputError
 from sluice.ledger.batches import recent_batches, record_batch
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.settle_output import abandon_output, publish_output
-from sluice.tables.catalog import open_catalog
 
 
 @pytest.fixture
@@ -124,9 +123,7 @@ def test_rows_of_a_quarantine_that_was_switched_off_are_not_lost_silently(worksh
     assert f"sluice batch publish {stream} quarantine" in refusal.value.next_step
 
     declaration = workshop.stream(stream).declaration
-    publish_output(
-        open_catalog(workshop.settings), workshop.ledger, declaration, output="quarantine", requested_by="ann"
-    )
+    publish_output(workshop.catalog, workshop.ledger, declaration, output="quarantine", requested_by="ann")
     workshop.run(stream)
     assert ids(workshop) == [1]
     assert len(workshop.rows(f"quarantine.{stream}")) == 1
@@ -152,7 +149,7 @@ def test_a_chain_for_another_table_blocks_until_it_is_abandoned(workshop: Worksh
         workshop.run(stream)
 
     abandon_output(
-        open_catalog(workshop.settings),
+        workshop.catalog,
         workshop.ledger,
         workshop.stream(stream).declaration,
         output="copies",

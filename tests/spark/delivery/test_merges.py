@@ -27,7 +27,6 @@ from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches, staged_files
-from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -245,7 +244,7 @@ def test_the_rows_are_read_before_the_check(by_region: Workshop, stream_name: st
 
     def staged_files_are_gone(here: CrashPoint) -> None:
         if here is CrashPoint.CHECKED:
-            staging = load_staging_table(open_catalog(by_region.settings), names)
+            staging = load_staging_table(by_region.catalog, names)
             newest = staged_batches(staging, stream=stream_name, output="copies")[-1]
             for file in staged_files(staging, [newest])[newest.snapshot_id]:
                 staging.io.delete(file.file_path)
@@ -280,7 +279,7 @@ def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, str
 
     def overtaken(here: CrashPoint) -> None:
         if here is CrashPoint.CHECKED:
-            catalog = open_catalog(by_region.settings)
+            catalog = by_region.catalog
             token = load_target_state(catalog, names.names).position(names.names).token + 1
             take_over(catalog, names.names, token=token)
             batches = staged_batches(load_staging_table(catalog, names.names), stream=stream_name, output="copies")
@@ -315,7 +314,7 @@ def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Work
     def publish_the_first(here: CrashPoint) -> None:
         stop_when_staged(here)
         if here is CrashPoint.CHECKED and not groups:
-            catalog = open_catalog(workshop.settings)
+            catalog = workshop.catalog
             token = load_target_state(catalog, merged.names).position(merged.names).token
             staged = staged_batches(load_staging_table(catalog, merged.names), stream=stream_name, output="copies")
             groups.append([batch.summary.key.batch for batch in staged])
@@ -325,7 +324,7 @@ def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Work
 
     assert groups == [[0, 1]]
     assert workshop.rows("target") == [{"id": 0, "word": "something"}]
-    position = load_target_state(open_catalog(workshop.settings), merged.names).position(merged.names)
+    position = load_target_state(workshop.catalog, merged.names).position(merged.names)
     assert position.batch == 1
 
 

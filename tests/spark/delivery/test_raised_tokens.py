@@ -11,7 +11,6 @@ from sluice.publication.direct_history import direct_batches
 from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import read_mark
 from sluice.publication.staged_batch import StagedOutput
-from sluice.tables.catalog import open_catalog
 
 ROWS = [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}, {"id": 3, "word": "three"}]
 
@@ -44,7 +43,7 @@ def test_a_mark_above_the_ledgers_token_does_not_keep_the_stream_out(workshop: W
     workshop.run(stream_name)
     seen = newest_token(workshop, stream_name) + 3_600_000
     output = StagedOutput(stream=stream_name, output="copies", target=target)
-    take_over(open_catalog(workshop.settings), output, token=seen)
+    take_over(workshop.catalog, output, token=seen)
     workshop.append("source", ROWS[1:2])
 
     workshop.run(stream_name)

@@ -12,7 +12,6 @@ from tests.fixtures.workshop import Workshop
 from sluice.ledger.batches import Batch, recent_batches, record_batch, totals
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
-from sluice.tables.catalog import open_catalog
 from sluice_spark.sinks.memory import kept_rows
 
 ROWS = [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
@@ -49,7 +48,7 @@ HARDEST = (CrashPoint.FIRST_OUTPUT_PUBLISHED,)
 
 @pytest.mark.parametrize("point", sampled(POINTS, HARDEST, full=POINTS))
 def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, point: CrashPoint | None) -> None:
-    declaration, catalog = staged.stream(stream_name).declaration, open_catalog(staged.settings)
+    declaration, catalog = staged.stream(stream_name).declaration, staged.catalog
     if point is None:
         reject(catalog, staged.ledger, declaration, number=0, requested_by="a test")
     else:
@@ -73,7 +72,7 @@ def test_a_ledger_that_forgot_a_rejection_learns_it_from_the_tables(
     staged: Workshop, stream_name: str, point: CrashPoint | None
 ) -> None:
     """An older copy has replaced it. The batch is neither published in the other table nor counted as published."""
-    declaration, catalog = staged.stream(stream_name).declaration, open_catalog(staged.settings)
+    declaration, catalog = staged.stream(stream_name).declaration, staged.catalog
     if point is None:
         reject(catalog, staged.ledger, declaration, number=0, requested_by="a test")
     else:

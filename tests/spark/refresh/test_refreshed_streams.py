@@ -35,7 +35,6 @@ from sluice.refresh.abandon import abandon
 from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.refresh_steps import RefreshStep
 from sluice.supervision.stream_reset import plan_reset, reset_stream
-from sluice.tables.catalog import open_catalog
 
 NEW = {"id": 100, "word": "new"}
 EXPIRED_AT_ONCE = {"compaction": None, "expiry": {"older_than": "1 millisecond", "retain_last": 1}}
@@ -116,7 +115,7 @@ def test_a_refresh_that_is_kept_no_more_is_not_taken_back(workshop: Workshop) ->
 
 def test_a_refresh_is_given_up_at_any_time_before_its_commit(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
-    catalog, stream = open_catalog(workshop.settings), workshop.stream(name)
+    catalog, stream = workshop.catalog, workshop.stream(name)
 
     for step in (RefreshStep.BUILT, RefreshStep.SWAPPING):
 
@@ -140,7 +139,7 @@ def test_a_refresh_is_given_up_at_any_time_before_its_commit(workshop: Workshop)
 @pytest.mark.full  # every run has it without Spark (`ledger/test_refreshes.py`)
 def test_a_refresh_that_was_given_up_while_it_was_built_ends_without_a_commit(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
-    catalog, stream = open_catalog(workshop.settings), workshop.stream(name)
+    catalog, stream = workshop.catalog, workshop.stream(name)
 
     def give_up() -> None:
         abandon(catalog, workshop.ledger, stream, asked_by="a test")
@@ -153,7 +152,7 @@ def test_a_refresh_that_was_given_up_while_it_was_built_ends_without_a_commit(wo
 @pytest.mark.full  # every run has it without Spark (`test_swapping.py`)
 def test_a_swap_behind_a_newer_run_is_refused(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
-    catalog, output = open_catalog(workshop.settings), refreshed_output(workshop.stream(name).declaration)
+    catalog, output = workshop.catalog, refreshed_output(workshop.stream(name).declaration)
 
     with pytest.raises(StaleTokenError):
         refresh(

@@ -14,7 +14,6 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
-from sluice.tables.catalog import open_catalog
 from sluice_spark.query.plan_check import observe_plan
 from sluice_spark.query.stream_preview import preview
 
@@ -145,7 +144,7 @@ def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Works
     joined = "SELECT records.id, {} AS n FROM records JOIN names USING (id)"
     workshop.declare_stream(good, inputs=inputs, sql=joined.format("names.id"), outputs=outputs)
     workshop.declare_stream(bad, inputs=inputs, sql=joined.format("names.word"), outputs=outputs)
-    catalog = open_catalog(workshop.settings)
+    catalog = workshop.catalog
     for name in (absent, target):
         catalog.drop_table(name)
     environment = {**os.environ, **services.environment(), "SLUICE_PIPELINES": str(workshop.folder)}
