@@ -53,7 +53,8 @@ class _SetbackError(Exception):
 class TableMaintainer:
     """Carries out maintenance plans of one table.
 
-    name: the name of the table. table: the table, loaded by pyiceberg.
+    name: the name of the table.
+    table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
     """

@@ -60,7 +60,8 @@ _log = logging.getLogger(__name__)
 class WorkQueue:
     """The queue as one who asks uses it.
 
-    connections: returns the Spark connection of a name. launcher: starts applications.
+    connections: returns the Spark connection of a name.
+    launcher: starts applications.
     asked_by: the run of a DAG, or the command and its user.
     """
 

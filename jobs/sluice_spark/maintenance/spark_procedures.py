@@ -30,7 +30,8 @@ _CONFLICTS = frozenset(
 class SparkProcedures:
     """The adapter of `TableProcedures` for Spark.
 
-    catalog: the name of the catalog in Spark. table: `<namespace>.<table>`.
+    catalog: the name of the catalog in Spark.
+    table: `<namespace>.<table>`.
     open_session: called whenever Spark is needed; the first call opens the session.
     """
 

@@ -106,9 +106,11 @@ class Unit:
 class WorkApplication:
     """An application at work.
 
-    application: its id in the ledger. is_worn: says why the process has reached a bound, once it has; empty before.
+    application: its id in the ledger.
+    is_worn: says why the process has reached a bound, once it has; empty before.
     stop: what asks the application to end: a signal, or that the ledger counts it as ended.
-    linger_seconds: how long it waits for its first item. reached: is called at each step of each item.
+    linger_seconds: how long it waits for its first item.
+    reached: is called at each step of each item.
     turned_at: when the loop has begun its latest turn, as `time.monotonic` counts.
     """
 

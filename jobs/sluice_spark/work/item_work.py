@@ -49,8 +49,9 @@ from sluice_spark.work.interval_work import IntervalWork
 class WorkStep(StrEnum):
     """A step, in the order in which an item reaches it; the steps of what it asks for lie between CLAIMED and DONE.
 
-    CHOSEN: the application claims the item; the ledger does not have the claim yet. CLAIMED: the ledger has it, and
-    nothing has begun. DONE: what the item changes is visible, or it has failed; the ledger does not have its end.
+    CHOSEN: the application claims the item; the ledger does not have the claim yet.
+    CLAIMED: the ledger has it, and nothing has begun.
+    DONE: what the item changes is visible, or it has failed; the ledger does not have its end.
     RECORDED: it has.
     """
 
