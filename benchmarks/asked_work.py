@@ -19,9 +19,8 @@ from sluice.processes.driver_processes import kill_group
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings
 from sluice.work.await_items import await_item
-from sluice.work.profiles import profile_for
 from sluice.work.requests import WorkRequest
-from sluice.work.start_application import WorkQueue
+from sluice.work.start_application import WorkQueue, profile_for
 
 GRACE_SECONDS = 60.0
 _LOCAL = SparkConnection(master="local[2]")

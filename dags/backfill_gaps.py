@@ -2,6 +2,6 @@
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
-from sluice_airflow.dag_builders.backfill_gaps import backfill_gaps_dag
+from sluice_airflow.dag_builders.backfills import backfill_gaps_dag
 
 backfill_gaps = backfill_gaps_dag(load_declarations(pipelines_folder()))

@@ -2,6 +2,6 @@
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.settings import pipelines_folder
-from sluice_airflow.dag_builders.checkpoint_health import checkpoint_health_dag
+from sluice_airflow.dag_builders.platform_dags import checkpoint_health_dag
 
 checkpoint_health = checkpoint_health_dag(load_declarations(pipelines_folder()))

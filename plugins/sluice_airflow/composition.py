@@ -23,9 +23,7 @@ from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
 from sluice.work.start_application import WorkQueue
-from sluice_airflow.adapters.lasting_workers import require_lasting_worker
-from sluice_airflow.adapters.spark_connection import read_spark_connection
-from sluice_airflow.adapters.spark_submission import submit_by_provider
+from sluice_airflow.adapters.spark_connection import read_spark_connection, require_lasting_worker, submit_by_provider
 
 
 @dataclass(frozen=True, slots=True)

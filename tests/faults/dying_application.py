@@ -26,8 +26,8 @@ from sluice.ledger.work_values import WorkItem
 from sluice.refresh.refresh_steps import RefreshStep
 from sluice.settings import load_settings
 from sluice_spark.run.job import run_job
+from sluice_spark.work.item_work import ReachedStep, WorkStep
 from sluice_spark.work.work_job import run_work
-from sluice_spark.work.work_steps import ReachedStep, WorkStep
 
 STEPS = {f"{kind.__name__}.{step.name}": step for kind in (WorkStep, BackfillStep, RefreshStep) for step in kind}
 

@@ -35,8 +35,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run
 from sluice.processes.process_identity import ProcessState
-from sluice_airflow.adapters.spark_connection import read_spark_connection
-from sluice_airflow.adapters.spark_submission import submit_by_provider
+from sluice_airflow.adapters.spark_connection import read_spark_connection, submit_by_provider
 
 __all__ = [  # the contract's cases and fixtures, which pytest finds in this module by their names
     "ask",

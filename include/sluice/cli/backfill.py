@@ -25,8 +25,8 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.work_items import ask
 from sluice.tables.catalog import open_catalog
 from sluice.work.await_items import asked_for, await_item
-from sluice.work.profiles import profile_for
 from sluice.work.requests import ReplaceInterval
+from sluice.work.start_application import profile_for
 
 app = typer.Typer(add_completion=False)
 

@@ -13,8 +13,8 @@ from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.ledger.work_items import ask
 from sluice.ledger.work_values import WorkObservation, WorkState
 from sluice.work.await_items import asked_for, await_item
-from sluice.work.profiles import profile_for
 from sluice.work.requests import WorkRequest
+from sluice.work.start_application import profile_for
 
 
 def have_done(ctx: CliContext, request: WorkRequest) -> Any:

@@ -20,7 +20,8 @@ class CheckResult:
 
     statement: what must be true.
     expected_rows, seen_rows: how many rows were compared.
-    missing_rows: expected rows that were not seen, each counted as often as it is missing; surplus_rows: the reverse.
+    missing_rows: expected rows that were not seen, each counted as often as it is missing.
+    surplus_rows: the reverse.
     samples: a few of the rows that differ.
     """
 

@@ -35,8 +35,10 @@ class RunStream(JobCommand):
 class RunWork(JobCommand):
     """Do the bounded work of a pool.
 
-    application_id: of the application, in the ledger. pool: for people who list processes.
-    with_delta, repeats_tasks, ui: `yes` or `no`. cores: of a driver in local mode; empty for those of its launch.
+    application_id: of the application, in the ledger.
+    pool: for people who list processes.
+    with_delta, repeats_tasks, ui: `yes` or `no`.
+    cores: of a driver in local mode; empty for those of its launch.
     """
 
     application: ClassVar[str] = "jobs/run_work.py"
@@ -61,7 +63,8 @@ class ValidateStreams(JobCommand):
 class PreviewStream(JobCommand):
     """Run a stream's transformation over a few rows of its inputs, without a checkpoint and without writing.
 
-    sample: at most so many rows of an input are read. rows: at most so many rows of an output are shown.
+    sample: at most so many rows of an input are read.
+    rows: at most so many rows of an output are shown.
     """
 
     application: ClassVar[str] = "jobs/preview_stream.py"

@@ -16,10 +16,11 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 class LaunchRequest:
     """The request to start a driver that the ledger has admitted: of a stream's run, or an application for work items.
 
-    run_id: of the run, or of the application. stream: the stream, or the application's pool.
+    run_id: of the run, or of the application.
+    stream: the stream, or the application's pool.
     is_application: whether its process and its end are recorded as an application's.
-    command: the argv; every user of the machine can read it, so it contains no secret. For a cluster the
-        application's file and its arguments.
+    command: the argv; every user of the machine can read it, so it contains no secret. For a cluster the application's
+        file and its arguments.
     connection: the Spark connection of a cluster; unset for a driver of this host.
     conf: for a cluster the settings of the application, which are passed in a private file.
     environment: variables on top of those of the launching process; secrets are passed here.

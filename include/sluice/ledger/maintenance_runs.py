@@ -29,7 +29,8 @@ class MaintenanceStep(StrEnum):
 class StepOutcome(StrEnum):
     """The result of a step.
 
-    SKIPPED: there was nothing to do. YIELDED: writers committed in between each time, so the step yielded.
+    SKIPPED: there was nothing to do.
+    YIELDED: writers committed in between each time, so the step yielded.
     REFUSED: doing it could have harmed a reader, so it was not done.
     """
 
@@ -66,7 +67,8 @@ class StepObservation:
 class KeptSnapshot:
     """A snapshot that a run kept for a stream.
 
-    endpoint: the stream's input or output that needs it; kind: why, one word of `maintenance.pin_plan.PinKind`.
+    endpoint: the stream's input or output that needs it.
+    kind: why, one word of `maintenance.pin_plan.PinKind`.
     committed_at: unset when main does not list the snapshot.
     held_snapshots, held_bytes: what would have expired without this stream: snapshots, and the bytes of replaced files.
     """
@@ -102,9 +104,11 @@ class MaintenanceObservation:
     The figures are of the newest snapshot of main; a table without a snapshot has zeros and unset snapshot ids.
     A stream may commit during the run, so rows and files of its batches are in the figures after it.
 
-    before, after: the figures. operations: every step in the order in which it was judged, skipped ones included.
+    before, after: the figures.
+    operations: every step in the order in which it was judged, skipped ones included.
     file_sizes: the number of data files after the run by size (`tables.table_observation.FILE_SIZE_EDGES`).
-    oldest_snapshot_at: of the snapshots after the run. kept: what its readers and writers still needed at the start.
+    oldest_snapshot_at: of the snapshots after the run.
+    kept: what its readers and writers still needed at the start.
     recorded_at: the database's clock; unset until the ledger has it.
     """
 

@@ -23,7 +23,9 @@ class WorkKind(StrEnum):
 class WorkState(StrEnum):
     """How a work item stands, or how it ended.
 
-    WAITING: no application works on it. CLAIMED: one does, or died while it did. FAILED: with a reason of its own.
+    WAITING: no application works on it.
+    CLAIMED: one does, or died while it did.
+    FAILED: with a reason of its own.
     WITHDRAWN: it is not asked for any more.
     """
 
@@ -42,8 +44,9 @@ class WorkState(StrEnum):
 class ApplicationState(StrEnum):
     """Whether a Spark application takes work.
 
-    STARTING: it has not reported yet. ENDING: it takes none any more, and does what it has claimed. ENDED: it does
-    nothing any more.
+    STARTING: it has not reported yet.
+    ENDING: it takes none any more, and does what it has claimed.
+    ENDED: it does nothing any more.
     """
 
     STARTING = "starting"
@@ -68,7 +71,8 @@ class Pool:
 class NewItem:
     """What is asked for.
 
-    subject: the stream or the table. payload: what the kind needs beside it, without secrets.
+    subject: the stream or the table.
+    payload: what the kind needs beside it, without secrets.
     asked_by: the run of a DAG, or the command and its user; what is done is recorded under this name.
     priority: of two waiting items the one with the higher number is first; of equal ones the older one.
     linger_seconds: how long its application waits for further work afterwards.
@@ -87,8 +91,8 @@ class NewItem:
 class WorkItem:
     """An item of the queue as the applications see it.
 
-    attempt: the number of applications that have claimed it. runs_alone: whether an application died while it did this
-    item, so that it is done beside no other one.
+    attempt: the number of applications that have claimed it.
+    runs_alone: whether an application died while it did this item, so that it is done beside no other one.
     """
 
     item: str
@@ -106,8 +110,10 @@ class WorkItem:
 class WorkObservation:
     """An item as who has asked for it sees it.
 
-    failure: the last lines of the item, when it failed. result: what it returned, when it is done.
-    application: the one that has claimed it. log_file: that application's, on the host where it runs.
+    failure: the last lines of the item, when it failed.
+    result: what it returned, when it is done.
+    application: the one that has claimed it.
+    log_file: that application's, on the host where it runs.
     needs_application: whether the one who looks is to start an application: none takes this item, and no item that
         waits longer is to start it.
     """
@@ -125,7 +131,8 @@ class WorkObservation:
 class ApplicationObservation:
     """A Spark application that takes work items.
 
-    heartbeat_at: when it last reported, by the database's clock. reason: why it ended.
+    heartbeat_at: when it last reported, by the database's clock.
+    reason: why it ended.
     """
 
     application: str

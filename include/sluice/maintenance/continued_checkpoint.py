@@ -28,7 +28,8 @@ _WATERMARK, _NEXT_WATERMARK = "batchWatermarkMs", "nextBatchWatermarkMs"
 class ContinuedCheckpoint:
     """The contents of the new checkpoint.
 
-    texts: the files that are written, by path. state: the files of the old checkpoint that are copied.
+    texts: the files that are written, by path.
+    state: the files of the old checkpoint that are copied.
     """
 
     texts: Mapping[str, str]

@@ -66,9 +66,12 @@ class SourceGap:
 class ContinuationPlan(ControlPlan):
     """The plan of a continuation.
 
-    leaves, opens: the generation that is left, and the one that begins. continues, checkpoint: their checkpoints.
-    gaps: what is missing, of each source that is cut. rows_read: what the next batch reads. rows_left_out: the missing
-    rows that are never read. content: of the new checkpoint.
+    leaves, opens: the generation that is left, and the one that begins.
+    continues, checkpoint: their checkpoints.
+    gaps: what is missing, of each source that is cut.
+    rows_read: what the next batch reads.
+    rows_left_out: the missing rows that are never read.
+    content: of the new checkpoint.
     """
 
     way: Continuation

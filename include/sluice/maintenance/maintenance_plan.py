@@ -84,7 +84,8 @@ class MaintenancePlan:
     """The observation of one table, and the decisions about its steps.
 
     content_check_bytes: how much may be read to compare the rows before and after rewrites.
-    costs: what each reader holds back. notes: sentences about the readers.
+    costs: what each reader holds back.
+    notes: sentences about the readers.
     """
 
     seen: TableObservation

@@ -1,17 +1,18 @@
 """Carries out the maintenance plan of one table, one step after another.
 
 Writers have priority: when a stream commits while a rewrite is running, the rewrite starts over a few times, and then
-yields and reports it. After a failed step no later step runs, because expiry would remove the evidence.
+yields and reports it. After a failed step no later step runs, because expiry would remove the evidence. What reads and
+writes data files is done by an engine, behind the port `TableProcedures`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -19,13 +20,47 @@ from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.pin_commit import commit_pins
-from sluice.maintenance.table_procedures import CommitConflictError, TableProcedures
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+
+class CommitConflictError(LakehouseError):
+    """Another writer committed to the table first. The same work is tried again, and the error goes no further."""
+
+
+class TableProcedures(Protocol):
+    """Iceberg's procedures on one table. Each returns its result by the procedure's own column names.
+
+    Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
+    """
+
+    def rewrite_data_files(self, options: Mapping[str, str]) -> Mapping[str, Any]:
+        """Write small files together into larger ones.
+
+        Parameters
+        ----------
+        options: of the procedure, by their names.
+        """
+
+    def rewrite_manifests(self) -> Mapping[str, Any]:
+        """Write the manifests together into fewer ones."""
+
+    def expire_snapshots(self, *, older_than: datetime, retain_last: int) -> Mapping[str, Any]:
+        """Remove the snapshots that are older than a time, except so many of the newest ones of each branch."""
+
+    def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
+        """Describe the first difference between the rows of a rewrite and of its parent; empty when there is none.
+
+        Parameters
+        ----------
+        rewrites: the snapshots, each as (parent, rewrite).
+        is_hashed: whether rows are compared by their hashes; if not, they are counted.
+        """
+
 
 ATTEMPTS = 3
 """The attempts of a rewrite while writers commit. Each attempt repeats the whole work."""
@@ -53,7 +88,8 @@ class _SetbackError(Exception):
 class TableMaintainer:
     """Carries out maintenance plans of one table.
 
-    name: the name of the table. table: the table, loaded by pyiceberg.
+    name: the name of the table.
+    table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
     """

@@ -125,7 +125,9 @@ class Hold:
 class PinPlan:
     """The snapshots to tag and to keep.
 
-    pins: every required pin. to_set: those whose tag is missing or on another snapshot. to_remove: tags without a pin.
+    pins: every required pin.
+    to_set: those whose tag is missing or on another snapshot.
+    to_remove: tags without a pin.
     holds: the readers that prevent any expiry.
     keep_since: every snapshot committed then or later stays; unset when no reader needs one.
     properties: of the table, to set with the tags (`sluice.maintenance.retention_plan`).

@@ -15,8 +15,10 @@ from sluice.tables.table_observation import TableObservation
 class ReaderCost:
     """What one stream holds back beyond the expiry policy of a table.
 
-    snapshots: those that would expire without it. replaced_bytes: of files that later snapshots have replaced or
-    removed; they take up space until the snapshots expire. age: of the oldest of these snapshots.
+    snapshots: those that would expire without it.
+    replaced_bytes: of files that later snapshots have replaced or removed; they take up space until the snapshots
+        expire.
+    age: of the oldest of these snapshots.
     """
 
     stream: str

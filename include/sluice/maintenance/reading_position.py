@@ -44,7 +44,8 @@ class ReadingPosition:
 
     batch: the newest batch that is done: committed in the checkpoint, or visible in every table of the stream.
     is_committed: whether it is committed.
-    offsets: the text of that batch's entry in the offset log. sources: the lines of Iceberg inputs in it, at least one.
+    offsets: the text of that batch's entry in the offset log.
+    sources: the lines of Iceberg inputs in it, at least one.
     """
 
     batch: int

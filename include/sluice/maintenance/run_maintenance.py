@@ -35,8 +35,7 @@ from sluice.ledger.maintenance_runs import (
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision, StepReason
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
-from sluice.maintenance.maintenance_steps import TableMaintainer
-from sluice.maintenance.table_procedures import TableProcedures
+from sluice.maintenance.maintenance_steps import TableMaintainer, TableProcedures
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog

@@ -39,7 +39,8 @@ replaced together end together, and those who asked for the next ones come toget
 class IntervalLane:
     """How the intervals of a stream are replaced.
 
-    at_once: how many at the same time. together: how many as one batch; one when they cannot share one.
+    at_once: how many at the same time.
+    together: how many as one batch; one when they cannot share one.
     """
 
     at_once: int
@@ -50,7 +51,8 @@ class IntervalLane:
 class Bench:
     """What an application does at the moment.
 
-    running: the items that it has claimed. lane_of: the lane of a stream's intervals.
+    running: the items that it has claimed.
+    lane_of: the lane of a stream's intervals.
     now: by the clock that has stamped the items.
     """
 

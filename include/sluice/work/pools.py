@@ -46,7 +46,8 @@ _OF_ONE_TERMINAL = re.compile(
 class EngineProfile:
     """What is the same for all items of an application.
 
-    engine: memory, cores, executors and options. with_delta: whether sessions apply Delta's rules.
+    engine: memory, cores, executors and options.
+    with_delta: whether sessions apply Delta's rules.
     repeats_tasks: whether a task that failed is tried again in local mode.
     ui_of: the one stream whose page shows Spark's own UI of the application; empty when it has none.
     """

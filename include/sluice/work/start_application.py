@@ -6,7 +6,11 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from sluice.backfill.followers import followers_of
+from sluice.backfill.intervals import parse_interval
+from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import RunWork
 from sluice.launching.launch_settings import ui_environment
@@ -16,8 +20,38 @@ from sluice.ledger.applications import begin_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.work_values import NewItem, Pool
 from sluice.settings import Settings
-from sluice.work.pools import EngineProfile, conf_of, pool_of
-from sluice.work.requests import WorkRequest
+from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
+from sluice.work.requests import FindGaps, Increment, RefreshTable, ReplaceInterval, WorkRequest
+
+
+def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
+    """The engine settings for a request: those of its stream; for the work on a table the defaults.
+
+    Parameters
+    ----------
+    pipelines: the folder of the declarations.
+
+    Raises
+    ------
+    DeclarationError: when a file cannot be read.
+    UsageError: when the stream is not declared, or the interval is none.
+    """
+    match request:
+        case ReplaceInterval():
+            declarations = load_declarations(pipelines)
+            stream = declarations.stream(request.stream)
+            followers = followers_of(declarations, stream, parse_interval(request.start, request.end))
+            streams = [stream, *(one.stream for one in followers)]
+            return profile_of(stream, with_delta=any(one.declaration.uses_delta for one in streams))
+        case Increment():
+            return profile_of(
+                load_declarations(pipelines, only=request.stream).stream(request.stream), is_increment=True
+            )
+        case RefreshTable() | FindGaps():
+            return profile_of(load_declarations(pipelines, only=request.stream).stream(request.stream))
+        case _:
+            return EngineProfile()
+
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +60,8 @@ _log = logging.getLogger(__name__)
 class WorkQueue:
     """The queue as one who asks uses it.
 
-    connections: returns the Spark connection of a name. launcher: starts applications.
+    connections: returns the Spark connection of a name.
+    launcher: starts applications.
     asked_by: the run of a DAG, or the command and its user.
     """
 

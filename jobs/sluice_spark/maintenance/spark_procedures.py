@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
-from sluice.maintenance.table_procedures import CommitConflictError
+from sluice.maintenance.maintenance_steps import CommitConflictError
 from sluice_spark.maintenance.table_content import changed_content
 from sluice_spark.session.identifiers import quoted, quoted_table
 
@@ -30,7 +30,8 @@ _CONFLICTS = frozenset(
 class SparkProcedures:
     """The adapter of `TableProcedures` for Spark.
 
-    catalog: the name of the catalog in Spark. table: `<namespace>.<table>`.
+    catalog: the name of the catalog in Spark.
+    table: `<namespace>.<table>`.
     open_session: called whenever Spark is needed; the first call opens the session.
     """
 

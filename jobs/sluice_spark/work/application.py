@@ -10,6 +10,7 @@ its items by then.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -27,6 +28,7 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.applications import DEAD_AFTER, end_if_idle, take_no_more
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.work_items import claim, end_item, withdrawn_among
+from sluice.ledger.work_listener import WorkListener
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
@@ -37,9 +39,48 @@ from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work.interval_work import interval_lane
-from sluice_spark.work.item_work import ItemWork
-from sluice_spark.work.news import News
-from sluice_spark.work.work_steps import ReachedStep, WorkStep, unnoticed_step
+from sluice_spark.work.item_work import ItemWork, ReachedStep, WorkStep, unnoticed_step
+
+_LISTEN_SECONDS = 5.0
+"""How long the thread listens before it looks whether it is to end."""
+
+
+class News:
+    """Wakes who waits when there is news. A context manager: it listens while the block runs.
+
+    Parameters
+    ----------
+    ledger_url: SQLAlchemy URL of the ledger.
+    pool: whose items are announced.
+    """
+
+    def __init__(self, ledger_url: str, *, pool: str) -> None:
+        self._listener = WorkListener(ledger_url, [pool])
+        self._has_come, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="news", daemon=True)
+
+    def __enter__(self) -> News:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def come(self) -> None:
+        """Say that there is news."""
+        self._has_come.set()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until there is news, at most so long."""
+        self._has_come.wait(timeout_seconds)
+        self._has_come.clear()
+
+    def _listen(self) -> None:
+        with self._listener:
+            while not self._ended.is_set():
+                if self._listener.wait(_LISTEN_SECONDS):
+                    self.come()
+
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +105,11 @@ class Unit:
 class WorkApplication:
     """An application at work.
 
-    application: its id in the ledger. is_worn: says why the process has reached a bound, once it has; empty before.
+    application: its id in the ledger.
+    is_worn: says why the process has reached a bound, once it has; empty before.
     stop: what asks the application to end: a signal, or that the ledger counts it as ended.
-    linger_seconds: how long it waits for its first item. reached: is called at each step of each item.
+    linger_seconds: how long it waits for its first item.
+    reached: is called at each step of each item.
     turned_at: when the loop has begun its latest turn, as `time.monotonic` counts.
     """
 

@@ -45,7 +45,8 @@ def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
 class IntervalWork:
     """The intervals of one stream that an application replaces in one thread.
 
-    open_session: the session of this thread. reached: is called at each step.
+    open_session: the session of this thread.
+    reached: is called at each step.
     """
 
     settings: Settings

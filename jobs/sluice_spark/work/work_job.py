@@ -22,10 +22,9 @@ from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
 from sluice_spark.session.item_context import hand_context_on
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work.application import WorkApplication
-from sluice_spark.work.news import News
+from sluice_spark.work.application import News, WorkApplication
+from sluice_spark.work.item_work import ReachedStep, unnoticed_step
 from sluice_spark.work.wear import Wear
-from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A DAG with one task for each table, and a form that chooses among them."""
+"""The DAGs with one task for each table, and a form that chooses among them: maintenance and quality."""
 
 from __future__ import annotations
 
@@ -6,14 +6,50 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup, task
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, task
+from airflow.sdk.exceptions import AirflowFailException
 
+from sluice.declarations.load_declarations import Declarations
+from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.work.requests import WorkRequest
+from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
 from sluice_airflow.dag_builders.assets import table_asset
-from sluice_airflow.dag_builders.choices import choice_param, chosen
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
+from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
 from sluice_airflow.operators.work_operator import WorkOperator
+
+
+def choice_param(kind: str, *, among: Sequence[str]) -> Param:
+    """The parameter of a DAG: in Airflow's form a list to pick from; by the API, other names are refused.
+
+    Parameters
+    ----------
+    kind: what is chosen, in the plural: the parameter's name.
+    among: what there is to choose.
+    """
+    return Param(
+        [],
+        type="array",
+        items={"type": "string", "enum": list(among)},
+        examples=list(among),
+        title=kind.capitalize(),
+        description_md=f"The {kind} of this run. **None chosen means all.**",
+    )
+
+
+def chosen(kind: str, *, wanted: Sequence[str], among: Sequence[str]) -> list[str]:
+    """What a run is about: what was chosen, all when nothing was; in the order of `among`.
+
+    Raises
+    ------
+    AirflowFailException: when something is wanted that is not there, for example because it was removed meanwhile.
+    """
+    if unknown := sorted(set(wanted) - set(among)):
+        raise AirflowFailException(
+            f"The parameter {kind} names {', '.join(unknown)}; allowed are {', '.join(among) or 'none'}."
+        )
+    return [name for name in among if name in wanted] if wanted else list(among)
+
 
 CHOICE = "tables"
 """The parameter that names the tables of a run."""
@@ -104,3 +140,80 @@ def _by_namespace(tables: Mapping[str, TableDeclaration]) -> dict[str, list[Tabl
     for table in tables.values():
         groups.setdefault(table.namespace, []).append(table)
     return groups
+
+
+QUALITY_DAG = "data_quality"
+
+_QUALITY_PAGE = """\
+# data_quality
+Checks the newest committed snapshot of every table that declares expectations (`quality:`), and writes a report that
+says what was checked, when, and on which snapshot. One task for each table; they share one Spark application.
+
+## How to operate it
+- It runs every six hours. **Trigger** it to check now, and choose the tables in the form; none chosen means all.
+- The newest results and where the reports lie: `sluice quality report`.
+
+## What to do when it is red
+The end of the task's log names the expectations that do not hold and the place of the report. Bad data is the business
+of the table's owner: repair the source or the transformation. A check that could not be made is named as such: repair
+its cause and clear the task. Checking only reads, so clearing is always safe.
+"""
+
+
+def data_quality_dag(declarations: Declarations) -> DAG:
+    """Build the DAG with a task for every table that declares expectations."""
+    return table_jobs_dag(
+        QUALITY_DAG,
+        description="Checks every table against its declared expectations",
+        document=_QUALITY_PAGE,
+        cron="47 */6 * * *",
+        tables=[table.declaration for table in declarations.tables.values() if table.declaration.quality is not None],
+        request=lambda table: CheckTable(table=table),
+        retries=1,
+    )
+
+
+MAINTENANCE_DAG = "table_maintenance"
+
+_MAINTENANCE_PAGE = """\
+# table_maintenance
+Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). The
+first task looks at all tables and does what needs no Spark; the tables that it skips are in order. The others have a
+task each, and those whose steps need Spark share one application.
+
+## How to operate it
+- It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.
+- What was done, with the figures before and after: `sluice table status TABLE`.
+- Clearing a task is always safe: maintenance changes the layout of a table, never its rows, and writers go first.
+
+## What to do when it is red
+The end of the task's log names the step that was not done and why. A step that yields to writers is tried again in
+the next hour and turns the task red only when it yields then, too; a step that a reader or a late writer has blocked
+for two days turns it red as well. Repair the cause and clear the task.
+"""
+
+
+def table_maintenance_dag(declarations: Declarations) -> DAG:
+    """Build the DAG with a task for every table whose declaration asks for any maintenance, quarantines included."""
+    return table_jobs_dag(
+        MAINTENANCE_DAG,
+        description="Keeps every table in order: small files, manifests, snapshots",
+        document=_MAINTENANCE_PAGE,
+        cron="17 * * * *",
+        tables=[table for table in all_tables(declarations).values() if table.maintenance.is_any],
+        request=lambda table: MaintainTable(table=table),
+        retries=1,
+        operator=MaintenanceOperator,
+        due=_due_tables,
+    )
+
+
+def _due_tables(names: Sequence[str], run_id: str) -> Sequence[str]:
+    """Those of the tables that need a task of their own; called when the DAG runs, not when it is parsed."""
+    from sluice.declarations.load_declarations import load_declarations
+    from sluice.maintenance.due_tables import due_tables
+    from sluice_airflow.composition import load_deployment
+
+    deployment = load_deployment()
+    declarations = load_declarations(deployment.settings.pipelines)
+    return due_tables(deployment.settings, declarations, names, launched_by=f"airflow: {MAINTENANCE_DAG}, {run_id}")

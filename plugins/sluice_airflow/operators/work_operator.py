@@ -178,7 +178,7 @@ class WorkOperator(BaseOperator):
             self.log.info("%s", line)
 
     def _profile(self, queue: WorkQueue) -> EngineProfile:
-        from sluice.work.profiles import profile_for
+        from sluice.work.start_application import profile_for
 
         return profile_for(self.request, queue.settings.pipelines)
 

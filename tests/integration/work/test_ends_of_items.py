@@ -22,9 +22,8 @@ from sluice.work.requests import CheckTable, Increment, MaintainTable, RefreshTa
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work import work_job
-from sluice_spark.work.application import WorkApplication
+from sluice_spark.work.application import News, WorkApplication
 from sluice_spark.work.item_work import _WORK, ItemWork
-from sluice_spark.work.news import News
 
 POOL = Pool(name="spark_default-0", digest="files-surroundings")
 Does = Callable[[type[WorkRequest], Callable[[ItemWork], Any]], None]

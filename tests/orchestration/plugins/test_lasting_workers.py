@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import SettingsError
-from sluice_airflow.adapters.lasting_workers import require_lasting_worker
+from sluice_airflow.adapters.spark_connection import require_lasting_worker
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from airflow.sdk import Connection
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.cluster.submission import Submission
 from sluice.launching.spark_submit import SparkConnection, connection_in
-from sluice_airflow.adapters.spark_connection import read_spark_connection, spark_connection_of
-from sluice_airflow.adapters.spark_submission import submit_by_provider
+from sluice_airflow.adapters.spark_connection import read_spark_connection, spark_connection_of, submit_by_provider
 
 
 @pytest.mark.parametrize(

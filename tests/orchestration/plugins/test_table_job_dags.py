@@ -14,10 +14,7 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.work.requests import CheckTable, MaintainTable
-from sluice_airflow.dag_builders.choices import chosen
-from sluice_airflow.dag_builders.data_quality import data_quality_dag
-from sluice_airflow.dag_builders.table_jobs import table_jobs_dag
-from sluice_airflow.dag_builders.table_maintenance import table_maintenance_dag
+from sluice_airflow.dag_builders.table_jobs import chosen, data_quality_dag, table_jobs_dag, table_maintenance_dag
 from sluice_airflow.operators.work_operator import WorkOperator
 
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"

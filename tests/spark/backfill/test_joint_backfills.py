@@ -34,7 +34,7 @@ from sluice.ledger.locks import interval_lock
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.work.requests import ReplaceInterval
-from sluice_spark.work.work_steps import ReachedStep, unnoticed_step
+from sluice_spark.work.item_work import ReachedStep, unnoticed_step
 
 AT_ONCE = 6
 """Half of them are computed together."""

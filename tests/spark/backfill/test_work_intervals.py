@@ -33,7 +33,7 @@ from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.deadline import wait_until
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.run.stop_request import StopReason
-from sluice_spark.work.work_steps import ReachedStep
+from sluice_spark.work.item_work import ReachedStep
 
 KILLED_AT = (BackfillStep.STAGED,)
 """A sample: each costs a process with a JVM. `make drill` kills at every step."""

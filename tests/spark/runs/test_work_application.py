@@ -39,8 +39,8 @@ from sluice.processes.deadline import wait_until
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
 from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.work.item_work import ReachedStep, WorkStep
 from sluice_spark.work.work_job import run_work
-from sluice_spark.work.work_steps import ReachedStep, WorkStep
 
 DONE, FAILED, WAITING, WITHDRAWN = WorkState.DONE, WorkState.FAILED, WorkState.WAITING, WorkState.WITHDRAWN
 FAILING = "SELECT id, CAST(CAST(word AS INT) AS STRING) AS word FROM records"

@@ -35,7 +35,7 @@ from sluice.ledger.applications import MOST_ATTEMPTS
 from sluice.ledger.work_items import find_items, observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.work.requests import Increment, MaintainTable, ReplaceInterval, WorkRequest
-from sluice_spark.work.work_steps import WorkStep
+from sluice_spark.work.item_work import WorkStep
 
 VISIBLE_FROM = (WorkStep.DONE, WorkStep.RECORDED)
 KILLED_AT = {("increment", WorkStep.DONE), ("interval", WorkStep.CLAIMED), ("maintenance", WorkStep.CHOSEN)}

@@ -72,7 +72,8 @@ class DriverTag:
 class WorkTag:
     """The tag by which an application for work items is found.
 
-    run_id: the application's in the ledger. launched_at_ms: as of `DriverTag`.
+    run_id: the application's in the ledger.
+    launched_at_ms: as of `DriverTag`.
     """
 
     run_id: str

@@ -30,7 +30,9 @@ _NOT_FOR_DRIVERS = frozenset({"SLUICE_STACK", "SLUICE_STACK_START", "SLUICE_DATA
 class Submission:
     """One application to submit.
 
-    connection: the Spark connection's name. application: the file with its `main`. arguments: without secrets.
+    connection: the Spark connection's name.
+    application: the file with its `main`.
+    arguments: without secrets.
     properties_file: its settings; this user can read them during the submission.
     log_file: takes the output of the submitting program, unless Airflow's task log does.
     """
