@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,11 +26,27 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
+from sluice.record_values.rejection import Rejection
 
 if TYPE_CHECKING:
     Column: TypeAlias = pa.Array[Any]
 else:
     Column = pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBlock:
+    """The columns of a block of values, and why some are rejected.
+
+    columns: one for each declared column, of the length of the block; null where a value is rejected.
+    rejections: by the index of a rejected value.
+    undeclared: how often each field was sent that no column takes.
+    """
+
+    columns: Sequence[Column]
+    rejections: dict[int, Rejection] = field(default_factory=dict)
+    undeclared: Mapping[str, int] = field(default_factory=dict)
+
 
 Report = Callable[[int, str, str], None]
 """Takes a value that a column cannot hold: its index in the block, its path, and what the column needs."""

@@ -20,7 +20,7 @@ from sluice.record_values.avro_fields import undeclared_in_schema
 from sluice.record_values.avro_limits import require_bounded
 from sluice.record_values.avro_strict import strict_walk
 from sluice.record_values.block_columns import NotColumnarError
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
 from sluice.record_values.schemas import SchemaText
 
 _PLACE_IN_MEMORY = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
@@ -68,16 +68,19 @@ class AvroReading:
         try:
             fields: Any = schemaless_reader(stream, self._writer, self._reader)
         except SchemaResolutionError as error:
-            raise RejectedValueError(f"its schema does not resolve to the declared one: {_line(error)}") from error
+            raise RejectedValueError(_rejection(RejectionKind.UNRESOLVED, error)) from error
         except Exception as error:  # whatever a codec raises over invalid bytes: EOFError, IndexError …
-            raise RejectedValueError(f"the value is not valid Avro of its schema: {_line(error)}") from error
+            raise RejectedValueError(_rejection(RejectionKind.INVALID_AVRO, error)) from error
         if left := len(content) - stream.tell():
-            raise RejectedValueError(f"the value is not valid Avro of its schema: {left} bytes are left over")
+            detail = f"{left} bytes are left over"
+            raise RejectedValueError(Rejection(kind=RejectionKind.INVALID_AVRO, detail=detail, quotes_data=False))
         self._require_strict(content)
         record: Mapping[str, Any] = fields
         return record
 
 
-def _line(error: Exception) -> str:
+def _rejection(kind: RejectionKind, error: Exception) -> Rejection:
+    """With the words of fastavro, which may be of a symbol or a text in the value."""
     lines = _PLACE_IN_MEMORY.sub("", str(error)).strip().splitlines()
-    return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    detail = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    return Rejection(kind=kind, detail=detail, quotes_data=bool(lines))

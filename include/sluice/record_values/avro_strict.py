@@ -17,7 +17,7 @@ from typing import Any
 from fastavro.read import LOGICAL_READERS
 
 from sluice.record_values.avro_fields import named_types
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
 
 Step = Callable[[bytes, int], int]
 """Walks from the place where a value of a type begins to the one behind it; raises `RejectedValueError`."""
@@ -137,15 +137,17 @@ def _number(content: bytes, at: int, path: str) -> tuple[int, int]:
         octet = content[at]
         at += 1
         if shift == _PLACE_OF_SIGN and octet > 1:
-            raise _rejected("the number has more than 64 bits", path)
+            raise _rejected("the number has more than 64 bits", path, quotes_data=False)
         found |= (octet & 0x7F) << shift
         if octet < 0x80:
             return (found >> 1) ^ -(found & 1), at
         shift += 7
 
 
-def _rejected(what: str, path: str) -> RejectedValueError:
-    return RejectedValueError(f"the value is not valid Avro of its schema: {what}, at `{path}`")
+def _rejected(what: str, path: str, *, quotes_data: bool = True) -> RejectedValueError:
+    return RejectedValueError(
+        Rejection(kind=RejectionKind.INVALID_AVRO, path=path, detail=what, quotes_data=quotes_data)
+    )
 
 
 def _fixed(size: int) -> Step:
@@ -165,7 +167,8 @@ def _whole(floating: str | None, path: str) -> Step:
     def walk(content: bytes, at: int) -> int:
         number, at = _number(content, at, path)
         if floating is not None and not _is_exact(number, floating):
-            raise RejectedValueError(f"{path}: the whole number {number} is no {floating}")
+            detail = f"the whole number {number} is no {floating}"
+            raise RejectedValueError(Rejection(kind=RejectionKind.MISFIT, path=path, detail=detail, quotes_data=True))
         return at
 
     return walk
@@ -185,7 +188,7 @@ def _octets(writer: Any, kind: str, path: str) -> Step:
         length, at = (size, at) if size is not None else _number(content, at, path)
         end: int = at + length
         if limit is not None and abs(int.from_bytes(content[at:end], "big", signed=True)) >= limit:
-            raise _rejected(f"the decimal has more than {writer['precision']} digits", path)
+            raise _rejected(f"the decimal has more than {writer['precision']} digits", path, quotes_data=False)
         return end
 
     return walk

@@ -1,6 +1,6 @@
 """Decodes blocks of Avro and Protobuf values: column by column, and value by value what is doubtful.
 
-The values of a block are decoded schema by schema. `decoding` alone rejects values and finds the reasons.
+The values of a block are decoded schema by schema. `decoding` alone finds why they are rejected.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.record_values.arrow_columns import Column, arrow_type
+from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
-from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
-from sluice.record_values.json_decoding import NO_VALUE
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError, lacking
 from sluice.record_values.schemas import ValueSchema
 from sluice.record_values.wire_format import PREFIX_BYTES
 
@@ -111,12 +109,8 @@ class BinaryBlockDecoder:
         decoded = [self._decoder.decode(value) if value is not None else None for value in values]
         rows = [(value.fields if value is not None else None) or {} for value in decoded]
         columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in self._types]
-        reasons = {
-            index: NO_VALUE if value is None else value.rejection
-            for index, value in enumerate(decoded)
-            if value is None or value.rejection is not None
-        }
-        rejections = {index: reason for index, reason in reasons.items() if reason is not None}
+        found = ((index, NO_VALUE if value is None else value.rejection) for index, value in enumerate(decoded))
+        rejections = {index: rejection for index, rejection in found if rejection is not None}
         undeclared = Counter(chain.from_iterable(value.undeclared for value in decoded if value is not None))
         return self._checked(DecodedBlock(columns=columns, rejections=rejections, undeclared=undeclared))
 
@@ -187,19 +181,19 @@ class BinaryBlockDecoder:
             if column.null_count:
                 for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
                     absent.setdefault(index, []).append(name)
-        lacking = {index: f"the value lacks {', '.join(found)}" for index, found in absent.items()}
-        if lacking.keys() <= block.rejections.keys():
+        rejections = {index: lacking(found) for index, found in absent.items()}
+        if rejections.keys() <= block.rejections.keys():
             return block
-        kept = np.array([index for index in range(len(block.columns[0])) if index not in lacking], np.int64)
+        kept = np.array([index for index in range(len(block.columns[0])) if index not in rejections], np.int64)
         length = len(block.columns[0])
         columns = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
-        return DecodedBlock(columns=columns, rejections=lacking | block.rejections, undeclared=block.undeclared)
+        return DecodedBlock(columns=columns, rejections=rejections | block.rejections, undeclared=block.undeclared)
 
 
 def _completed(found: ColumnarBlock, decoded: DecodedBlock) -> DecodedBlock:
     """A block with those of its values that were decoded one by one."""
     places = found.doubtful.tolist()
-    rejections = {places[index]: reason for index, reason in decoded.rejections.items()}
+    rejections = {places[index]: rejection for index, rejection in decoded.rejections.items()}
     undeclared = Counter(found.undeclared) + Counter(decoded.undeclared)
     columns = decoded.columns
     if len(places) < len(found.columns[0]):

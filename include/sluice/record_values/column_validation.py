@@ -26,7 +26,7 @@ from sluice.declarations.column_types import (
     StructType,
 )
 from sluice.declarations.value_declaration import Column
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejection import RejectedValueError, Rejection, misfit
 
 RecordValidation = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -51,17 +51,17 @@ def record_validation(columns: Iterable[Column]) -> RecordValidation:
         try:
             values: dict[str, Any] = validator.validate_python(fields)
         except ValidationError as error:
-            raise RejectedValueError(_reason(error)) from error
+            raise RejectedValueError(_rejection(error)) from error
         return values
 
     return validate
 
 
-def _reason(error: ValidationError) -> str:
+def _rejection(error: ValidationError) -> Rejection:
     """Which column, which kind of value, and which type is declared; the value itself is in the payload."""
     first = error.errors(include_url=False, include_context=False)[0]
     found, declared = type(first["input"]).__name__, _CONTAINERS.get(first["type"], first["msg"])
-    return f"{first['loc'][0]}: a value of type {found} does not fit {declared}"
+    return misfit(str(first["loc"][0]), f"{declared}, got a Python {found}")
 
 
 def _schema_of(column_type: ColumnType) -> CoreSchema:

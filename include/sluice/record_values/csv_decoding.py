@@ -17,9 +17,15 @@ import pyarrow.compute as pc
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
-from sluice.record_values.arrow_columns import text_builder
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.arrow_columns import DecodedBlock, text_builder
+from sluice.record_values.rejection import (
+    LARGEST_VALUE_BYTES,
+    Rejection,
+    RejectionKind,
+    lacking,
+    misfit,
+    too_large,
+)
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
@@ -53,11 +59,11 @@ class CsvBlockDecoder:
         misfits = _too_large(fields)
 
         def report(index: int, path: str, need: str) -> None:
-            misfits.setdefault(index, f"the line does not fit the declared columns: expected {need}, at `{path}`")
+            misfits.setdefault(index, misfit(path, need))
 
         for name, texts in zip(self.names, fields, strict=True):
             for index in _places(pc.match_substring(texts, _REPLACED)):
-                misfits.setdefault(index, f"the line is not UTF-8 text, at `{name}`")
+                misfits.setdefault(index, Rejection(kind=RejectionKind.NOT_TEXT, path=name, quotes_data=False))
         columns = [
             build(texts, name, report) for name, texts, build in zip(self.names, fields, self._builders, strict=True)
         ]
@@ -65,12 +71,12 @@ class CsvBlockDecoder:
         for name in self._required:
             for index in _places(columns[self.names.index(name)].is_null()):
                 absent.setdefault(index, []).append(name)
-        for index, lacking in absent.items():
-            misfits.setdefault(index, f"the line lacks {', '.join(lacking)}")
+        for index, names in absent.items():
+            misfits.setdefault(index, lacking(names))
         return DecodedBlock(columns=columns, rejections=misfits)
 
 
-def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | str:
+def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | Rejection:
     """Where each declared column is in the lines of a file, or why the file is refused.
 
     Parameters
@@ -87,7 +93,7 @@ def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tupl
         *(f"has {name} twice" for name in dict.fromkeys(given) if given.count(name) > 1),
     ]
     if problems:
-        return f"the first line of the file {', '.join(problems)}"
+        return Rejection(kind=RejectionKind.OTHER_HEADER, detail=f"it {', '.join(problems)}", quotes_data=True)
     return tuple(given.index(name) for name in declared)
 
 
@@ -121,7 +127,7 @@ def _written(texts: Any) -> Any:
     return pc.fill_null(pc.if_else(is_special, quoted, texts), "")
 
 
-def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, str]:
+def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, Rejection]:
     """Why lines are rejected that are too large; such as all that follows a quotation mark which nothing closes."""
     if sum(texts.nbytes for texts in fields) <= LARGEST_VALUE_BYTES:
         return {}
@@ -130,8 +136,7 @@ def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, str]:
     for each in fields:
         sizes = pc.add(sizes, pc.fill_null(pc.binary_length(each), 0))
     return {
-        index: f"the fields of the line have {sizes[index]} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
-        for index in _places(pc.greater(sizes, pa.scalar(LARGEST_VALUE_BYTES)))
+        index: too_large(sizes[index].as_py()) for index in _places(pc.greater(sizes, pa.scalar(LARGEST_VALUE_BYTES)))
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sluice.declarations.column_types import ColumnType
@@ -11,9 +11,9 @@ from sluice.record_values.arrow_columns import Column
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.block_cursor import BlockCursor
 from sluice.record_values.column_validation import record_validation
-from sluice.record_values.field_counts import undeclared_reason
-from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError, too_large
+from sluice.record_values.field_counts import undeclared_rejection
+from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at, unusable_schema
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, RejectedValueError, Rejection, too_large
 from sluice.record_values.schemas import RegisteredSchema, ValueSchema
 from sluice.record_values.wire_format import read_message_indexes, read_schema_id
 
@@ -56,10 +56,10 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedValue:
-    """The values of the columns, or the reason why there are none. undeclared: the fields that no column takes."""
+    """The values of the columns, or why there are none. undeclared: the fields that no column takes."""
 
     fields: Mapping[str, Any] | None = None
-    rejection: str | None = None
+    rejection: Rejection | None = None
     undeclared: Sequence[str] = ()
 
 
@@ -81,7 +81,7 @@ class ValueDecoder:
         self._lookup = lookup
         self._validate = record_validation(schema.columns)
         self._readings: dict[_WrittenAs, Reading] = {}
-        self._unreadable: dict[_WrittenAs, str] = {}
+        self._unreadable: dict[_WrittenAs, Rejection] = {}
         self._declared = _declared_reading(schema) if lookup is None or schema.format == "protobuf" else None
 
     def decode_all(self, values: Iterable[bytes | None]) -> list[DecodedValue]:
@@ -122,14 +122,14 @@ class ValueDecoder:
         RegistryError: when the registry does not return the value's schema. Whether the value is valid is then unknown.
         """
         if len(value) > LARGEST_VALUE_BYTES:
-            return DecodedValue(rejection=too_large(value))
+            return DecodedValue(rejection=too_large(len(value)))
         try:
             read, undeclared = self._read(value)
             if undeclared and self._schema.rejects_undeclared:
-                return DecodedValue(rejection=undeclared_reason(undeclared), undeclared=undeclared)
+                return DecodedValue(rejection=undeclared_rejection(undeclared, are_data=False), undeclared=undeclared)
             return DecodedValue(fields=self._validate(read), undeclared=undeclared)
         except RejectedValueError as error:
-            return DecodedValue(rejection=str(error))
+            return DecodedValue(rejection=error.rejection)
 
     def _read(self, value: bytes) -> tuple[Mapping[str, Any], Sequence[str]]:
         """The fields of a value, and those among them that no column takes."""
@@ -141,11 +141,11 @@ class ValueDecoder:
             reading = self._reading((schema_id, indexes))
             return reading.read(content), tuple(reading.undeclared)
         except RejectedValueError as error:
-            raise RejectedValueError(f"schema {schema_id}: {error}") from error
+            raise RejectedValueError(replace(error.rejection, schema_id=schema_id)) from error
 
     def _require_declared(self) -> Reading:
         if self._declared is None:
-            raise RejectedValueError("no schema is declared")
+            raise unusable_schema("none is declared")
         return self._declared
 
     def _split(self, value: bytes) -> tuple[int, tuple[int, ...], bytes]:
@@ -162,17 +162,18 @@ class ValueDecoder:
         if written_as not in self._readings:
             try:
                 self._readings[written_as] = self._new_reading(*written_as)
-            except ValueError as error:  # RejectedValueError is one
-                self._unreadable[written_as] = str(error)
-                raise RejectedValueError(str(error)) from error
+            except ValueError as error:
+                refused = error if isinstance(error, RejectedValueError) else unusable_schema(str(error))
+                self._unreadable[written_as] = refused.rejection
+                raise RejectedValueError(refused.rejection) from error
         return self._readings[written_as]
 
     def _new_reading(self, schema_id: int, indexes: tuple[int, ...]) -> Reading:
         registered = self._lookup(schema_id) if self._lookup is not None else None
         if registered is None:
-            raise RejectedValueError("the registry has no such schema")
+            raise unusable_schema("the registry does not have it")
         if registered.format != self._schema.format:
-            raise RejectedValueError(f"its format is {registered.format}, not {self._schema.format}")
+            raise unusable_schema(f"its format is {registered.format}, not {self._schema.format}")
         if isinstance(self._declared, ProtobufReading):
             return _require_compatible(self._declared, registered, indexes)
         return AvroReading(writer=registered.schema, columns=_types(self._schema), reader=self._schema.reader)
@@ -193,7 +194,7 @@ def _types(schema: ValueSchema) -> dict[str, ColumnType]:
 def _require_compatible(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:
     written = message_at(registered.schema, indexes)
     if written.full_name != declared.message.full_name:
-        raise RejectedValueError(f"the value is a {written.full_name}, not a {declared.message.full_name}")
+        raise unusable_schema(f"it is of a {written.full_name}, not of a {declared.message.full_name}")
     if found := incompatible_fields(written, declared.message):
-        raise RejectedValueError(f"it is incompatible with the declared schema: {'; '.join(found)}")
+        raise unusable_schema(f"it is incompatible with the declared one: {'; '.join(found)}")
     return declared

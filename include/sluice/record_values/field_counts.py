@@ -12,9 +12,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from sluice.declarations.column_types import ColumnType, ListType, MapType, StructType
-
-UNDECLARED = "the value has fields that are not declared: "
-"""How the reason begins for which a value is rejected because of its fields."""
+from sluice.record_values.rejection import Rejection, RejectionKind
 
 OTHERS = "(others)"
 """Stands for the fields beyond the limit, here and in the ledger."""
@@ -84,9 +82,10 @@ def _objects_in(values: Iterable[Any], kind: ColumnType) -> Iterable[_Object]:
     return present
 
 
-def undeclared_reason(names: Iterable[str]) -> str:
-    """Why a value with such fields is rejected."""
-    return UNDECLARED + ", ".join(f"`{name}`" for name in bounded_counts(Counter(names)))
+def undeclared_rejection(names: Iterable[str], *, are_data: bool) -> Rejection:
+    """Why a value with such fields is rejected. are_data: whether the names are its own, and not those of a schema."""
+    detail = ", ".join(f"`{name}`" for name in bounded_counts(Counter(names)))
+    return Rejection(kind=RejectionKind.UNDECLARED, detail=detail, quotes_data=are_data)
 
 
 def bounded_counts(counts: Counter[str]) -> dict[str, int]:

@@ -15,16 +15,26 @@ import pyarrow as pa
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.field_counts import undeclared_fields, undeclared_reason
+from sluice.record_values.arrow_columns import DecodedBlock
+from sluice.record_values.field_counts import undeclared_fields, undeclared_rejection
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_columns import column_builder, field_builders
 from sluice.record_values.json_types import json_type, object_type
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, too_large
+from sluice.record_values.rejection import (
+    LARGEST_VALUE_BYTES,
+    NO_VALUE,
+    Rejection,
+    RejectionKind,
+    lacking,
+    misfit,
+    too_large,
+)
 from sluice.record_values.repeated_keys import has_other_keys, repeated_keys, whole_objects
 
-NO_VALUE = "the record has no value"
-NOT_UTF8 = "the value is not UTF-8 text"
+_PLACE = " - at `"
+"""What msgspec puts between what it has found and the path, which has the names of fields and never a key of a map. Its
+sentences are fixed, apart from types and, in those of malformed JSON, the number of a byte."""
+
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
@@ -59,40 +69,41 @@ class JsonBlockDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedBlock:
         """Decode a block of values; a null is rejected like any other value that is not a JSON object."""
-        rejections: dict[int, str] = {}
+        rejections: dict[int, Rejection] = {}
         places, objects = self._objects(values, rejections)
         texts = [value for index in places if (value := values[index]) is not None]
         if rejections and (found := self._at_once(texts)) is not None:
             spread = _spread(found.columns, places, rejections, len(values))
             return DecodedBlock(columns=spread, rejections=rejections, undeclared=found.undeclared)
-        misfits: dict[int, str] = {}
+        misfits: dict[int, Rejection] = {}
         undeclared = self._look_at_keys(texts, misfits) if has_other_keys(texts, objects) else {}
 
         def report(index: int, path: str, need: str) -> None:
-            misfits.setdefault(index, f"the value does not fit the declared columns: expected {need}, at `{path}`")
+            misfits.setdefault(index, misfit(path, need))
 
         columns = [build([get(one) for one in objects], f"$.{name}", report) for name, get, build in self._fields]
         self._report_absent(columns, misfits)
-        rejections |= {places[index]: reason for index, reason in misfits.items()}
+        rejections |= {places[index]: rejection for index, rejection in misfits.items()}
         spread = _spread(columns, places, rejections, len(values))
         return DecodedBlock(columns=spread, rejections=rejections, undeclared=undeclared)
 
-    def _look_at_keys(self, texts: Sequence[bytes], misfits: dict[int, str]) -> Mapping[str, int]:
+    def _look_at_keys(self, texts: Sequence[bytes], misfits: dict[int, Rejection]) -> Mapping[str, int]:
         """How often each undeclared field was sent; what is rejected for its keys is added to `misfits`."""
         whole = whole_objects(texts)
-        misfits |= {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, whole).items()}
+        for index, key in repeated_keys(texts, whole).items():
+            misfits[index] = Rejection(kind=RejectionKind.REPEATED_KEY, detail=key, quotes_data=True)
         objects = whole if whole is not None else [_parsed(text) for text in texts]
         if self._rejects_undeclared:
             for index, one in enumerate(objects):
                 if names := undeclared_fields([one], self._types):
-                    misfits.setdefault(index, undeclared_reason(names))
+                    misfits.setdefault(index, undeclared_rejection(names, are_data=True))
         return undeclared_fields(objects, self._types, with_nulls=self._rejects_undeclared)
 
     def _at_once(self, texts: Sequence[bytes]) -> DecodedBlock | None:
         """What was not rejected, read column by column; None when there is more to look at."""
         return self._columnar.decode(pa.array(texts, pa.binary())) if self._columnar is not None and texts else None
 
-    def _objects(self, values: Sequence[bytes | None], rejections: dict[int, str]) -> tuple[list[int], list[Any]]:
+    def _objects(self, values: Sequence[bytes | None], rejections: dict[int, Rejection]) -> tuple[list[int], list[Any]]:
         """The decoded objects and where each comes from; what is rejected is added to `rejections`."""
         places, objects = [], []
         decode: Callable[[Any], Any] = self._decoder.decode if _are_texts(values) else self._decoded
@@ -101,7 +112,7 @@ class JsonBlockDecoder:
                 found = decode(value)
             except (ValueError, RecursionError):  # the errors of msgspec are ValueErrors
                 found = self._decoded(value)
-            if isinstance(found, str):
+            if isinstance(found, Rejection):
                 rejections[index] = found
             else:
                 places.append(index)
@@ -109,26 +120,28 @@ class JsonBlockDecoder:
         return places, objects
 
     def _decoded(self, value: bytes | None) -> Any:
-        """A decoded object, or the reason why there is none."""
+        """A decoded object, or why there is none."""
         if value is None:
             return NO_VALUE
         if len(value) > LARGEST_VALUE_BYTES:
-            return too_large(value)
+            return too_large(len(value))
         try:
             value.decode()
             return self._decoder.decode(value)
         except UnicodeDecodeError:
-            return NOT_UTF8
+            return Rejection(kind=RejectionKind.NOT_TEXT, quotes_data=False)
         except msgspec.ValidationError as error:
-            return f"the value does not fit the declared columns: {error}"
+            detail, _, place = str(error).partition(_PLACE)
+            return Rejection(kind=RejectionKind.MISFIT, path=place.rstrip("`"), detail=detail, quotes_data=False)
         except RecursionError:
-            return "the value is nested too deeply"
+            return Rejection(kind=RejectionKind.TOO_DEEP, quotes_data=False)
         except ValueError as error:
+            detail, is_fixed = str(error), isinstance(error, msgspec.DecodeError)
             if _HALF_CHARACTER.search(value):
-                return "the value is not JSON: half of a character, a lone surrogate, is no text"
-            return f"the value is not JSON: {error}"
+                detail, is_fixed = "half of a character, a lone surrogate, is no text", True
+            return Rejection(kind=RejectionKind.NOT_JSON, detail=detail, quotes_data=not is_fixed)
 
-    def _report_absent(self, columns: Sequence[ArrowColumn], misfits: dict[int, str]) -> None:
+    def _report_absent(self, columns: Sequence[ArrowColumn], misfits: dict[int, Rejection]) -> None:
         names = [name for name, _, _ in self._fields]
         absent: dict[int, list[str]] = {}
         for name in self._required:
@@ -136,8 +149,8 @@ class JsonBlockDecoder:
             if column.null_count:
                 for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
                     absent.setdefault(index, []).append(name)
-        for index, lacking in absent.items():
-            misfits.setdefault(index, f"the value lacks {', '.join(lacking)}")
+        for index, names in absent.items():
+            misfits.setdefault(index, lacking(names))
 
 
 def _are_texts(values: Sequence[bytes | None]) -> bool:
@@ -159,7 +172,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def _spread(
-    columns: Sequence[ArrowColumn], places: Sequence[int], rejections: dict[int, str], length: int
+    columns: Sequence[ArrowColumn], places: Sequence[int], rejections: dict[int, Rejection], length: int
 ) -> list[ArrowColumn]:
     """The columns with a null in the place of each rejected value."""
     if not rejections:

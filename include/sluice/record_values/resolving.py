@@ -11,7 +11,7 @@ from sluice.declarations.schemas.schema_files import columns_of_json
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
 from sluice.errors import RegistryError, UsageError
 from sluice.record_values.registry import schema_of_subject
-from sluice.record_values.rejected_value import DecodingLimits
+from sluice.record_values.rejection import DecodingLimits
 from sluice.record_values.schemas import SchemaText, ValueSchema
 from sluice.settings import SchemaRegistryConnection, Settings
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.declarations.value_declaration import Column, UnknownFieldPolicy
-from sluice.record_values.rejected_value import DecodingLimits
+from sluice.record_values.rejection import DecodingLimits
 from sluice.settings import SchemaRegistryConnection
 
 ValueFormat = Literal["json", "avro", "protobuf"]

@@ -8,15 +8,15 @@ Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/
 
 from __future__ import annotations
 
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
 
 MAGIC_BYTE = b"\x00"
 PREFIX_BYTES = 5
 """The zero byte and the four bytes of the schema's id, most significant first."""
 
-NO_PREFIX = "the value does not begin with the id of a schema in a registry"
+NO_SCHEMA_ID = Rejection(kind=RejectionKind.NO_SCHEMA_ID, quotes_data=False)
 
-_NO_MESSAGE = "the value does not name its message"
+NO_MESSAGE = Rejection(kind=RejectionKind.NO_MESSAGE, quotes_data=False)
 _MOST_MESSAGES_DEEP = 16
 _MOST_BITS = 35
 
@@ -29,7 +29,7 @@ def read_schema_id(value: bytes) -> tuple[int, bytes]:
     RejectedValueError: when the value does not begin with an id.
     """
     if len(value) < PREFIX_BYTES or not value.startswith(MAGIC_BYTE):
-        raise RejectedValueError(NO_PREFIX)
+        raise RejectedValueError(NO_SCHEMA_ID)
     return int.from_bytes(value[1:PREFIX_BYTES], "big"), value[PREFIX_BYTES:]
 
 
@@ -46,7 +46,7 @@ def read_message_indexes(content: bytes) -> tuple[tuple[int, ...], bytes]:
     if count == 0:
         return (0,), content[position:]
     if not 0 < count <= _MOST_MESSAGES_DEEP:
-        raise RejectedValueError(_NO_MESSAGE)
+        raise RejectedValueError(NO_MESSAGE)
     indexes = []
     for _ in range(count):
         index, position = _zigzag(content, position)
@@ -63,4 +63,4 @@ def _zigzag(content: bytes, position: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), position
-    raise RejectedValueError(_NO_MESSAGE)
+    raise RejectedValueError(NO_MESSAGE)

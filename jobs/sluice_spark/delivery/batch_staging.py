@@ -28,6 +28,7 @@ from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.united_outputs import part, row_counts
+from sluice_spark.session.rejections import REJECTED_ROW
 from sluice_spark.session.spark_errors import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
 
@@ -186,9 +187,7 @@ class BatchStaging:
             fn.lit(key.stream).alias("stream"),
             fn.lit(key.generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
-            "reason",
-            "position",
-            "payload",
+            *REJECTED_ROW.names,
             fn.lit(self.now()).alias("refused_at"),
         )
 

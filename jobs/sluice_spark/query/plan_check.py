@@ -17,9 +17,9 @@ from sluice.settings import Settings
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_outputs import REJECTED_ROW
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.query.united_outputs import part
+from sluice_spark.session.rejections import REJECTED_ROW
 from sluice_spark.session.spark_errors import first_line
 
 if TYPE_CHECKING:

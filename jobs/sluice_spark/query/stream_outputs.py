@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -17,15 +17,11 @@ from sluice.errors import DeliveryError
 from sluice.settings import Settings
 from sluice_spark.query.table_fit import require_fit
 from sluice_spark.query.united_outputs import field, move, unite
+from sluice_spark.session.rejections import REJECTED_ROW, rejected_row
 from sluice_spark.sinks import open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
 from sluice_spark.sinks.port import Sink
 from sluice_spark.sinks.text_formats import TIMES
-
-_REJECTED_COLUMNS = ("reason", "position", "payload")
-
-REJECTED_ROW = StructType([StructField(name, StringType()) for name in _REJECTED_COLUMNS])
-"""A row of the quarantine, as a transformation returns it."""
 
 
 def open_targets(
@@ -43,7 +39,9 @@ def open_targets(
     """
     targets = tuple(_targets(stream, catalog=catalog))
     for target in targets:
-        if target.output in outputs:
+        if target.output == QUARANTINE_OUTPUT:
+            _require_quarantine_fit(spark, stream, target, outputs.get(target.output))
+        elif target.output in outputs:
             _require_table_fit(spark, stream, target, outputs[target.output])
     return targets
 
@@ -96,11 +94,25 @@ def _targets(stream: LoadedStream, *, catalog: str) -> Iterator[IcebergTarget]:
 
 def _require_table_fit(spark: SparkSession, stream: LoadedStream, target: IcebergTarget, rows: DataFrame) -> None:
     table = spark.table(target.identifier).schema
-    if target.output == QUARANTINE_OUTPUT:
-        table = type(table)([column for column in table if column.name in _REJECTED_COLUMNS])
     if target.declared.operation_column is not None:
         table = StructType([*table, StructField(target.declared.operation_column, StringType())])
-    require_fit(rows.schema, table, stream=stream.name, output=target.output, table_name=target.declared.table)
+    name = target.declared.table
+    next_step = (
+        f"Correct the transformation, or declare the columns in {name}.table.yaml and run `sluice table create {name}`."
+    )
+    require_fit(rows.schema, table, stream=stream.name, output=target.output, table_name=name, next_step=next_step)
+
+
+def _require_quarantine_fit(
+    spark: SparkSession, stream: LoadedStream, target: IcebergTarget, own: DataFrame | None
+) -> None:
+    """Check the quarantine for the rows that Sluice rejects too. own: those that the transformation rejects."""
+    name, table = target.declared.table, spark.table(target.identifier).schema
+    table = StructType([column for column in table if column.name in REJECTED_ROW.names])
+    fits = partial(require_fit, table=table, stream=stream.name, output=target.output, table_name=name)
+    fits(REJECTED_ROW, next_step=f"Run `sluice table create {name}`: it adds the columns that are new in this version.")
+    if own is not None:
+        fits(own.schema, next_step="Correct the transformation.")
 
 
 def _require_sink_fit(stream: LoadedStream, sink: Sink, rows: DataFrame) -> None:
@@ -119,10 +131,10 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     declared, output = target.declared, target.output
     operation = field(output, declared.operation_column or "")
     places = dict.fromkeys((*declared.keys, *declared.ordering))
-    rejected = fn.struct(
-        unknown_operation(operation, declared).alias("reason"),
-        fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)).alias("position"),
-        fn.to_json(fn.col(output), dict(TIMES)).alias("payload"),
+    rejected = rejected_row(
+        unknown_operation(operation, declared),
+        position=fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)),
+        payload=fn.to_json(fn.col(output), dict(TIMES)),
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)

@@ -9,7 +9,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sluice.errors import ColumnDifference, SchemaError
 
 
-def require_fit(rows: StructType, table: StructType, *, stream: str, output: str, table_name: str) -> None:
+def require_fit(
+    rows: StructType, table: StructType, *, stream: str, output: str, table_name: str, next_step: str
+) -> None:
     """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
     written.
 
@@ -21,8 +23,7 @@ def require_fit(rows: StructType, table: StructType, *, stream: str, output: str
         raise SchemaError(
             f"The output {output} of stream {stream} does not fit the table {table_name}:",
             differences=differences,
-            next_step=f"Correct the transformation, or declare the columns in {table_name}.table.yaml and run "
-            f"`sluice table create {table_name}`.",
+            next_step=next_step,
         )
 
 

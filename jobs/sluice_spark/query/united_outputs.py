@@ -40,19 +40,20 @@ def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType]
     return reduce(DataFrame.union, tagged)
 
 
-def move(united: DataFrame, *, output: str, where: Column, into: str, row: Column) -> DataFrame:
+def move(united: DataFrame, *, output: str, where: Column, into: str, row: Mapping[str, Column]) -> DataFrame:
     """The same rows, with some rows moved to another output. No part of the plan is computed a second time.
 
     Parameters
     ----------
     where: which rows of `output` move, in terms of `field`.
-    row: what each row becomes, a struct of the columns of `into`.
+    row: what each row becomes, the columns of `into` by their names.
     """
-    goes = (fn.col(_TAG) == output) & where
+    goes, kind = (fn.col(_TAG) == output) & where, united.select(f"{into}.*").schema
+    moved = fn.struct(*(row[name] for name in kind.names)).cast(kind)
     columns = {
         _TAG: fn.when(goes, fn.lit(into)).otherwise(fn.col(_TAG)),
         output: fn.when(~goes, fn.col(output)),
-        into: fn.when(goes, row.cast(united.schema[into].dataType)).otherwise(fn.col(into)),
+        into: fn.when(goes, moved).otherwise(fn.col(into)),
     }
     return united.select(*(columns.get(name, fn.col(name)).alias(name) for name in united.columns))
 

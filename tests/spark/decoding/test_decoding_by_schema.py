@@ -119,7 +119,7 @@ def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Re
 
     assert registered.rows(by_file) == [{"id": 1, "word": "one", "offset": 0}]
     assert refused(registered, by_file) == {
-        1: ("the value is not a valid shop.Order: id (1) was sent as another type", "0x0A0178")
+        1: ("the value is not a valid message of its type: field 1 was sent as another type, at `id`", "0x0A0178")
     }
     assert registered.rows(by_registry) == [{"id": 2, "word": None, "offset": 0}]
     assert list(refused(registered, by_registry)) == [1]

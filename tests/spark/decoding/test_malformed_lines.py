@@ -14,7 +14,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LakehouseError
 from sluice.pages.quarantine_page import QuarantineReading
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, too_large
 from sluice.settings import FilesConnection
 
 COLUMNS = [
@@ -30,16 +30,16 @@ CONTENTS = {
             '{"id": 2, "number": "x"}': "the value does not fit the declared columns: Expected `int | null`, got "
             "`str` - at `$.number`",
             "{": "the value is not JSON: Input data was truncated",
-            '{"word": "nameless", "more": 1}': "the value lacks id",
+            '{"word": "nameless", "more": 1}': "the value lacks required columns: id",
             "0xFFFE": "the value is not UTF-8 text",
         },
     ),
     "csv": (
         b"id,word,number\n1,one,\n2,two,x\n9\n,nameless,5\n3,,3\n",
         {
-            "2,two,x": "the line does not fit the declared columns: expected a whole number of 32 bits, at `number`",
-            "9": "the line has 1 fields, not 3",
-            ",nameless,5": "the line lacks id",
+            "2,two,x": "the value does not fit the declared columns: expected a whole number of 32 bits, at `number`",
+            "9": "the value does not fit the declared columns: the line has 1 fields, not 3",
+            ",nameless,5": "the value lacks required columns: id",
         },
     ),
 }
@@ -150,5 +150,5 @@ def test_what_follows_a_quotation_mark_that_nothing_closes_is_put_aside(workshop
     assert workshop.rows(stream) == [{"id": 1, "word": "one"}, {"id": 3, "word": "three"}]
     (refused,) = workshop.rows(f"quarantine.{stream}")
     size = len("22") + len(rest)
-    assert refused["reason"] == f"the fields of the line have {size} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    assert refused["reason"] == too_large(size).sentence
     assert refused["payload"] == f'2,2,"{rest}"'

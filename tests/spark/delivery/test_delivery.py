@@ -163,6 +163,9 @@ def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop
         "generation": 1,
         "batch": 0,
         "reason": "negative id",
+        "kind": None,
+        "path": None,
+        "quotes_data": None,
         "position": '{"id":-7}',
         "payload": "minus seven",
     }

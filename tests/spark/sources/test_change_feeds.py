@@ -174,11 +174,11 @@ def test_an_unknown_operation_goes_to_the_quarantine_of_a_stream_that_has_one(
 
     assert rows(workshop) == [(4, 1, "d")]
     refused = workshop.rows(f"quarantine.{stream_name}")
-    known = "in the column op; known are c, r, u, d"
-    table = workshop.table_name("target")
+    unknown = "the operation of the change is unknown"
+    known = f"; for {workshop.table_name('target')}, known are c, r, u, d, at `op`"
     assert [(row["batch"], row["reason"], row["position"], row["payload"]) for row in refused] == [
-        (0, f"{table}: unknown operation null {known}", '{"order":3,"at":7}', '{"order":3,"at":7,"word":"c"}'),
-        (0, f"{table}: unknown operation x {known}", '{"order":2,"at":1}', '{"order":2,"at":1,"word":"b","op":"x"}'),
+        (0, f"{unknown}: null{known}", '{"order":3,"at":7}', '{"order":3,"at":7,"word":"c"}'),
+        (0, f"{unknown}: x{known}", '{"order":2,"at":1}', '{"order":2,"at":1,"word":"b","op":"x"}'),
     ]
     assert [(batch.published_rows, batch.refused_rows) for batch in batches] == [({"copies": 1}, 2), ({"copies": 2}, 0)]
 
