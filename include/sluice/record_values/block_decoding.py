@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type
+from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type, lacking_values
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
 from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
-from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError, lacking
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import PREFIX_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError
+from sluice.record_values.schemas import PREFIX_BYTES, ValueSchema
 
 _Values = Sequence[bytes | None]
 
@@ -174,20 +173,14 @@ class BinaryBlockDecoder:
 
     def _checked(self, block: DecodedBlock) -> DecodedBlock:
         """The same block; values that have no value for a required column are rejected."""
-        names = [name for name, _ in self._types]
-        absent: dict[int, list[str]] = {}
-        for name in self._required:
-            column = block.columns[names.index(name)]
-            if column.null_count:
-                for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
-                    absent.setdefault(index, []).append(name)
-        rejections = {index: lacking(found) for index, found in absent.items()}
+        columns = {name: column for (name, _), column in zip(self._types, block.columns, strict=True)}
+        rejections = lacking_values(columns, self._required)
         if rejections.keys() <= block.rejections.keys():
             return block
         kept = np.array([index for index in range(len(block.columns[0])) if index not in rejections], np.int64)
         length = len(block.columns[0])
-        columns = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
-        return DecodedBlock(columns=columns, rejections=rejections | block.rejections, undeclared=block.undeclared)
+        taken = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
+        return DecodedBlock(columns=taken, rejections=rejections | block.rejections, undeclared=block.undeclared)
 
 
 def _completed(found: ColumnarBlock, decoded: DecodedBlock) -> DecodedBlock:

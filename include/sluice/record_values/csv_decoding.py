@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
-from sluice.record_values.arrow_columns import DecodedBlock, text_builder
+from sluice.record_values.arrow_columns import DecodedBlock, lacking_values, text_builder
 from sluice.record_values.rejection import (
     LARGEST_VALUE_BYTES,
     Rejection,
     RejectionKind,
-    lacking,
     misfit,
     too_large,
 )
@@ -67,13 +66,8 @@ class CsvBlockDecoder:
         columns = [
             build(texts, name, report) for name, texts, build in zip(self.names, fields, self._builders, strict=True)
         ]
-        absent: dict[int, list[str]] = {}
-        for name in self._required:
-            for index in _places(columns[self.names.index(name)].is_null()):
-                absent.setdefault(index, []).append(name)
-        for index, names in absent.items():
-            misfits.setdefault(index, lacking(names))
-        return DecodedBlock(columns=columns, rejections=misfits)
+        lacking = lacking_values(dict(zip(self.names, columns, strict=True)), self._required)
+        return DecodedBlock(columns=columns, rejections=lacking | misfits)
 
 
 def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | Rejection:

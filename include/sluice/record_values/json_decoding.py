@@ -1,6 +1,10 @@
 """Decodes blocks of JSON objects into Arrow columns. A value becomes exactly what it says, or it is rejected.
 
-msgspec checks the JSON and the type of every value, `json_columns` what a column holds, `repeated_keys` the keys.
+msgspec checks the JSON and the type of every value, `json_columns` what a column holds. Of a key that an object has
+twice, msgspec silently takes the last. A record that has none is recognised without parsing it again: what was decoded,
+written as JSON, has as many quotation marks as the record, because each key and each text has two. A field that is not
+declared has marks of its own; then the whole record is decoded and written, and only if marks are missing still, Python
+looks at each key.
 """
 
 from __future__ import annotations
@@ -15,21 +19,18 @@ import pyarrow as pa
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
-from sluice.record_values.arrow_columns import DecodedBlock
-from sluice.record_values.field_counts import undeclared_fields, undeclared_rejection
+from sluice.record_values.arrow_columns import DecodedBlock, lacking_values
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
-from sluice.record_values.json_columns import column_builder, field_builders
-from sluice.record_values.json_types import json_type, object_type
+from sluice.record_values.json_columns import column_builder, field_builders, json_type, object_type
 from sluice.record_values.rejection import (
     LARGEST_VALUE_BYTES,
     NO_VALUE,
     Rejection,
     RejectionKind,
-    lacking,
     misfit,
     too_large,
 )
-from sluice.record_values.repeated_keys import has_other_keys, repeated_keys, whole_objects
+from sluice.record_values.unknown_fields import undeclared_fields, undeclared_rejection
 
 _PLACE = " - at `"
 """What msgspec puts between what it has found and the path, which has the names of fields and never a key of a map. Its
@@ -76,21 +77,22 @@ class JsonBlockDecoder:
             spread = _spread(found.columns, places, rejections, len(values))
             return DecodedBlock(columns=spread, rejections=rejections, undeclared=found.undeclared)
         misfits: dict[int, Rejection] = {}
-        undeclared = self._look_at_keys(texts, misfits) if has_other_keys(texts, objects) else {}
+        undeclared = self._look_at_keys(texts, misfits) if _has_other_keys(texts, objects) else {}
 
         def report(index: int, path: str, need: str) -> None:
             misfits.setdefault(index, misfit(path, need))
 
         columns = [build([get(one) for one in objects], f"$.{name}", report) for name, get, build in self._fields]
-        self._report_absent(columns, misfits)
+        by_name = {name: column for (name, _, _), column in zip(self._fields, columns, strict=True)}
+        misfits = lacking_values(by_name, self._required) | misfits
         rejections |= {places[index]: rejection for index, rejection in misfits.items()}
         spread = _spread(columns, places, rejections, len(values))
         return DecodedBlock(columns=spread, rejections=rejections, undeclared=undeclared)
 
     def _look_at_keys(self, texts: Sequence[bytes], misfits: dict[int, Rejection]) -> Mapping[str, int]:
         """How often each undeclared field was sent; what is rejected for its keys is added to `misfits`."""
-        whole = whole_objects(texts)
-        for index, key in repeated_keys(texts, whole).items():
+        whole = _whole_objects(texts)
+        for index, key in _repeated_keys(texts, whole).items():
             misfits[index] = Rejection(kind=RejectionKind.REPEATED_KEY, detail=key, quotes_data=True)
         objects = whole if whole is not None else [_parsed(text) for text in texts]
         if self._rejects_undeclared:
@@ -141,17 +143,6 @@ class JsonBlockDecoder:
                 detail, is_fixed = "half of a character, a lone surrogate, is no text", True
             return Rejection(kind=RejectionKind.NOT_JSON, detail=detail, quotes_data=not is_fixed)
 
-    def _report_absent(self, columns: Sequence[ArrowColumn], misfits: dict[int, Rejection]) -> None:
-        names = [name for name, _, _ in self._fields]
-        absent: dict[int, list[str]] = {}
-        for name in self._required:
-            column = columns[names.index(name)]
-            if column.null_count:
-                for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
-                    absent.setdefault(index, []).append(name)
-        for index, names in absent.items():
-            misfits.setdefault(index, lacking(names))
-
 
 def _are_texts(values: Sequence[bytes | None]) -> bool:
     """Whether none of the values is null, too large or no UTF-8."""
@@ -182,3 +173,75 @@ def _spread(
         taken[place] = None if place in rejections else index
     indices = pa.array(taken, pa.int64())
     return [column.take(indices) for column in columns]
+
+
+_MARK = b'"'
+_ESCAPED_MARK = rb"\u0022"
+"""A quotation mark within a text that is written without one."""
+
+_encoder = msgspec.json.Encoder()
+_decode = msgspec.json.Decoder().decode
+_Objects = list[tuple[str, Any]]
+
+
+class _RepeatedKeyError(ValueError):
+    """A key is there twice."""
+
+
+def _has_other_keys(values: Sequence[bytes], decoded: Sequence[Any]) -> bool:
+    """Whether some of the values have keys that are not declared, or that are there twice.
+
+    Parameters
+    ----------
+    values: JSON texts. decoded: what msgspec has decoded of each, without the fields that were not sent.
+    """
+    text = b"".join(values)
+    return _ESCAPED_MARK in text or text.count(_MARK) != _encoder.encode_lines(decoded).count(_MARK)
+
+
+def _repeated_keys(values: Sequence[bytes], whole: Sequence[Any] | None) -> dict[int, str]:
+    """Find the values in which an object has a key twice.
+
+    Parameters
+    ----------
+    values: JSON texts. whole: what `_whole_objects` makes of them.
+
+    Returns
+    -------
+    The repeated key, by the index of the value.
+    """
+    text = b"".join(values)
+    if (
+        _ESCAPED_MARK not in text
+        and whole is not None
+        and text.count(_MARK) == _encoder.encode_lines(whole).count(_MARK)
+    ):
+        return {}
+    suspects = [index for index, value in enumerate(values) if whole is None or not _has_all_marks(value, whole[index])]
+    return {index: key for index in suspects if (key := _repeated_key(values[index])) is not None}
+
+
+def _has_all_marks(value: bytes, whole: Any) -> bool:
+    return _ESCAPED_MARK not in value and value.count(_MARK) == _encoder.encode(whole).count(_MARK)
+
+
+def _whole_objects(values: Sequence[bytes]) -> list[Any] | None:
+    """The values with all their fields; None when one has a number that no Python number holds."""
+    try:
+        return [_decode(value) for value in values]
+    except msgspec.DecodeError:
+        return None
+
+
+def _repeated_key(value: bytes) -> str | None:
+    try:
+        json.loads(value, object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str)
+    except _RepeatedKeyError as error:
+        return str(error)
+    return None
+
+
+def _object(pairs: _Objects) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise _RepeatedKeyError(next(key for index, key in enumerate(keys) if key in keys[:index]))

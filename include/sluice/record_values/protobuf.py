@@ -23,8 +23,7 @@ from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.protobuf_columnar import ColumnarProtobuf
 from sluice.record_values.protobuf_strict import KIND_NAMES, invalid_message, strict_walk
 from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
-from sluice.record_values.schemas import SchemaText
-from sluice.record_values.wire_format import NO_MESSAGE
+from sluice.record_values.schemas import NO_MESSAGE, SchemaText
 
 Conversion = Callable[[Any], Any]
 """Converts the value of a field into the value of a column."""

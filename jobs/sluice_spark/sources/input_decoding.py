@@ -18,10 +18,9 @@ from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
+from sluice.record_values.registry import resolve_values
 from sluice.record_values.rejection import RejectionKind
-from sluice.record_values.resolving import resolve_values
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import MAGIC_BYTE, PREFIX_BYTES
+from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
 from sluice_spark.session.identifiers import quoted
 from sluice_spark.session.rejections import REJECTION_ROW, rejected_row, rejection_of

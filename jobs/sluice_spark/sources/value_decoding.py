@@ -18,13 +18,12 @@ from pyspark.sql.types import LongType, StringType, StructType
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
-from sluice.record_values.field_counts import counts_text
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejection import DecodingLimits, Rejection, rejection_row
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES
+from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, ValueSchema
+from sluice.record_values.unknown_fields import counts_text
 from sluice_spark.session.rejections import REJECTION_ROW
 from sluice_spark.session.spark_types import spark_schema
 

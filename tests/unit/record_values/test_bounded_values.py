@@ -10,7 +10,7 @@ from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import by_registry, framed, record, written
 
 from sluice.declarations.value_declaration import Column
-from sluice.record_values.avro_limits import require_bounded
+from sluice.record_values.avro_schema import require_bounded
 from sluice.record_values.decoding import ValueDecoder
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, misfit
 from sluice.record_values.schemas import SchemaText, ValueSchema
