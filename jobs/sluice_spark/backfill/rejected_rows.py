@@ -19,8 +19,7 @@ from sluice.publication.replace_interval import append_staged
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, ROWS
 from sluice_spark.backfill.table_rows import stage_rows
-from sluice_spark.session.identifiers import quoted_table
-from sluice_spark.session.rejections import REJECTED_ROW
+from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _QUARANTINE_SECONDS = 30.0
 """How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""

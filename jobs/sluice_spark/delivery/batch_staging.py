@@ -28,8 +28,8 @@ from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.table_committer import TableChange
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.united_outputs import part, row_counts
-from sluice_spark.session.rejections import REJECTED_ROW
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import REJECTED_ROW
+from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from sluice_spark.delivery.delivery_context import DeliveryContext
 from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.delivery.offset_log import OffsetLog
 from sluice_spark.query.stream_plan import StreamPlan
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 

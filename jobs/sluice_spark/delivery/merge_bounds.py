@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BinaryType, DataType
 
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 BATCH_VIEW = "sluice_batch"

@@ -24,8 +24,8 @@ from sluice_spark.delivery.delivery_port import DeliveredBatch
 from sluice_spark.delivery.kept_sink_rows import KeptSinkRows
 from sluice_spark.delivery.staged_delivery import StagedDelivery
 from sluice_spark.query.united_outputs import part, row_counts
-from sluice_spark.session.spark_errors import first_line
-from sluice_spark.sinks.port import Sink
+from sluice_spark.session.jvm import first_line
+from sluice_spark.sinks import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.query.united_outputs import part
-from sluice_spark.session.rejections import REJECTED_ROW
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import REJECTED_ROW
+from sluice_spark.session.jvm import first_line
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.errors import DeliveryError
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
+from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.rejections import REJECTED_ROW
 from sluice_spark.sources.input_decoding import REJECTED_METRIC, rejected_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.jvm import first_line, jvm_of
 
 
 def require_runnable(rows: DataFrame, stream: LoadedStream) -> None:

@@ -8,19 +8,17 @@ from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
-from sluice.errors import DeliveryError
+from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
-from sluice_spark.query.table_fit import require_fit
 from sluice_spark.query.united_outputs import field, move, unite
-from sluice_spark.session.rejections import REJECTED_ROW, rejected_row
-from sluice_spark.sinks import open_sink
+from sluice_spark.session.columns import REJECTED_ROW, rejected_row
+from sluice_spark.sinks import Sink, open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
-from sluice_spark.sinks.port import Sink
 from sluice_spark.sinks.text_formats import TIMES
 
 
@@ -138,3 +136,60 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)
+
+
+def require_fit(
+    rows: StructType, table: StructType, *, stream: str, output: str, table_name: str, next_step: str
+) -> None:
+    """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
+    written.
+
+    Raises
+    ------
+    SchemaError: with every difference.
+    """
+    if differences := tuple(find_differences(rows, table)):
+        raise SchemaError(
+            f"The output {output} of stream {stream} does not fit the table {table_name}:",
+            differences=differences,
+            next_step=next_step,
+        )
+
+
+def find_differences(rows: StructType, table: StructType, *, within: str = "") -> Iterator[ColumnDifference]:
+    """The columns that are missing, of another type or unknown, in the order of the columns of the table.
+
+    Parameters
+    ----------
+    within: the path of the enclosing columns, each name followed by a dot.
+    """
+    given = {field.name: field.dataType for field in rows}
+    wanted = {field.name: field.dataType for field in table}
+    for name in sorted({name for name in rows.names if rows.names.count(name) > 1}):
+        kinds = (field.dataType.simpleString() for field in rows if field.name == name)
+        declared = wanted[name].simpleString() if name in wanted else ""
+        yield ColumnDifference(column=f"{within}{name}", declared=declared, got=f"it twice: {', '.join(kinds)}")
+    for name, kind in wanted.items():
+        if name in given:
+            yield from _type_differences(given[name], kind, column=f"{within}{name}")
+        else:
+            yield ColumnDifference(column=f"{within}{name}", declared=kind.simpleString(), got="")
+    for name, kind in given.items():
+        if name not in wanted:
+            yield ColumnDifference(column=f"{within}{name}", declared="", got=kind.simpleString())
+
+
+def _type_differences(given: DataType, wanted: DataType, *, column: str) -> Iterator[ColumnDifference]:
+    """The places inside a column at which two types differ. Nullability is not compared: the two sides define it
+    differently.
+    """
+    match given, wanted:
+        case StructType(), StructType():
+            yield from find_differences(given, wanted, within=f"{column}.")
+        case ArrayType(), ArrayType():
+            yield from _type_differences(given.elementType, wanted.elementType, column=f"{column}.element")
+        case MapType(), MapType():
+            yield from _type_differences(given.keyType, wanted.keyType, column=f"{column}.key")
+            yield from _type_differences(given.valueType, wanted.valueType, column=f"{column}.value")
+        case _ if given.simpleString() != wanted.simpleString():
+            yield ColumnDifference(column=column, declared=wanted.simpleString(), got=given.simpleString())

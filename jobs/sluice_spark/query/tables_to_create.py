@@ -16,7 +16,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import SluiceError
 from sluice.tables.declared_tables import load_table
 from sluice.tables.table_schemas import schema_of
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import jvm_of
 
 if TYPE_CHECKING:

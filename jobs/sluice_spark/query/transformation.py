@@ -13,8 +13,8 @@ from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
 from sluice_spark.query.logical_plan import inline_ctes, is_query
-from sluice_spark.session.rejections import with_unknown_reasons
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import with_unknown_reasons
+from sluice_spark.session.jvm import first_line
 from sluice_spark.session.user_code import load_function
 
 

@@ -10,7 +10,7 @@ from sluice_spark.run.admission import admit_increment
 from sluice_spark.run.job import recorded_end
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun
-from sluice_spark.session.run_sessions import Sessions
+from sluice_spark.session.session import Sessions
 
 
 def run_increment(

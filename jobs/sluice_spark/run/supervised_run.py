@@ -39,7 +39,7 @@ from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, stopped_by_signals
 from sluice_spark.run.table_beginning import begin_in_tables
 from sluice_spark.run.watchdog import Watchdog
-from sluice_spark.session.run_sessions import Sessions, own_session
+from sluice_spark.session.session import Sessions, own_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,7 @@ from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOut
 from sluice.publication.staged_mode import StagedMode
 from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN
-from sluice_spark.session.comparable_columns import comparable_columns
-from sluice_spark.session.identifiers import quoted, quoted_table
-from sluice_spark.session.rejections import rejection_of
+from sluice_spark.session.columns import comparable_columns, quoted, quoted_table, rejection_of
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""

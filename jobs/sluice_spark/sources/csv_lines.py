@@ -22,8 +22,7 @@ from sluice.declarations.value_declaration import Column
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
 from sluice.record_values.rejection import Rejection, RejectionKind
-from sluice_spark.session.rejections import REJECTION_ROW
-from sluice_spark.session.spark_types import spark_schema
+from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, rejection_column, task_number
 
 if TYPE_CHECKING:

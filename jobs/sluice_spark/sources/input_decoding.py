@@ -22,8 +22,7 @@ from sluice.record_values.registry import resolve_values
 from sluice.record_values.rejection import RejectionKind
 from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
-from sluice_spark.session.identifiers import quoted
-from sluice_spark.session.rejections import REJECTION_ROW, rejected_row, rejection_of
+from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_of
 from sluice_spark.sources.csv_lines import decoded_csv
 from sluice_spark.sources.value_decoding import NUMBER, REJECTION, UNDECLARED_COUNTS, decoding_of
 

@@ -24,8 +24,7 @@ from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejection import DecodingLimits, Rejection, rejection_row
 from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, ValueSchema
 from sluice.record_values.unknown_fields import counts_text
-from sluice_spark.session.rejections import REJECTION_ROW
-from sluice_spark.session.spark_types import spark_schema
+from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:
     Block: TypeAlias = pa.Array[Any]

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
-from sluice_spark.query.table_fit import find_differences
+from sluice_spark.query.stream_outputs import find_differences
 
 
 def schema(ddl: str) -> StructType:
