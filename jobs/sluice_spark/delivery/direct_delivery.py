@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.declarations.checks.weaker_promises import DIRECT_PROMISE
+from sluice.declarations.checks.combinations import DIRECT_PROMISE
 from sluice.errors import DivergedError
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
 from sluice.publication.crash_points import CrashPoint

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.plan_report import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
+from sluice.declarations.spark_reports import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
 from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings
 from sluice_spark.query.lateness import LateWatermark, count_late

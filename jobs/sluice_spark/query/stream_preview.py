@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
+from sluice.declarations.spark_reports import PreviewedInput, PreviewedOutput, PreviewObservation
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.settings import Settings
 from sluice_spark.query.batch_form import WITHIN_WATERMARK, as_batch, steps_of

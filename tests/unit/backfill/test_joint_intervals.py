@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.backfill.intervals import Interval, IntervalLength
 from sluice.backfill.joint_intervals import spanned, together
-from sluice.declarations.apart_partitions import are_apart
-from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration, are_apart
 
 
 def day(number: int) -> Interval:

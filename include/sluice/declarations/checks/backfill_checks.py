@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sluice.declarations.apart_partitions import are_apart
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
@@ -18,6 +17,7 @@ from sluice.declarations.source_declarations import (
     IcebergSource,
     KafkaSource,
 )
+from sluice.declarations.table_declaration import are_apart
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, NotYetError
