@@ -155,10 +155,12 @@ def rejection_column(rejections: Mapping[int, Rejection], length: int) -> Any:
     if not rejections:
         return pa.nulls(length, kind)
     rows = [rejection_row(rejection) for rejection in rejections.values()]
+    columns = [pa.array([row[name] for row in rows], kind.field(name).type) for name in REJECTION_ROW.names]
+    found = pa.StructArray.from_arrays(columns, fields=list(kind))
     place: list[int | None] = [None] * length
     for number, index in enumerate(rejections):
         place[index] = number
-    return pa.array(rows, kind).take(pa.array(place, pa.int64()))
+    return found.take(pa.array(place, pa.int64()))
 
 
 def kept_numbers(

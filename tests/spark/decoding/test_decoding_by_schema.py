@@ -98,8 +98,11 @@ def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, re
     found = refused(registered, stream)
     assert found[1] == ("the value does not begin with the id of a schema in a registry", "0x7B7D")
     assert found[2] == ("the record has no value", None)
-    assert found[3] == ("schema 99999: the registry has no such schema", "0x000001869F02")
-    assert found[5][0].startswith(f"schema {other}: its schema does not resolve to the declared one: ")
+    assert found[3] == (
+        "schema 99999: the schema of the value cannot be used: the registry does not have it",
+        "0x000001869F02",
+    )
+    assert found[5][0].startswith(f"schema {other}: the schema of the value does not resolve to the declared one: ")
     assert found[6][0].startswith(f"schema {new}: the value is not valid Avro of its schema: ")
 
 
