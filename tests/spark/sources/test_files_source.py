@@ -135,7 +135,7 @@ def test_a_damaged_file_stops_the_stream(spark: SparkSession, settings: Settings
     source = {"connection": "here", "format": "json", "columns": [{"name": "temp", "type": "double"}]}
     rows = open_declared(spark, at(settings, folder), stream={"files": source})
 
-    with pytest.raises(Exception, match=r"Expected `float \| null`, got `str` - at `\$\.temp`, in file:.*/in/a\.json"):
+    with pytest.raises(Exception, match=r"Expected `float \| null`, got `str`, at `\$\.temp`, in file:.*/in/a\.json"):
         drained(spark, rows, tmp_path)
 
 
