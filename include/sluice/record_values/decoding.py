@@ -104,21 +104,9 @@ class ValueDecoder:
         self._unreadable: dict[_WrittenAs, Rejection] = {}
         self._declared = _declared_reading(schema) if lookup is None or schema.format == "protobuf" else None
 
-    def decode_all(self, values: Iterable[bytes | None]) -> list[DecodedValue]:
-        """Decode a block of values; a null value has neither fields nor a rejection.
-
-        A schema that cannot be used is looked up once per block, and again in the next block: it may be registered in
-        the meantime.
-
-        Raises
-        ------
-        RegistryError: see `decode`.
-        """
-        self.begin_block()
-        return [self.decode(value) if value is not None else DecodedValue() for value in values]
-
     def begin_block(self) -> None:
-        """Ask again for schemas that could not be used in the block before."""
+        """Ask again for schemas that could not be used in the block before: they may be registered in the meantime. A
+        schema is looked up once per block."""
         self._unreadable.clear()
 
     def reading_of(self, value: bytes) -> tuple[Reading, int]:
