@@ -52,8 +52,8 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import open_ledger
 from sluice.settings import FilesConnection
 from sluice.sources.kafka_clients import spark_options
+from sluice_spark.session.columns import spark_type
 from sluice_spark.session.session import open_session
-from sluice_spark.session.spark_types import spark_type
 
 BY_HAND = "by hand"
 LIMITS_OF_RECORDS = tuple(

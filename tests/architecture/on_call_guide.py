@@ -73,10 +73,11 @@ for `SLUICE_EVENTS_KEPT_DAYS` and never changed.
 When a stream rejects more records than usual, read why: *Quarantine* on its page in Airflow shows the newest ones with
 reason, position and value, to those who have [the permission](pages.md#records-in-quarantine); columns that the
 declaration masks are masked. The numbers are in its charts and batches. All records are in the table
-`quarantine.STREAM`, each with the reason, its position in the source, and its value as it came:
+`quarantine.STREAM`, each with the reason, its kind and the path of the column or field, its position in the source,
+and its value as it came:
 
 ```sql
-SELECT reason, count(*), min(refused_at), max(refused_at) FROM quarantine.STREAM GROUP BY reason
+SELECT kind, path, count(*), min(reason), min(refused_at), max(refused_at) FROM quarantine.STREAM GROUP BY kind, path
 ```
 
 A rejected record is not processed again by itself. After a repair, `sluice backfill STREAM` computes the interval

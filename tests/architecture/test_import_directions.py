@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.messages",
         "sluice.tables",
         "sluice.checkpoints",
+        "sluice.record_values",
         "sluice.publication",
         "sluice.backfill",
         "sluice.launching",

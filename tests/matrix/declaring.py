@@ -11,7 +11,7 @@ import yaml
 
 from sluice.declarations.checks.combinations import Combination
 from sluice.declarations.checks.not_yet import refused_parts
-from sluice.declarations.trigger_declaration import RECORD_TRIGGERS
+from sluice.declarations.stream_declaration import RECORD_TRIGGERS
 from sluice.declarations.yaml_document import read_document
 
 WORDS = ("a", "a", "b")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sluice.cli.command_options import AsJson
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.preview_report import PreviewedOutput, PreviewObservation
+from sluice.declarations.spark_reports import PreviewedOutput, PreviewObservation
 from sluice.launching.job_command import PreviewStream
 from sluice.launching.spark_submit import run_in_foreground
 from sluice.settings import load_settings

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from sluice.declarations.plan_report import PlanObservation, PlansObservation
+from sluice.declarations.spark_reports import PlanObservation, PlansObservation
 from sluice.errors import LaunchError
 from sluice.launching.job_command import ValidateStreams
 from sluice.launching.spark_submit import run_in_foreground

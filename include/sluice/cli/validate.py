@@ -11,12 +11,12 @@ import typer
 from sluice.cli.command_options import AsJson
 from sluice.cli.spark_plans import plan_streams, print_plans
 from sluice.cli.terminal import print_json
-from sluice.declarations.checks.connections import unknown_connections
+from sluice.declarations.checks.combinations import WeakerPromise, weaker_promises
+from sluice.declarations.checks.cross_checks import unknown_connections
 from sluice.declarations.checks.expectations import unknown_types
-from sluice.declarations.checks.weaker_promises import WeakerPromise, weaker_promises
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.plan_report import PlanObservation
+from sluice.declarations.spark_reports import PlanObservation
 from sluice.errors import DeclarationError, SettingsError
 from sluice.launching.job_output import json_value
 from sluice.settings import load_settings, pipelines_folder

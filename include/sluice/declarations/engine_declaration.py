@@ -1,12 +1,18 @@
-"""The declared engine of a stream: memory, cores, executors, Spark settings, and where state is kept."""
+"""The declared engine of a stream: memory, cores, executors, Spark settings, and where state is kept.
+
+A driver holds the deployment's secrets, and Spark's settings can name classes, jars, files, catalogs and commands. So
+nothing is allowed but what is listed here, and no listed value can be a path, an address, or the name of a class.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, model_validator
 
-from sluice.declarations.engine_options import OptionValue, option_problem
+from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.scalar_types import (
     Declared,
     Duration,
@@ -99,3 +105,125 @@ class EngineDeclaration(Declared):
             if problem := option_problem(name, value):
                 raise wrong(problem, "options", name)
         return self
+
+
+def _as_spark_writes(value: object) -> object:
+    """YAML reads `true` and `64` as what they are; Spark's settings are texts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+OptionValue = Annotated[str, BeforeValidator(_as_spark_writes)]
+
+_FLAG = "true|false"
+_COUNT = "[0-9]{1,9}"
+_FRACTION = r"0?\.[0-9]{1,4}|0|1(\.0)?"
+_SIZE = "[0-9]{1,9}[bkm]?|[0-9]{1,6}g|[0-9]{1,3}t"
+_TIME = "[0-9]{1,9}(ms|s|m|min|h)?"
+_LONGER_THAN_A_HEARTBEAT = "(1[1-9]|[2-9][0-9]|[1-9][0-9]{2,6})s?|[1-9][0-9]{0,5}(m|min|h)"
+"""Executors report every ten seconds, and Spark refuses a shorter time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedOption:
+    """A setting that a declaration may give. value: a pattern for the whole value. meaning: what it changes."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+_SQL = "spark.sql."
+_STATE = "spark.sql.streaming.stateStore."
+
+ALLOWED_OPTIONS: tuple[AllowedOption, ...] = (
+    # how much is read and sent at a time
+    AllowedOption(name=f"{_SQL}autoBroadcastJoinThreshold", value=f"-1|{_SIZE}", meaning="when a join sends its side"),
+    AllowedOption(name=f"{_SQL}broadcastTimeout", value=_TIME, meaning="how long a join waits for a side it sends"),
+    AllowedOption(name=f"{_SQL}files.maxPartitionBytes", value=_SIZE, meaning="how much a task reads of files"),
+    AllowedOption(name=f"{_SQL}files.openCostInBytes", value=_SIZE, meaning="what a file counts beside its bytes"),
+    AllowedOption(name=f"{_SQL}files.minPartitionNum", value=_COUNT, meaning="the least tasks that read files"),
+    AllowedOption(name=f"{_SQL}join.preferSortMergeJoin", value=_FLAG, meaning="how large sides are joined"),
+    AllowedOption(name=f"{_SQL}parquet.compression.codec", value="zstd|snappy|gzip|lz4|none", meaning="files' codec"),
+    AllowedOption(name=f"{_SQL}execution.arrow.maxRecordsPerBatch", value=_COUNT, meaning="rows at a time to Python"),
+    AllowedOption(name="spark.python.worker.memory", value=_SIZE, meaning="memory of Python before it spills"),
+    # adaptive execution, of streams without state
+    AllowedOption(name=f"{_SQL}adaptive.enabled", value=_FLAG, meaning="whether a plan adapts while it runs"),
+    AllowedOption(name=f"{_SQL}adaptive.coalescePartitions.enabled", value=_FLAG, meaning="whether parts are joined"),
+    AllowedOption(name=f"{_SQL}adaptive.skewJoin.enabled", value=_FLAG, meaning="whether large parts are split"),
+    AllowedOption(name=f"{_SQL}adaptive.advisoryPartitionSizeInBytes", value=_SIZE, meaning="the size of parts"),
+    # batches and state
+    AllowedOption(
+        name=f"{_SQL}streaming.noDataMicroBatches.enabled",
+        value=_FLAG,
+        meaning="whether a batch without rows closes windows",
+    ),
+    AllowedOption(
+        name=f"{_SQL}streaming.multipleWatermarkPolicy", value="min|max", meaning="which input's watermark counts"
+    ),
+    AllowedOption(name=f"{_STATE}minDeltasForSnapshot", value=_COUNT, meaning="changes between whole files of state"),
+    AllowedOption(name=f"{_STATE}maintenanceInterval", value=_TIME, meaning="how often old state is cleared"),
+    AllowedOption(name=f"{_STATE}rocksdb.blockCacheSizeMB", value=_COUNT, meaning="memory for state that is read"),
+    AllowedOption(name=f"{_STATE}rocksdb.writeBufferSizeMB", value=_COUNT, meaning="memory for state that is written"),
+    AllowedOption(
+        name=f"{_STATE}rocksdb.trackTotalNumberOfRows", value=_FLAG, meaning="whether rows of the state are counted"
+    ),
+    # memory and patience
+    AllowedOption(name="spark.driver.maxResultSize", value=_SIZE, meaning="the most that results may take"),
+    AllowedOption(name="spark.driver.memoryOverhead", value=_SIZE, meaning="memory beside the driver's heap"),
+    AllowedOption(name="spark.executor.memoryOverhead", value=_SIZE, meaning="memory beside an executor's heap"),
+    AllowedOption(name="spark.memory.fraction", value=_FRACTION, meaning="the share for work and kept rows"),
+    AllowedOption(name="spark.memory.storageFraction", value=_FRACTION, meaning="the share of that for kept rows"),
+    AllowedOption(name="spark.memory.offHeap.enabled", value=_FLAG, meaning="whether work uses memory beside the heap"),
+    AllowedOption(name="spark.memory.offHeap.size", value=_SIZE, meaning="how much of it"),
+    AllowedOption(
+        name="spark.kryoserializer.buffer.max",
+        value="[1-9][0-9]{0,6}k|(1?[0-9]{1,3}|20[0-3][0-9]|204[0-7])m?|1g",
+        meaning="the largest thing that is sent whole",
+    ),
+    AllowedOption(name="spark.reducer.maxSizeInFlight", value=_SIZE, meaning="what a task fetches at a time"),
+    AllowedOption(name="spark.locality.wait", value=_TIME, meaning="how long a task waits for its place"),
+    AllowedOption(
+        name="spark.network.timeout", value=_LONGER_THAN_A_HEARTBEAT, meaning="how long an executor may be silent"
+    ),
+    AllowedOption(name="spark.scheduler.mode", value="FIFO|FAIR", meaning="how jobs share the cores"),
+    AllowedOption(name="spark.task.maxFailures", value="[1-9][0-9]{0,8}", meaning="how often a task may fail"),
+    AllowedOption(name="spark.dynamicAllocation.executorIdleTimeout", value=_TIME, meaning="when an executor goes"),
+    AllowedOption(name="spark.dynamicAllocation.schedulerBacklogTimeout", value=_TIME, meaning="when one is added"),
+)
+
+_BY_NAME = {option.name: option for option in ALLOWED_OPTIONS}
+
+_DECLARED_ELSEWHERE = {
+    "spark.driver.memory": "write `engine.driver_memory`",
+    "spark.driver.cores": "write `engine.cores`",
+    "spark.executor.cores": "write `engine.cores`",
+    "spark.cores.max": "write `engine.cores` and `engine.executors`",
+    "spark.executor.instances": "write `engine.executors`",
+    "spark.executor.memory": "write `engine.executor_memory`",
+    "spark.dynamicAllocation.enabled": "write `engine.most_executors`",
+    "spark.dynamicAllocation.minExecutors": "write `engine.executors`",
+    "spark.dynamicAllocation.maxExecutors": "write `engine.most_executors`",
+    "spark.decommission.enabled": "write `engine.spot_nodes`",
+    "spark.sql.shuffle.partitions": "write `state.shuffle_partitions`",
+    "spark.sql.streaming.stateStore.providerClass": "write `state.provider`",
+    "spark.sql.streaming.checkpointLocation": "the platform derives it from the stream and its generation",
+    "spark.master": "the Spark connection says it",
+    "spark.submit.deployMode": "the Spark connection says it",
+}
+
+
+def option_problem(name: str, value: str) -> str:
+    """Why a declaration may not give this setting this value; empty when it may. The value itself stays out of the
+    sentence: an unknown setting may be a secret.
+    """
+    if name in _DECLARED_ELSEWHERE:
+        return f"this setting is not given here: {_DECLARED_ELSEWHERE[name]}"
+    option = _BY_NAME.get(name)
+    if option is None:
+        hint = did_you_mean(name, _BY_NAME) or "docs/guides/engine.md lists them"
+        return f"this is none of the Spark settings that a declaration may give. {hint.rstrip('.')}"
+    if re.fullmatch(option.value, value) is None:
+        return f"this setting ({option.meaning}) has a value of the form {option.value}"
+    return ""

@@ -15,6 +15,7 @@ from sluice.declarations.scalar_types import (
     ColumnName,
     Declared,
     Duration,
+    OneOfKinds,
     one_of,
     wrong,
 )
@@ -31,7 +32,6 @@ from sluice.declarations.source_declarations import (
 )
 from sluice.declarations.value_declaration import ValueDeclaration
 
-_KINDS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
 NEVER_STATIC = ("kafka", "kinesis", "socket", "rate")
 NEVER_STREAM = ("jdbc",)
 STREAM_ONLY: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ def meaningless_sources() -> frozenset[str]:
     )
 
 
-class SourceDeclaration(Declared):
+class SourceDeclaration(OneOfKinds):
     """One source, under the key that says its kind."""
 
     kafka: KafkaSource | None = Field(None, description="records of Kafka topics")
@@ -71,16 +71,6 @@ class SourceDeclaration(Declared):
     jdbc: JdbcSource | None = Field(None, description="a table of a database")
     socket: SocketSource | None = Field(None, description="lines from a socket")
     rate: RateSource | None = Field(None, description="numbered rows at a steady rate")
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        one_of(self, *_KINDS)
-        return self
-
-    @property
-    def kind(self) -> str:
-        """The kind of the source: the key it was written under."""
-        return one_of(self, *_KINDS)
 
     @property
     def source(self) -> AnySource:

@@ -1,14 +1,15 @@
 """Loads a folder of declarations: every `<stream>.stream.yaml` and `<namespace>.<table>.table.yaml` in it.
 
-A broken file never hides another one: it becomes a problem, and everything else loads. Nothing here imports pyspark or
-pyiceberg, and no user code is executed: DAG files call it whenever Airflow parses them.
+The columns of schema files become a part of the declarations that name them. A broken file never hides another one: it
+becomes a problem, and everything else loads. Nothing here imports pyspark or pyiceberg, and no user code is executed:
+DAG files call it whenever Airflow parses them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -17,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
-from sluice.declarations.error_messages import declaration_errors
+from sluice.declarations.error_messages import declaration_errors, key_text
+from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import (
     STREAM_SUFFIX,
     TABLE_SUFFIX,
@@ -26,10 +28,11 @@ from sluice.declarations.loaded_declarations import (
     LoadedTable,
     declared_name,
 )
-from sluice.declarations.schemas.schema_columns import with_columns_of_files
+from sluice.declarations.schemas.schema_files import LARGEST_SCHEMA_BYTES, read_columns, read_schema
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.declarations.yaml_document import Document, read_document
+from sluice.declarations.value_declaration import RECORD_COLUMN, Column
+from sluice.declarations.yaml_document import Document, KeyPath, read_document
 from sluice.errors import DeclarationError
 from sluice.messages.location import Location
 
@@ -198,3 +201,71 @@ def _at(file: Path, problem: str, *, next_step: str = "") -> DeclarationError:
 
 def _place(problem: DeclarationError) -> tuple[str, int]:
     return str(problem.location.file), problem.location.line or 0
+
+
+def with_columns_of_files(
+    declaration: StreamDeclaration, document: Document, *, folder: Path, digest: Callable[[bytes], None]
+) -> tuple[StreamDeclaration, tuple[DeclarationError, ...]]:
+    """The declaration with columns in place of each `schema_file`, and what is wrong with those files.
+
+    Parameters
+    ----------
+    document: the declaration's file, for places. folder: where it lies; schema files lie in it.
+    digest: takes the bytes of every schema file: a change of it is a change of the stream.
+    """
+    inputs, errors = dict(declaration.inputs), []
+    for name, declared in declaration.inputs.items():
+        path, file = _schema_file(declared)
+        if file is None:
+            continue
+        path = ("inputs", name, *path)
+        try:
+            columns = _columns(folder / file, declared)
+            digest(read_bounded(folder / file, most_bytes=LARGEST_SCHEMA_BYTES))
+        except ValueError as error:
+            sentence = f"`{key_text(path)}`: {file} cannot be used: {_reason(error)}."
+            errors.append(DeclarationError(sentence, location=document.location(path)))
+        else:
+            inputs[name] = _with_columns(declared, columns)
+    return declaration.model_copy(update={"inputs": inputs}), tuple(errors)
+
+
+def _schema_file(declared: InputDeclaration) -> tuple[KeyPath, str | None]:
+    """Where in an input a schema file is named, and which; none for most."""
+    way, source = "stream" if declared.is_stream else "static", declared.declared_source
+    if source.value is not None:
+        return (way, source.kind, "value", "schema_file"), source.value.schema_file
+    return (way, "files", "schema_file"), source.files.schema_file if source.files is not None else None
+
+
+def _columns(file: Path, declared: InputDeclaration) -> tuple[Column, ...]:
+    """The columns of a schema file, once it is one by which the input's values can be read."""
+    value = declared.declared_source.value
+    if value is not None and value.format == "avro" and (value.registry is None or file.suffix == ".avsc"):
+        from sluice.declarations.schemas.avro_schemas import avro_columns  # few need fastavro
+
+        columns = avro_columns(read_schema(file))
+    else:
+        columns = read_columns(file, message=value.message if value is not None else None)
+    if value is not None and RECORD_COLUMN in (column.name for column in columns):
+        raise ValueError(f"it has a field `{RECORD_COLUMN}`, which is where the record itself lies")
+    return columns
+
+
+def _with_columns(declared: InputDeclaration, columns: tuple[Column, ...]) -> InputDeclaration:
+    way = "stream" if declared.is_stream else "static"
+    source = declared.declared_source
+    update: dict[str, BaseModel] = {}
+    if source.value is not None:
+        value = source.value.model_copy(update={"columns": columns})
+        update[source.kind] = source.source.model_copy(update={"value": value})
+    elif source.files is not None:
+        update["files"] = source.files.model_copy(update={"columns": columns})
+    return declared.model_copy(update={way: source.model_copy(update=update)})
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"the column's {first['loc'][-1]} {first['input']!r} is refused: {first['msg']}"
+    return str(error)

@@ -13,6 +13,7 @@ from sluice.declarations.scalar_types import (
     Declared,
     FunctionReference,
     Name,
+    OneOfKinds,
     RelativePath,
     TableName,
     WholeNumber,
@@ -100,7 +101,6 @@ class HudiOutput(Declared):
 AnyOutput = (
     IcebergOutput | DeltaOutput | KafkaOutput | FilesOutput | ConsoleOutput | MemoryOutput | PythonOutput | HudiOutput
 )
-_KINDS = ("iceberg", "delta", "kafka", "files", "console", "memory", "python", "hudi")
 
 _OUTPUT_MODES: Mapping[str, OutputMode] = {
     "append": "append",
@@ -113,7 +113,7 @@ _OUTPUT_MODES: Mapping[str, OutputMode] = {
 """Spark's word for what a declaration calls the mode of an output."""
 
 
-class OutputDeclaration(Declared):
+class OutputDeclaration(OneOfKinds):
     """One output, under the key that says its kind."""
 
     iceberg: IcebergOutput | None = Field(None, description="rows of an Iceberg table")
@@ -124,16 +124,6 @@ class OutputDeclaration(Declared):
     memory: MemoryOutput | None = Field(None, description="rows in the driver")
     python: PythonOutput | None = Field(None, description="a Python function")
     hudi: HudiOutput | None = Field(None, description="rows of a Hudi table")
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        one_of(self, *_KINDS)
-        return self
-
-    @property
-    def kind(self) -> str:
-        """The kind of the output: the key it was written under."""
-        return one_of(self, *_KINDS)
 
     @property
     def way(self) -> str:

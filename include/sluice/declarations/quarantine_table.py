@@ -7,13 +7,26 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import PartitionField, TableDeclaration
 from sluice.declarations.value_declaration import Column
 
-_COLUMNS = (
-    Column(name="stream", type="string", required=True, doc="the stream that refused the row"),
-    Column(name="generation", type="int", required=True, doc="the generation of the stream's checkpoint"),
-    Column(name="batch", type="long", required=True, doc="the batch within the generation"),
-    Column(name="reason", type="string", required=True, doc="why it was refused"),
+REASON_COLUMNS = (
+    Column(name="reason", type="string", required=True, doc="why it was rejected, as a sentence"),
+    Column(name="kind", type="string", doc="why, in a word of Sluice; null where the transformation says why"),
+    Column(name="path", type="string", doc="the column or field that the reason is about"),
+    Column(name="quotes_data", type="boolean", doc="whether the reason repeats data of the row; null if unknown"),
+)
+"""Why a row is rejected. A transformation may leave out all but the reason."""
+
+REJECTED_COLUMNS = (
+    *REASON_COLUMNS,
     Column(name="position", type="string", doc="where it stood in its source, as JSON"),
     Column(name="payload", type="string", doc="the row as it came"),
+)
+"""What a rejected row consists of, before it is known of which batch it is."""
+
+_COLUMNS = (
+    Column(name="stream", type="string", required=True, doc="the stream that rejected the row"),
+    Column(name="generation", type="int", required=True, doc="the generation of the stream's checkpoint"),
+    Column(name="batch", type="long", required=True, doc="the batch within the generation"),
+    *REJECTED_COLUMNS,
     Column(name="refused_at", type="timestamptz", required=True, doc="when"),
 )
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Strict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    Strict,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from sluice.messages.plain_text import one_line
@@ -237,3 +246,17 @@ def one_of(model: BaseModel, *fields: str) -> str:
     if len(given) != 1:
         raise ValueError(f"exactly one of {', '.join(fields)} is needed, got {', '.join(given) or 'none'}")
     return given[0]
+
+
+class OneOfKinds(Declared):
+    """A part of a declaration that is one of several kinds: each of its fields is a kind, and exactly one is set."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        one_of(self, *type(self).model_fields)
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The kind: the key that the part was written under."""
+        return one_of(self, *type(self).model_fields)

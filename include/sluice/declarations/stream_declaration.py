@@ -15,11 +15,15 @@ from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.scalar_types import (
     MOST_TAGS,
     ColumnPath,
+    Cron,
     Declared,
     Description,
+    Duration,
     Flag,
     Name,
+    OneOfKinds,
     Owner,
+    TableName,
     Tag,
     wrong,
 )
@@ -30,12 +34,42 @@ from sluice.declarations.transformation_declaration import (
     RuleDeclaration,
     TransformationDeclaration,
 )
-from sluice.declarations.trigger_declaration import (
-    INCREMENTAL_TRIGGERS,
-    RECORD_TRIGGERS,
-    ScheduleDeclaration,
-    TriggerDeclaration,
-)
+
+RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
+"""The triggers with which Spark hands records on one by one. Spark's own Kafka sink writes them. There is no batch, so
+everything that needs one is rejected: tables, functions, a quarantine."""
+
+
+INCREMENTAL_TRIGGERS = frozenset({"available_now", "once"})
+"""The triggers that end by themselves; all others run until they are stopped."""
+
+
+class TriggerDeclaration(OneOfKinds):
+    """When a batch is planned."""
+
+    processing_time: Duration | None = Field(None, description="continuous: a batch so often")
+    available_now: Literal[True] | None = Field(
+        None, description="incremental: all that is there, in as many batches as the inputs' limits ask for"
+    )
+    once: Literal[True] | None = Field(None, description="incremental: the same as `available_now`")
+    continuous_processing: Duration | None = Field(
+        None, description="continuous: Spark's record-at-a-time processing, with a checkpoint so often"
+    )
+    real_time: Duration | None = Field(None, description="continuous: Spark's real-time mode, with batches this long")
+
+
+class ScheduleDeclaration(Declared):
+    """When an incremental stream runs: by the clock, by new data in tables, or by whichever comes first."""
+
+    cron: Cron | None = Field(None, description="five fields or a preset such as `@hourly`, in UTC")
+    tables: tuple[TableName, ...] = Field((), description="run when all of these tables have new rows")
+
+    @model_validator(mode="after")
+    def _by_something(self) -> Self:
+        if self.cron is None and not self.tables:
+            raise ValueError("a schedule names a cron, tables, or both")
+        return self
+
 
 MOST_MASKED = 100
 """How many columns a stream masks at most: each value that is shown is searched for all of them."""

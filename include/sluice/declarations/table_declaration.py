@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -202,3 +203,16 @@ class TableDeclaration(Declared):
     def column(self, name: str) -> Column | None:
         """The column of this name, if the table has one."""
         return next((column for column in self.columns if column.name == name), None)
+
+
+_ALIGNED_WITH: Mapping[str, frozenset[str]] = {
+    "hour": frozenset({"identity", "hour"}),
+    "day": frozenset({"identity", "hour", "day"}),
+    "month": frozenset({"identity", "hour", "day", "month"}),
+}
+"""The transforms of a partition that never put the values of two intervals of a length into one file."""
+
+
+def is_partition_aligned(table: TableDeclaration, column: str, length: Literal["hour", "day", "month"]) -> bool:
+    """Whether each file that is written into a table holds rows of one interval alone, by the table's partitions."""
+    return any(part.column == column and part.transform in _ALIGNED_WITH[length] for part in table.partitioning)

@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,10 @@ class MaskedValue:
     """A value as it may be shown.
 
     text: empty when the whole value is hidden. hidden_because: why it is; empty when it is shown.
-    masked: the texts that were replaced, for those who show other texts about the value.
     """
 
     text: str
     hidden_because: str = ""
-    masked: frozenset[str] = frozenset()
 
 
 def hidden(because: str) -> MaskedValue:
@@ -66,7 +64,7 @@ def masked_json(text: str, columns: Iterable[str]) -> MaskedValue:
         document = _parsed(text)
         if not _has_objects(document):
             return hidden(_NO_OBJECT)
-        return MaskedValue(text=_written(masking.of(document)), masked=masking.replaced)
+        return MaskedValue(text=_written(masking.of(document)))
     except (ValueError, RecursionError):
         return hidden(_NO_OBJECT)
 
@@ -88,7 +86,7 @@ def masked_line(text: str, names: Sequence[str], columns: Iterable[str]) -> Mask
         return hidden(_NO_LINE)
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
-    return MaskedValue(text=line.getvalue(), masked=masking.replaced)
+    return MaskedValue(text=line.getvalue())
 
 
 class _Literal(str):
@@ -102,16 +100,10 @@ class _Object(list[tuple[str, Any]]):
 
 
 class _Masking:
-    """One walk through a value. replaced: the texts that were masked on the way."""
+    """Walks through values."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         self._paths = frozenset(tuple(path.casefold().split(".")) for path in columns)
-        self._replaced: set[str] = set()
-
-    @property
-    def replaced(self) -> frozenset[str]:
-        """What was masked so far."""
-        return frozenset(self._replaced)
 
     def of(self, value: Any) -> Any:
         """The value with masks."""
@@ -136,26 +128,24 @@ class _Masking:
         if isinstance(value, str) and not isinstance(value, _Literal) and value.lstrip()[:1] in ("{", "["):
             return self._within_text(value, paths, begun=begun)
         if isinstance(value, str) and _is_encoded_json(value):
-            return self._mask(value)
-        return self._mask(value) if begun else value
+            return _masked(value)
+        return _masked(value) if begun else value
 
     def _of_field(self, key: str, value: Any, paths: frozenset[_Path]) -> Any:
         name = key.casefold()
         left = frozenset(path[1:] for path in paths if path[0] == name)
-        return self._mask(value) if () in left else self._of(value, paths | left, begun=bool(left))
+        return _masked(value) if () in left else self._of(value, paths | left, begun=bool(left))
 
     def _within_text(self, text: str, paths: frozenset[_Path], *, begun: bool) -> Any:
         try:
             document = _parsed(text)
         except ValueError:
-            return self._mask(text)
+            return _masked(text)
         return _written(self._of(document, paths, begun=begun))
 
-    def _mask(self, value: Any) -> Any:
-        if value is None:
-            return None
-        self._replaced.update(text for text in _texts_in(value) if text)
-        return MASK
+
+def _masked(value: Any) -> Any:
+    return None if value is None else MASK
 
 
 def _is_encoded_json(text: str) -> bool:
@@ -190,16 +180,3 @@ def _written(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    """The texts and numbers of a value, and the keys of its objects, which may be data as well."""
-    if isinstance(value, _Object):
-        for key, inner in value:
-            yield key
-            yield from _texts_in(inner)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts_in(one)
-    elif isinstance(value, str):
-        yield str(value)

@@ -13,35 +13,14 @@ from sluice.declarations.source_declarations import FilesSource, KafkaSource, Ki
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.messages.plain_text import plain_text
 from sluice.messages.redaction import redacted
-from sluice.pages.masked_values import MASK, MaskedValue, hidden, masked_json, masked_line
+from sluice.pages.masked_values import MaskedValue, hidden, masked_json, masked_line
+from sluice.record_values.rejection import Rejection, RejectionKind
 
 SHOWN_SAMPLES = 20
 LONGEST_VALUE, LONGEST_REASON = 2_000, 600
 """The most characters that a page shows of a value and of a reason."""
 
-_PATH = re.compile(r"at `([^`]{1,200})`$")
-_EVENT_TIME = re.compile(r"(the event time ).*( of `([^`]*)` is more than .* ahead of the clock)", re.DOTALL)
-_SHORT = 4
-"""A masked text of fewer characters is replaced in a reason only where it is a word of its own."""
-
-_NAME = r"[\w.\[\]$ ]{1,400}"
-_WITHOUT_DATA = re.compile(
-    r"the record has no value"
-    r"|the (value|line) is not UTF-8 text(, at `" + _NAME + r"`)?"
-    r"|the value is not JSON: (JSON is malformed: [a-z0-9 ,'{}\[\]\"\-]{1,80} \(byte \d+\)|Input data was truncated"
-    r"|half of a character, a lone surrogate, is no text)"
-    r"|the value does not fit the declared columns: Expected `[a-z |]{1,80}`, got `[a-z]{1,20}`"
-    r"|the value is nested too deeply"
-    r"|the value has \d+ bytes; at most \d+ are decoded"
-    r"|the value is not valid Avro of its schema: \d+ bytes are left over"
-    r"|\w{1,128}: a value of type \w+ does not fit [\w<>\[\](), ]{1,80}"
-    r"|the line has \d+ fields, not \d+"
-    r"|the (value|line) lacks [\w, ]{1,4000}"
-    r"|the line does not fit the declared columns: expected [^`]{1,200}, at `" + _NAME + r"`"
-)
-"""The reasons that the platform itself gives without any data of the record."""
-
-_HIDDEN_REASON = "hidden with the value, of which it may repeat a part"
+_HIDDEN_REASON = "hidden: it may repeat masked data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +28,8 @@ class QuarantineSample:
     """One quarantined record.
 
     batch: as `<generation>:<batch>`. source: the name of the input; empty when it is unknown which it was.
-    path: the field that the reason names; empty when it names none. position: where it stood in its source.
+    path: the column or field that the reason is about; empty when it is about none.
+    position: where it stood in its source.
     value: none when the record had none; empty when it is hidden, and `hidden_because` then says why.
     """
 
@@ -76,14 +56,13 @@ def sample_of(
     value, shown = row["payload"], MaskedValue(text=row["payload"] or "")
     if masked_columns and value is not None:
         shown = _masked(value, masked_columns, _csv_of(source, declaration))
-    reason = _reason(row["reason"], shown, masked_columns)
-    path = _PATH.search(reason)
+    reason, path = _reason_and_path(row, masked_columns)
     return QuarantineSample(
         refused_at=row["refused_at"],
         batch=f"{row['generation']}:{row['batch']}",
         source=source,
         reason=_shown(reason, LONGEST_REASON),
-        path=path[1] if path is not None else "",
+        path=_shown(path, LONGEST_REASON),
         position=_position(row["position"], masked_columns),
         value=None if value is None else _shown(shown.text, LONGEST_VALUE),
         hidden_because=shown.hidden_because,
@@ -128,22 +107,17 @@ def _is_from(position: Mapping[str, Any], source: object) -> bool:
     return False
 
 
-def _reason(reason: str, value: MaskedValue, columns: tuple[str, ...]) -> str:
-    """The reason, in which neither a masked value nor a part of a hidden one may stand."""
-    if not columns:
-        return reason
-    if ahead := _EVENT_TIME.fullmatch(reason):
-        return reason if ahead[3].casefold() not in _folded(columns) else f"{ahead[1]}{MASK}{ahead[2]}"
-    if value.hidden_because:
-        return reason if _WITHOUT_DATA.fullmatch(reason) else _HIDDEN_REASON
-    for text in sorted(value.masked, key=len, reverse=True):
-        whole = rf"(?<!\w){re.escape(text)}(?!\w)" if len(text) < _SHORT else re.escape(text)
-        reason = re.sub(whole, MASK, reason, flags=re.IGNORECASE)
-    return reason
-
-
-def _folded(columns: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(column.casefold() for column in columns)
+def _reason_and_path(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str, str]:
+    """Why a row was rejected, and the path. Where columns are masked, a reason is shown as it is only if it is known to
+    repeat no data. Of one that repeats some, the kind and the path are shown; of one of which it is unknown, nothing:
+    a transformation gave it, or the row is older than the column that says so.
+    """
+    path, quotes_data = row.get("path") or "", row.get("quotes_data")
+    if not columns or quotes_data is False:
+        return row["reason"], path
+    if quotes_data is None or row.get("kind") not in set(RejectionKind):
+        return _HIDDEN_REASON, ""
+    return Rejection(kind=RejectionKind(row["kind"]), path=path, quotes_data=False).sentence, path
 
 
 def _position(position: str | None, columns: tuple[str, ...]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,11 +26,37 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
+from sluice.record_values.rejection import Rejection, lacking
 
 if TYPE_CHECKING:
     Column: TypeAlias = pa.Array[Any]
 else:
     Column = pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBlock:
+    """The columns of a block of values, and why some are rejected.
+
+    columns: one for each declared column, of the length of the block; null where a value is rejected.
+    rejections: by the index of a rejected value.
+    undeclared: how often each field was sent that no column takes.
+    """
+
+    columns: Sequence[Column]
+    rejections: dict[int, Rejection] = field(default_factory=dict)
+    undeclared: Mapping[str, int] = field(default_factory=dict)
+
+
+def lacking_values(columns: Mapping[str, Column], required: Iterable[str]) -> dict[int, Rejection]:
+    """Why values are rejected that have nothing for required columns, by their indexes."""
+    absent: dict[int, list[str]] = {}
+    for name in required:
+        if columns[name].null_count:
+            for index in columns[name].is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+                absent.setdefault(index, []).append(name)
+    return {index: lacking(names) for index, names in absent.items()}
+
 
 Report = Callable[[int, str, str], None]
 """Takes a value that a column cannot hold: its index in the block, its path, and what the column needs."""
@@ -43,6 +70,9 @@ _TIME = rf"{_DAY}[T ]\d\d:\d\d(?::\d\d(?:\.\d{{1,6}})?)?"
 _ZONE = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
 NUMBER = r"-?\d{1,80}(?:\.\d{1,80})?(?:[eE][+-]?\d{1,3})?"
 _HEX = "[0-9a-fA-F]"
+
+LARGEST_FLOAT = float.fromhex("0x1.fffffep+127")
+"""The largest finite number of 32 bits."""
 
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")

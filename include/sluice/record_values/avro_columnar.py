@@ -1,6 +1,6 @@
 """Reads blocks of Avro values column by column: a step of a cursor for each field of the writer's schema.
 
-A value becomes what `avro` and `column_validation` make of it, or it is doubtful and is left to them. Schemas for which
+A value becomes what `avro` and `decoding` make of it, or it is doubtful and is left to them. Schemas for which
 that is not certain are not read here: those with unions of other than one type and null, with defaults that are not
 null, and those whose numbers are converted by the resolution of schemas.
 """
@@ -25,7 +25,7 @@ from sluice.declarations.column_types import (
 )
 from sluice.declarations.schemas.avro_schemas import AvroSchema
 from sluice.record_values.arrow_columns import PATTERNS, Column, arrow_type
-from sluice.record_values.avro_fields import named_types
+from sluice.record_values.avro_schema import described, last_name, named_types, type_of
 from sluice.record_values.block_columns import (
     Arrays,
     Build,
@@ -110,13 +110,13 @@ class _Compiling:
 
     def kind(self, writer: Any, reader: Any, column: ColumnType | None) -> Kind:
         """The reader of one type. column: its column's type; None for a field that no column takes."""
-        writer, reader = _described(writer, self.writers), _described(reader, self.readers)
+        writer, reader = described(writer, self.writers), described(reader, self.readers)
         if isinstance(writer, list):
             return self._optional(writer, reader, column)
         if isinstance(reader, list):
             _require_optional(reader)
-            reader = _described(reader[1 - reader.index("null")], self.readers)
-        name = _type_of(writer)
+            reader = described(reader[1 - reader.index("null")], self.readers)
+        name = type_of(writer)
         if reader is not None and not _is_same(name, writer, reader):
             raise NotColumnarError("the types are not the same")
         match name:
@@ -200,19 +200,6 @@ def _lists(element: Kind, cursor: BlockCursor, nothing: Column) -> Any:
     return lists_of(counts, elements)
 
 
-def _described(schema: Any, named: Mapping[str, Any]) -> Any:
-    """The schema without the levels that only wrap or name another one."""
-    if isinstance(schema, str) and schema in named:
-        return named[schema]
-    if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
-        return _described(schema["type"], named)
-    return schema
-
-
-def _type_of(schema: Any) -> str:
-    return str(schema["type"] if isinstance(schema, dict) else schema)
-
-
 def _require_optional(schema: Any) -> None:
     if not isinstance(schema, list) or len(schema) != 2 or schema.count("null") != 1:
         raise NotColumnarError("a union of other types than one and null, or only in one of two schemas")
@@ -220,21 +207,17 @@ def _require_optional(schema: Any) -> None:
 
 def _is_same(name: str, writer: Any, reader: Any) -> bool:
     """Whether a value of the writer's type is one of the reader's, without a conversion."""
-    other = _type_of(reader)
+    other = type_of(reader)
     if name != other:
         return (name, other) == ("int", "long")
     match name:
         case "record" | "error":
-            return _last_name(writer) == _last_name(reader)
+            return last_name(writer) == last_name(reader)
         case "fixed":
-            return _last_name(writer) == _last_name(reader) and writer["size"] == reader["size"]
+            return last_name(writer) == last_name(reader) and writer["size"] == reader["size"]
         case "enum":
-            return _last_name(writer) == _last_name(reader) and set(writer["symbols"]) <= set(reader["symbols"])
+            return last_name(writer) == last_name(reader) and set(writer["symbols"]) <= set(reader["symbols"])
     return True
-
-
-def _last_name(schema: Any) -> str:
-    return str(schema["name"]).rpartition(".")[2]
 
 
 def _leaf(name: str, schema: Any, column: ColumnType | None) -> tuple[Read, Build]:

@@ -1,6 +1,6 @@
 """Decodes blocks of Avro and Protobuf values: column by column, and value by value what is doubtful.
 
-The values of a block are decoded schema by schema. `decoding` alone rejects values and finds the reasons.
+The values of a block are decoded schema by schema. `decoding` alone finds why they are rejected.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.record_values.arrow_columns import Column, arrow_type
+from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type, lacking_values
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
-from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
-from sluice.record_values.json_decoding import NO_VALUE
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import PREFIX_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError
+from sluice.record_values.schemas import PREFIX_BYTES, ValueSchema
 
 _Values = Sequence[bytes | None]
 
@@ -111,12 +108,8 @@ class BinaryBlockDecoder:
         decoded = [self._decoder.decode(value) if value is not None else None for value in values]
         rows = [(value.fields if value is not None else None) or {} for value in decoded]
         columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in self._types]
-        reasons = {
-            index: NO_VALUE if value is None else value.rejection
-            for index, value in enumerate(decoded)
-            if value is None or value.rejection is not None
-        }
-        rejections = {index: reason for index, reason in reasons.items() if reason is not None}
+        found = ((index, NO_VALUE if value is None else value.rejection) for index, value in enumerate(decoded))
+        rejections = {index: rejection for index, rejection in found if rejection is not None}
         undeclared = Counter(chain.from_iterable(value.undeclared for value in decoded if value is not None))
         return self._checked(DecodedBlock(columns=columns, rejections=rejections, undeclared=undeclared))
 
@@ -180,26 +173,20 @@ class BinaryBlockDecoder:
 
     def _checked(self, block: DecodedBlock) -> DecodedBlock:
         """The same block; values that have no value for a required column are rejected."""
-        names = [name for name, _ in self._types]
-        absent: dict[int, list[str]] = {}
-        for name in self._required:
-            column = block.columns[names.index(name)]
-            if column.null_count:
-                for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
-                    absent.setdefault(index, []).append(name)
-        lacking = {index: f"the value lacks {', '.join(found)}" for index, found in absent.items()}
-        if lacking.keys() <= block.rejections.keys():
+        columns = {name: column for (name, _), column in zip(self._types, block.columns, strict=True)}
+        rejections = lacking_values(columns, self._required)
+        if rejections.keys() <= block.rejections.keys():
             return block
-        kept = np.array([index for index in range(len(block.columns[0])) if index not in lacking], np.int64)
+        kept = np.array([index for index in range(len(block.columns[0])) if index not in rejections], np.int64)
         length = len(block.columns[0])
-        columns = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
-        return DecodedBlock(columns=columns, rejections=lacking | block.rejections, undeclared=block.undeclared)
+        taken = [with_nulls(column.take(numbers_of(kept)), kept, length) for column in block.columns]
+        return DecodedBlock(columns=taken, rejections=rejections | block.rejections, undeclared=block.undeclared)
 
 
 def _completed(found: ColumnarBlock, decoded: DecodedBlock) -> DecodedBlock:
     """A block with those of its values that were decoded one by one."""
     places = found.doubtful.tolist()
-    rejections = {places[index]: reason for index, reason in decoded.rejections.items()}
+    rejections = {places[index]: rejection for index, rejection in decoded.rejections.items()}
     undeclared = Counter(found.undeclared) + Counter(decoded.undeclared)
     columns = decoded.columns
     if len(places) < len(found.columns[0]):

@@ -17,9 +17,14 @@ import pyarrow.compute as pc
 
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
-from sluice.record_values.arrow_columns import text_builder
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.arrow_columns import DecodedBlock, lacking_values, text_builder
+from sluice.record_values.rejection import (
+    LARGEST_VALUE_BYTES,
+    Rejection,
+    RejectionKind,
+    mismatch,
+    too_large,
+)
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
@@ -53,24 +58,19 @@ class CsvBlockDecoder:
         mismatches = _too_large(fields)
 
         def report(index: int, path: str, need: str) -> None:
-            mismatches.setdefault(index, f"the line does not fit the declared columns: expected {need}, at `{path}`")
+            mismatches.setdefault(index, mismatch(path, need))
 
         for name, texts in zip(self.names, fields, strict=True):
             for index in _places(pc.match_substring(texts, _REPLACED)):
-                mismatches.setdefault(index, f"the line is not UTF-8 text, at `{name}`")
+                mismatches.setdefault(index, Rejection(kind=RejectionKind.NOT_TEXT, path=name, quotes_data=False))
         columns = [
             build(texts, name, report) for name, texts, build in zip(self.names, fields, self._builders, strict=True)
         ]
-        absent: dict[int, list[str]] = {}
-        for name in self._required:
-            for index in _places(columns[self.names.index(name)].is_null()):
-                absent.setdefault(index, []).append(name)
-        for index, lacking in absent.items():
-            mismatches.setdefault(index, f"the line lacks {', '.join(lacking)}")
-        return DecodedBlock(columns=columns, rejections=mismatches)
+        lacking = lacking_values(dict(zip(self.names, columns, strict=True)), self._required)
+        return DecodedBlock(columns=columns, rejections=lacking | mismatches)
 
 
-def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | str:
+def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | Rejection:
     """Where each declared column is in the lines of a file, or why the file is refused.
 
     Parameters
@@ -87,7 +87,7 @@ def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tupl
         *(f"has {name} twice" for name in dict.fromkeys(given) if given.count(name) > 1),
     ]
     if problems:
-        return f"the first line of the file {', '.join(problems)}"
+        return Rejection(kind=RejectionKind.OTHER_HEADER, detail=f"it {', '.join(problems)}", quotes_data=True)
     return tuple(given.index(name) for name in declared)
 
 
@@ -121,7 +121,7 @@ def _written(texts: Any) -> Any:
     return pc.fill_null(pc.if_else(is_special, quoted, texts), "")
 
 
-def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, str]:
+def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, Rejection]:
     """Why lines are rejected that are too large; such as all that follows a quotation mark which nothing closes."""
     if sum(texts.nbytes for texts in fields) <= LARGEST_VALUE_BYTES:
         return {}
@@ -130,8 +130,7 @@ def _too_large(fields: Sequence[ArrowColumn]) -> dict[int, str]:
     for each in fields:
         sizes = pc.add(sizes, pc.fill_null(pc.binary_length(each), 0))
     return {
-        index: f"the fields of the line have {sizes[index]} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
-        for index in _places(pc.greater(sizes, pa.scalar(LARGEST_VALUE_BYTES)))
+        index: too_large(sizes[index].as_py()) for index in _places(pc.greater(sizes, pa.scalar(LARGEST_VALUE_BYTES)))
     }
 
 

@@ -1,21 +1,41 @@
-"""Decodes values one by one: a value becomes the values of its columns, or a reason why it is rejected."""
+"""Decodes values one by one: a value becomes the values of its columns, or it is rejected.
+
+What was read is validated against the types of the columns: nothing is rounded, cut or coerced. pydantic validates in
+strict mode. Three conversions that lose nothing are added: a whole number for a decimal, a UUID for its text, a mapping
+for its entries. One that pydantic's strict mode allows is removed: a decimal for a float. Casts of pyarrow are no
+alternative: they take 1.5 for the whole number 1, and a number for a time.
+
+Source: https://docs.pydantic.dev/latest/concepts/strict_mode/
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Protocol
+from uuid import UUID
 
-from sluice.declarations.column_types import ColumnType
-from sluice.record_values.arrow_columns import Column
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, ValidationError, core_schema
+
+from sluice.declarations.column_types import (
+    ColumnType,
+    DecimalType,
+    FixedType,
+    ListType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from sluice.declarations.value_declaration import Column
+from sluice.record_values.arrow_columns import LARGEST_FLOAT
+from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.block_cursor import BlockCursor
-from sluice.record_values.column_validation import record_validation
-from sluice.record_values.field_counts import undeclared_reason
-from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES, RejectedValueError, too_large
-from sluice.record_values.schemas import RegisteredSchema, ValueSchema
-from sluice.record_values.wire_format import read_message_indexes, read_schema_id
+from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at, unusable_schema
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, RejectedValueError, Rejection, mismatch, too_large
+from sluice.record_values.schemas import RegisteredSchema, ValueSchema, read_message_indexes, read_schema_id
+from sluice.record_values.unknown_fields import undeclared_rejection
 
 SchemaLookup = Callable[[int], RegisteredSchema | None]
 """Returns the schema of an id; None when the registry does not have it. Raises RegistryError when it cannot answer."""
@@ -27,7 +47,7 @@ _WrittenAs = tuple[int, tuple[int, ...]]
 class ColumnarReading(Protocol):
     """Reads a block of values that were written with one schema."""
 
-    def columns(self, cursor: BlockCursor) -> Mapping[str, Column]:
+    def columns(self, cursor: BlockCursor) -> Mapping[str, ArrowColumn]:
         """The columns by their names; what cannot be decided at once is doubtful."""
 
 
@@ -56,10 +76,10 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedValue:
-    """The values of the columns, or the reason why there are none. undeclared: the fields that no column takes."""
+    """The values of the columns, or why there are none. undeclared: the fields that no column takes."""
 
     fields: Mapping[str, Any] | None = None
-    rejection: str | None = None
+    rejection: Rejection | None = None
     undeclared: Sequence[str] = ()
 
 
@@ -81,24 +101,12 @@ class ValueDecoder:
         self._lookup = lookup
         self._validate = record_validation(schema.columns)
         self._readings: dict[_WrittenAs, Reading] = {}
-        self._unreadable: dict[_WrittenAs, str] = {}
+        self._unreadable: dict[_WrittenAs, Rejection] = {}
         self._declared = _declared_reading(schema) if lookup is None or schema.format == "protobuf" else None
 
-    def decode_all(self, values: Iterable[bytes | None]) -> list[DecodedValue]:
-        """Decode a block of values; a null value has neither fields nor a rejection.
-
-        A schema that cannot be used is looked up once per block, and again in the next block: it may be registered in
-        the meantime.
-
-        Raises
-        ------
-        RegistryError: see `decode`.
-        """
-        self.begin_block()
-        return [self.decode(value) if value is not None else DecodedValue() for value in values]
-
     def begin_block(self) -> None:
-        """Ask again for schemas that could not be used in the block before."""
+        """Ask again for schemas that could not be used in the block before: they may be registered in the meantime. A
+        schema is looked up once per block."""
         self._unreadable.clear()
 
     def reading_of(self, value: bytes) -> tuple[Reading, int]:
@@ -122,14 +130,14 @@ class ValueDecoder:
         RegistryError: when the registry does not return the value's schema. Whether the value is valid is then unknown.
         """
         if len(value) > LARGEST_VALUE_BYTES:
-            return DecodedValue(rejection=too_large(value))
+            return DecodedValue(rejection=too_large(len(value)))
         try:
             read, undeclared = self._read(value)
             if undeclared and self._schema.rejects_undeclared:
-                return DecodedValue(rejection=undeclared_reason(undeclared), undeclared=undeclared)
+                return DecodedValue(rejection=undeclared_rejection(undeclared, are_data=False), undeclared=undeclared)
             return DecodedValue(fields=self._validate(read), undeclared=undeclared)
         except RejectedValueError as error:
-            return DecodedValue(rejection=str(error))
+            return DecodedValue(rejection=error.rejection)
 
     def _read(self, value: bytes) -> tuple[Mapping[str, Any], Sequence[str]]:
         """The fields of a value, and those among them that no column takes."""
@@ -141,11 +149,11 @@ class ValueDecoder:
             reading = self._reading((schema_id, indexes))
             return reading.read(content), tuple(reading.undeclared)
         except RejectedValueError as error:
-            raise RejectedValueError(f"schema {schema_id}: {error}") from error
+            raise RejectedValueError(replace(error.rejection, schema_id=schema_id)) from error
 
     def _require_declared(self) -> Reading:
         if self._declared is None:
-            raise RejectedValueError("no schema is declared")
+            raise unusable_schema("none is declared")
         return self._declared
 
     def _split(self, value: bytes) -> tuple[int, tuple[int, ...], bytes]:
@@ -162,17 +170,18 @@ class ValueDecoder:
         if written_as not in self._readings:
             try:
                 self._readings[written_as] = self._new_reading(*written_as)
-            except ValueError as error:  # RejectedValueError is one
-                self._unreadable[written_as] = str(error)
-                raise RejectedValueError(str(error)) from error
+            except ValueError as error:
+                refused = error if isinstance(error, RejectedValueError) else unusable_schema(str(error))
+                self._unreadable[written_as] = refused.rejection
+                raise RejectedValueError(refused.rejection) from error
         return self._readings[written_as]
 
     def _new_reading(self, schema_id: int, indexes: tuple[int, ...]) -> Reading:
         registered = self._lookup(schema_id) if self._lookup is not None else None
         if registered is None:
-            raise RejectedValueError("the registry has no such schema")
+            raise unusable_schema("the registry does not have it")
         if registered.format != self._schema.format:
-            raise RejectedValueError(f"its format is {registered.format}, not {self._schema.format}")
+            raise unusable_schema(f"its format is {registered.format}, not {self._schema.format}")
         if isinstance(self._declared, ProtobufReading):
             return _require_compatible(self._declared, registered, indexes)
         return AvroReading(writer=registered.schema, columns=_types(self._schema), reader=self._schema.reader)
@@ -193,7 +202,141 @@ def _types(schema: ValueSchema) -> dict[str, ColumnType]:
 def _require_compatible(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:
     written = message_at(registered.schema, indexes)
     if written.full_name != declared.message.full_name:
-        raise RejectedValueError(f"the value is a {written.full_name}, not a {declared.message.full_name}")
+        raise unusable_schema(f"it is of a {written.full_name}, not of a {declared.message.full_name}")
     if found := incompatible_fields(written, declared.message):
-        raise RejectedValueError(f"it is incompatible with the declared schema: {'; '.join(found)}")
+        raise unusable_schema(f"it is incompatible with the declared one: {'; '.join(found)}")
     return declared
+
+
+RecordValidation = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+_LARGEST_WHOLE = 2**53
+"""Whole numbers up to this are floats of 64 bits; of larger ones only some are."""
+_INFINITE = float("inf")
+_CONTAINERS = {"list_type": "list", "dict_type": "struct", "tuple_type": "map"}
+"""The declared types whose errors come from pydantic itself, by the type of the error."""
+
+
+def record_validation(columns: Iterable[Column]) -> RecordValidation:
+    """Create the function that validates the fields of a record against columns.
+
+    It takes the fields by name and returns the values of all columns; fields without a column are left out, columns
+    without a field are None. It raises RejectedValueError with the first column whose value is not of its type.
+    """
+    schema = _struct_schema((column.name, column.column_type) for column in columns)
+    validator = SchemaValidator(schema)
+
+    def validate(fields: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            values: dict[str, Any] = validator.validate_python(fields)
+        except ValidationError as error:
+            raise RejectedValueError(_rejection(error)) from error
+        return values
+
+    return validate
+
+
+def _rejection(error: ValidationError) -> Rejection:
+    """Which column, which kind of value, and which type is declared; the value itself is in the payload."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    found, declared = type(first["input"]).__name__, _CONTAINERS.get(first["type"], first["msg"])
+    return mismatch(str(first["loc"][0]), f"{declared}, got a Python {found}")
+
+
+def _schema_of(column_type: ColumnType) -> CoreSchema:
+    match column_type:
+        case PrimitiveType(name):
+            return _named(name, _PRIMITIVES[name])
+        case DecimalType(precision=precision, scale=scale):
+            return _named(f"decimal({precision}, {scale})", _decimal_schema(precision, scale))
+        case FixedType(length):
+            return _named(
+                f"fixed[{length}]", core_schema.bytes_schema(strict=True, min_length=length, max_length=length)
+            )
+        case ListType(element):
+            return core_schema.list_schema(core_schema.nullable_schema(_schema_of(element)), strict=True)
+        case MapType(key=key, value=value):
+            pair = core_schema.tuple_schema([_schema_of(key), core_schema.nullable_schema(_schema_of(value))])
+            return core_schema.no_info_before_validator_function(_pairs, core_schema.list_schema(pair))
+        case StructType(fields):
+            return _struct_schema(fields)
+
+
+def _struct_schema(fields: Iterable[tuple[str, ColumnType]]) -> CoreSchema:
+    return core_schema.typed_dict_schema(
+        {
+            name: core_schema.typed_dict_field(
+                core_schema.with_default_schema(core_schema.nullable_schema(_schema_of(inner)), default=None)
+            )
+            for name, inner in fields
+        },
+        strict=True,
+    )
+
+
+def _named(kind: str, schema: CoreSchema) -> CoreSchema:
+    """The same schema; its errors name the declared type."""
+    return core_schema.custom_error_schema(schema, custom_error_type="type", custom_error_message=kind)
+
+
+def _whole_number(bits: int) -> CoreSchema:
+    largest = 2 ** (bits - 1) - 1
+    return core_schema.int_schema(strict=True, ge=-largest - 1, le=largest)
+
+
+def _require_number(value: Any) -> Any:
+    """Reject a decimal, which pydantic would round to a float, and a whole number that no float is."""
+    is_rounded = isinstance(value, int) and abs(value) > _LARGEST_WHOLE and int(float(value)) != value
+    if isinstance(value, Decimal) or is_rounded:
+        raise PydanticCustomError("type", "number")
+    return value
+
+
+def _require_single_precision(value: float) -> float:
+    if LARGEST_FLOAT < abs(value) < _INFINITE:
+        raise PydanticCustomError("type", "float")
+    return value
+
+
+def _decimal_schema(precision: int, scale: int) -> CoreSchema:
+    zero = Decimal((0, (0,), -scale))  # pydantic counts a digit before the point of any other zero
+
+    def to_decimal(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            return value
+        return Decimal(value) if value else zero
+
+    schema = core_schema.decimal_schema(strict=True, max_digits=precision, decimal_places=scale)
+    return core_schema.no_info_before_validator_function(to_decimal, schema)
+
+
+def _text_of_uuid(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _pairs(value: Any) -> Any:
+    """The entries of a map, which decoders return as a mapping or as pairs."""
+    if not isinstance(value, Mapping | list):
+        raise PydanticCustomError("type", "map")
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_TEXT = core_schema.no_info_before_validator_function(_text_of_uuid, core_schema.str_schema(strict=True))
+_DOUBLE = core_schema.no_info_before_validator_function(_require_number, core_schema.float_schema(strict=True))
+
+_PRIMITIVES: Mapping[str, CoreSchema] = {
+    "boolean": core_schema.bool_schema(strict=True),
+    "int": _whole_number(32),
+    "long": _whole_number(64),
+    "float": core_schema.no_info_after_validator_function(_require_single_precision, _DOUBLE),
+    "double": _DOUBLE,
+    "date": core_schema.date_schema(strict=True),
+    "timestamp": core_schema.datetime_schema(strict=True, tz_constraint="naive"),
+    "timestamptz": core_schema.datetime_schema(strict=True, tz_constraint="aware"),
+    "string": _TEXT,
+    "uuid": core_schema.no_info_before_validator_function(
+        _text_of_uuid, core_schema.str_schema(strict=True, pattern=_UUID)
+    ),
+    "binary": core_schema.bytes_schema(strict=True),
+}

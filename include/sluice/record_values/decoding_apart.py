@@ -22,8 +22,8 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.rejected_value import DecodingLimits
+from sluice.record_values.arrow_columns import DecodedBlock
+from sluice.record_values.rejection import DecodingLimits, Rejection, RejectionKind
 
 _log = logging.getLogger(__name__)
 
@@ -83,9 +83,10 @@ def _decoded_alone(decode: Decode, value: Values, limits: DecodingLimits, death:
     nothing, died_without = _of_child(decode, [[None]], limits)
     if died_without is not None:
         raise RuntimeError(f"Values cannot be decoded: without any value, the process {died_without}.")
-    reason = f"the process that decoded the value {death} (tries: {limits.tries})"
-    _log.warning("a value of %d bytes is rejected: %s", len(value[0] or b""), reason)
-    return DecodedBlock(columns=nothing[0].columns, rejections={0: reason})
+    detail = f"it {death} (tries: {limits.tries})"
+    rejection = Rejection(kind=RejectionKind.DECODER_ENDED, detail=detail, quotes_data=False)
+    _log.warning("a value of %d bytes is rejected: %s", len(value[0] or b""), rejection.sentence)
+    return DecodedBlock(columns=nothing[0].columns, rejections={0: rejection})
 
 
 def _of_child(
@@ -153,9 +154,9 @@ def _joined(blocks: Sequence[DecodedBlock]) -> DecodedBlock:
     begins = accumulate((len(block.columns[0]) if block.columns else 0 for block in blocks), initial=0)
     columns = [pa.concat_arrays(list(parts)) for parts in zip(*(block.columns for block in blocks), strict=True)]
     rejections = {
-        begin + index: reason
+        begin + index: rejection
         for begin, block in zip(begins, blocks, strict=False)
-        for index, reason in block.rejections.items()
+        for index, rejection in block.rejections.items()
     }
     undeclared = sum((Counter(block.undeclared) for block in blocks), Counter[str]())
     return DecodedBlock(columns=columns, rejections=rejections, undeclared=undeclared)

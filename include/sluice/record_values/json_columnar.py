@@ -21,18 +21,18 @@ from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.record_values.arrow_columns import (
     ARROW_TYPES,
+    LARGEST_FLOAT,
     PATTERNS,
     UNITS,
     Column,
     ColumnBuilder,
+    DecodedBlock,
     arrow_type,
     counted_builder,
     text_column_builder,
 )
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.json_types import LARGEST_FLOAT
-from sluice.record_values.json_undeclared import has_odd_numbers, undeclared_counts, with_undeclared
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES
+from sluice.record_values.unknown_fields import has_odd_numbers, undeclared_counts, with_undeclared
 
 _Read = Callable[[Column], Column]
 """Makes a column of what Arrow's reader returned; raises `_DoubtfulError`."""

@@ -1,6 +1,10 @@
-"""Builds Arrow columns from decoded JSON values, a block at a time; `json_types` says as what values are decoded.
+"""As what msgspec decodes a JSON object of declared columns, and how Arrow columns are built from what it has decoded.
 
-Lists, maps and structs become their columns by way of the columns of what is in them.
+What JSON has no type for is decoded as it was written, and read here: dates, times and UUIDs as text, decimals as the
+very digits of the value. msgspec would round the fraction of a second, and Python a decimal. Lists, maps and structs
+become their columns by way of the columns of what is in them.
+
+Source: https://jcristharif.com/msgspec/supported-types.html
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
@@ -27,6 +32,7 @@ from sluice.declarations.column_types import (
 )
 from sluice.record_values.arrow_columns import (
     ARROW_TYPES,
+    LARGEST_FLOAT,
     NUMBER,
     PATTERNS,
     UNITS,
@@ -41,11 +47,82 @@ from sluice.record_values.arrow_columns import (
     present,
     text_column_builder,
 )
-from sluice.record_values.json_types import field_name
+
+_TEXTS = ("string", "uuid", "date", "timestamp", "timestamptz")
+_KEYS = {"string": str, "uuid": str, "int": int, "long": int, "date": str}
+"""The types of the keys of a map that a JSON object can have, whose keys are text."""
+
+
+def _whole(bits: int) -> Any:
+    largest = 2 ** (bits - 1) - 1
+    return Annotated[int, msgspec.Meta(ge=-largest - 1, le=largest)]
+
+
+_PRIMITIVES: dict[str, Any] = {
+    "boolean": bool,
+    "int": _whole(32),
+    "long": _whole(64),
+    "float": Annotated[float, msgspec.Meta(ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)],
+    "double": float,
+    "binary": bytes,
+    **dict.fromkeys(_TEXTS, str),
+}
+
+
+def field_name(index: int) -> str:
+    """The attribute that holds a field: the name of a column may be a word that Python reserves."""
+    return f"f{index}"
+
+
+def object_type(fields: Iterable[tuple[str, Any]]) -> type[msgspec.Struct]:
+    """The type of a JSON object: a field that was not sent is `msgspec.UNSET`, others are ignored.
+
+    Parameters
+    ----------
+    fields: the name and the msgspec type of each.
+    """
+    named = list(fields)
+    return msgspec.defstruct(
+        "JsonObject",
+        [(field_name(index), _optional(kind), msgspec.UNSET) for index, (_, kind) in enumerate(named)],
+        rename={field_name(index): name for index, (name, _) in enumerate(named)},
+        gc=False,
+    )
+
+
+def json_type(column_type: ColumnType) -> Any:
+    """The msgspec type of a column, without null.
+
+    Raises
+    ------
+    ValueError: for a map whose keys no JSON object can have.
+    """
+    match column_type:
+        case PrimitiveType(name):
+            return _PRIMITIVES[name]
+        case DecimalType():
+            return msgspec.Raw
+        case FixedType():
+            return bytes
+        case ListType(element):
+            return list[_optional(json_type(element))]  # type: ignore[misc]  # a type that is made at run time
+        case MapType(key=PrimitiveType(name), value=value) if name in _KEYS:
+            return dict.__class_getitem__(
+                (_PRIMITIVES[name] if _KEYS[name] is int else str, _optional(json_type(value)))
+            )
+        case MapType():
+            raise ValueError(f"the keys of a JSON object can be read as {', '.join(_KEYS)} only")
+        case StructType(fields):
+            return object_type((name, json_type(inner)) for name, inner in fields)
+
+
+def _optional(kind: Any) -> Any:
+    """The type with null and with absence. Raw text includes null."""
+    return kind | msgspec.UnsetType if kind is msgspec.Raw else kind | None | msgspec.UnsetType
 
 
 def column_builder(column_type: ColumnType, *, unit: str | None = None) -> ColumnBuilder:
-    """The builder of a column of decoded values; `json_types` says as what they are decoded.
+    """The builder of a column of decoded values; `json_type` says as what they are decoded.
 
     Parameters
     ----------

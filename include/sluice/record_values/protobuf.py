@@ -21,9 +21,9 @@ from sluice.declarations.column_types import ColumnType
 from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
 from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.protobuf_columnar import ColumnarProtobuf
-from sluice.record_values.protobuf_strict import KIND_NAMES, strict_walk
-from sluice.record_values.rejected_value import RejectedValueError
-from sluice.record_values.schemas import SchemaText
+from sluice.record_values.protobuf_strict import KIND_NAMES, invalid_message, strict_walk
+from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
+from sluice.record_values.schemas import NO_MESSAGE, SchemaText
 
 Conversion = Callable[[Any], Any]
 """Converts the value of a field into the value of a column."""
@@ -87,14 +87,21 @@ class ProtobufReading:
         try:
             message = self._class.FromString(content)
         except DecodeError as error:
-            raise RejectedValueError(f"the value is not a valid {self.message.full_name}: {error}") from error
+            raise invalid_message(str(error), quotes_data=True) from error
         try:
             fields: Mapping[str, Any] = self._convert(message)
-        except (ValueError, OverflowError) as error:
-            raise RejectedValueError(f"the value is not a valid {self.message.full_name}: {error}") from error
+        except RejectedValueError:
+            raise
+        except (ValueError, OverflowError) as error:  # of a time that Python does not have
+            raise invalid_message(str(error), quotes_data=True) from error
         if message.SerializePartialToString() != content:  # otherwise the message is all that the bytes say
             self._require_strict(content)
         return fields
+
+
+def unusable_schema(detail: str) -> RejectedValueError:
+    """The error of a value whose schema cannot be used. detail: why, in words of the schema and not of the value."""
+    return RejectedValueError(Rejection(kind=RejectionKind.UNUSABLE_SCHEMA, detail=detail, quotes_data=False))
 
 
 def message_at(schema: SchemaText, indexes: tuple[int, ...]) -> Descriptor:
@@ -107,11 +114,11 @@ def message_at(schema: SchemaText, indexes: tuple[int, ...]) -> Descriptor:
     messages = list(compiled(schema.text, schema.imports).message_types_by_name.values())
     for depth, index in enumerate(indexes):
         if not 0 <= index < len(messages):
-            raise RejectedValueError(f"its schema has no message at {'.'.join(map(str, indexes))}")
+            raise unusable_schema(f"it has no message at {'.'.join(map(str, indexes))}")
         if depth == len(indexes) - 1:
             return messages[index]
         messages = list(messages[index].nested_types)
-    raise RejectedValueError("the value does not name its message")
+    raise RejectedValueError(NO_MESSAGE)
 
 
 def incompatible_fields(writer: Descriptor, reader: Descriptor) -> tuple[str, ...]:
@@ -167,7 +174,8 @@ def _message_conversion(message: Descriptor, undeclared: list[str], path: str) -
         unknown = UnknownFieldSet(of)
         for number in (unknown[index].field_number for index in range(len(unknown))):
             if number in numbers:
-                raise ValueError(f"{message.fields_by_number[number].name} ({number}) was sent as another type")
+                name = message.fields_by_number[number].name
+                raise invalid_message(f"field {number} was sent as another type", f"{path}{name}", quotes_data=False)
             undeclared.append(f"{path}{number}")
         return {
             name: None if can_be_absent and not of.HasField(name) else convert_field(getattr(of, name))
@@ -201,5 +209,5 @@ def _single_conversion(field: FieldDescriptor, undeclared: list[str], path: str)
 
 def _instant(timestamp: Any) -> Any:
     if timestamp.nanos % 1000:
-        raise ValueError(f"a time with {timestamp.nanos} nanoseconds is not in whole microseconds")
+        raise invalid_message(f"{timestamp.nanos} nanoseconds are not in whole microseconds", quotes_data=True)
     return timestamp.ToDatetime(tzinfo=UTC)

@@ -1,7 +1,7 @@
 """Reads blocks of Protobuf messages column by column: a step of a cursor for each field, in the order of their numbers.
 
 Senders write fields in this order, and leave out what is absent. A message becomes what `protobuf` and
-`column_validation` make of it, or it is doubtful and is left to them: fields in another order, one that is there twice,
+`decoding` make of it, or it is doubtful and is left to them: fields in another order, one that is there twice,
 one that was sent as another type. Messages with groups, extensions, required fields or closed enums are not read here.
 """
 

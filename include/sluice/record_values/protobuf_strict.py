@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from sluice.declarations.schemas.protobuf_schemas import map_entry
-from sluice.record_values.rejected_value import RejectedValueError
+from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
 
 Walk = Callable[[bytes], None]
 """Walks through the bytes of a message; raises `RejectedValueError`."""
@@ -44,15 +44,13 @@ def strict_walk(message: Descriptor) -> Walk:
     message: a type that does not contain itself. It takes bytes that were parsed as this type, of which no field was
         sent as another type.
     """
-    walk = _walk(message, "")
+    return _walk(message, "")
 
-    def check(content: bytes) -> None:
-        try:
-            walk(content)
-        except RejectedValueError as error:
-            raise RejectedValueError(f"the value is not a valid {message.full_name}: {error}") from error
 
-    return check
+def invalid_message(detail: str, path: str = "", *, quotes_data: bool) -> RejectedValueError:
+    """The error of a value that is not the message that it should be."""
+    rejection = Rejection(kind=RejectionKind.INVALID_MESSAGE, path=path, detail=detail, quotes_data=quotes_data)
+    return RejectedValueError(rejection)
 
 
 def _walk(message: Descriptor, path: str) -> Walk:
@@ -98,7 +96,7 @@ def _map(entry: Descriptor, path: str) -> _Step:
             walk(one)
             key = _key(of_key, dict(_fields(one)).get(of_key.number))
             if key in keys:
-                raise RejectedValueError(f"the map has the key {key} twice, at `{path}`")
+                raise invalid_message(f"the map has the key {key} twice", path, quotes_data=True)
             keys.add(key)
 
     return step
@@ -121,9 +119,9 @@ def _numbers(field: FieldDescriptor, path: str) -> _Step:
             for sent in (value,) if isinstance(value, int) else _packed(value):
                 number = read(sent)
                 if sent >> 64:
-                    raise RejectedValueError(f"the number has more than 64 bits, at `{path}`")
+                    raise invalid_message("the number has more than 64 bits", path, quotes_data=False)
                 if not least <= number <= most:
-                    raise RejectedValueError(f"the number {number} is no {KIND_NAMES[field.type]}, at `{path}`")
+                    raise invalid_message(f"the number {number} is no {KIND_NAMES[field.type]}", path, quotes_data=True)
 
     return step
 

@@ -16,7 +16,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import RECORD_TIME, FilesSource, KafkaSource
 from sluice.settings import KafkaConnection, Settings
 from sluice_spark.query.stream_inputs import OpenedInputs, open_inputs
-from sluice_spark.session.identifiers import quoted, quoted_table
+from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.sources import files, kafka, read_input
 
 

@@ -32,7 +32,7 @@ from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import compute_interval, require_exact
 from sluice_spark.backfill.table_rows import HeldRows, sums_of_rows
 from sluice_spark.query.stream_plan import plan_stream
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 
 _MICROSECONDS = 1_000_000
 

@@ -24,7 +24,7 @@ from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.query.transformation import transform
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.sinks.iceberg import one_row_per_key
 
 _DEDUPLICATING = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"})

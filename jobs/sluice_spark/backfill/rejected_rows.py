@@ -19,9 +19,7 @@ from sluice.publication.replace_interval import append_staged
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, ROWS
 from sluice_spark.backfill.table_rows import stage_rows
-from sluice_spark.session.identifiers import quoted_table
-
-_CONTENT = ("reason", "position", "payload")
+from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _QUARANTINE_SECONDS = 30.0
 """How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
@@ -53,8 +51,8 @@ class RejectedRows:
         head = self._settled_head(catalog)
         reader = spark.read if head is None else spark.read.option("versionAsOf", str(head))
         table = reader.table(quoted_table(catalog_name, self._output.target))
-        known = table.where(fn.col("stream") == self.attempt.stream).select(*_CONTENT)
-        new = rejected.select(*_CONTENT).exceptAll(known).persist()
+        known = table.where(fn.col("stream") == self.attempt.stream).select(*REJECTED_ROW.names)
+        new = rejected.select(*REJECTED_ROW.names).exceptAll(known).persist()
         try:
             added = new.count()
             if added:
@@ -90,7 +88,7 @@ class RejectedRows:
             fn.lit(self.attempt.stream).alias("stream"),
             fn.lit(position.generation if position is not None else 1).alias("generation"),
             fn.lit(position.batch if position is not None else 0).cast("long").alias("batch"),
-            *_CONTENT,
+            *REJECTED_ROW.names,
             fn.lit(datetime.now(UTC)).alias("refused_at"),
         )
         staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)

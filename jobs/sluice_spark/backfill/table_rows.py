@@ -25,8 +25,8 @@ from sluice.publication.replace_interval import TouchedFiles, value_bounds
 from sluice.publication.staging_layout import create_staging_copy
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.bounded_inputs import within
-from sluice_spark.session.identifiers import quoted, quoted_table
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.session.jvm import first_line
 
 _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""

@@ -27,7 +27,8 @@ from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBa
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import REJECTED_ROW
+from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
@@ -185,9 +186,7 @@ class BatchStaging:
             fn.lit(key.stream).alias("stream"),
             fn.lit(key.generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
-            "reason",
-            "position",
-            "payload",
+            *REJECTED_ROW.names,
             fn.lit(self.now()).alias("refused_at"),
         )
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.declarations.checks.weaker_promises import DIRECT_PROMISE
+from sluice.declarations.checks.combinations import DIRECT_PROMISE
 from sluice.errors import DivergedError
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
 from sluice.publication.crash_points import CrashPoint
@@ -37,7 +37,7 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.query.stream_plan import StreamPlan
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 

@@ -32,9 +32,8 @@ from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
 from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.session.session_end import end_session
-from sluice_spark.session.spark_errors import first_line
 from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
 from sluice_spark.sinks.iceberg import IcebergTarget
 

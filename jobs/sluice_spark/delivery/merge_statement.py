@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, DataType
 
 from sluice.publication.staged_batch import StagedBatch, publication_summary
 from sluice.stored_keys import OPERATION_COLUMN
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
 
 _BATCH = "_sluice_batch"

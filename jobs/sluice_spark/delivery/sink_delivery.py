@@ -31,8 +31,8 @@ from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.delivery.staged_delivery import StagedDelivery
 from sluice_spark.query.static_copies import CopyFolder, is_copied
 from sluice_spark.query.stream_outputs import only, part, row_counts
-from sluice_spark.session.spark_errors import first_line
-from sluice_spark.sinks.port import Sink
+from sluice_spark.session.jvm import first_line
+from sluice_spark.sinks import Sink
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import LakehouseError
 from sluice.maintenance.maintenance_steps import CommitConflictError
 from sluice_spark.maintenance.table_content import changed_content
-from sluice_spark.session.identifiers import quoted, quoted_table
+from sluice_spark.session.columns import quoted, quoted_table
 
 _CONFLICTS = frozenset(
     {

@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice_spark.session.comparable_columns import comparable_columns
+from sluice_spark.session.columns import comparable_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

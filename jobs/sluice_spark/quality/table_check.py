@@ -22,7 +22,7 @@ from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.quality.expectation_results import evaluate, import_great_expectations
-from sluice_spark.session.identifiers import quoted_table
+from sluice_spark.session.columns import quoted_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

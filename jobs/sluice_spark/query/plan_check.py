@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.plan_report import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
+from sluice.declarations.spark_reports import PlannedInput, PlannedOutput, PlanObservation, PlanProblem
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import DeclarationError, SluiceError
@@ -28,11 +28,10 @@ from sluice.tables.table_schemas import schema_of
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_outputs import REJECTED_ROW, part
+from sluice_spark.query.stream_outputs import part
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
-from sluice_spark.session.identifiers import quoted
-from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import REJECTED_ROW, quoted
+from sluice_spark.session.jvm import first_line, jvm_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

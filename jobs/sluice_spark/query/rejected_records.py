@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.errors import DeliveryError
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
+from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.input_decoding import REJECTED_METRIC, rejected_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-_COLUMNS = ("reason", "position", "payload")
-_KEPT = StructType([StructField("number", LongType()), *(StructField(name, StringType()) for name in _COLUMNS)])
+_KEPT = StructType([StructField("number", LongType()), *REJECTED_ROW])
 
 _METRIC = "CollectMetrics"
 _TAKES_ALL = frozenset(

@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.record_values.field_counts import counts_of_texts
+from sluice.record_values.unknown_fields import counts_of_texts
 from sluice.settings import Settings
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
 from sluice_spark.session.jvm import jvm_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -19,9 +19,9 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
-from sluice_spark.sinks import open_sink
+from sluice_spark.session.columns import REJECTED_ROW, rejected_row
+from sluice_spark.sinks import Sink, open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
-from sluice_spark.sinks.port import Sink
 from sluice_spark.sinks.text_formats import TIMES
 
 _TAG = "_sluice_output"
@@ -52,19 +52,20 @@ def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType]
     return reduce(DataFrame.union, tagged)
 
 
-def move(united: DataFrame, *, output: str, where: Column, into: str, row: Column) -> DataFrame:
+def move(united: DataFrame, *, output: str, where: Column, into: str, row: Mapping[str, Column]) -> DataFrame:
     """The same rows, with some rows moved to another output. No part of the plan is computed a second time.
 
     Parameters
     ----------
     where: which rows of `output` move, in terms of `field`.
-    row: what each row becomes, a struct of the columns of `into`.
+    row: what each row becomes, the columns of `into` by their names.
     """
-    goes = (fn.col(_TAG) == output) & where
+    goes, kind = (fn.col(_TAG) == output) & where, united.select(f"{into}.*").schema
+    moved = fn.struct(*(row[name] for name in kind.names)).cast(kind)
     columns = {
         _TAG: fn.when(goes, fn.lit(into)).otherwise(fn.col(_TAG)),
         output: fn.when(~goes, fn.col(output)),
-        into: fn.when(goes, row.cast(united.schema[into].dataType)).otherwise(fn.col(into)),
+        into: fn.when(goes, moved).otherwise(fn.col(into)),
     }
     return united.select(*(columns.get(name, fn.col(name)).alias(name) for name in united.columns))
 
@@ -93,68 +94,6 @@ def row_counts(united: DataFrame, outputs: Mapping[str, object]) -> list[Column]
     return [fn.count_if(fn.col(_TAG) == name).alias(name) for name in outputs]
 
 
-def require_fit(rows: StructType, table: StructType, *, stream: str, output: str, table_name: str) -> None:
-    """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
-    written.
-
-    Raises
-    ------
-    SchemaError: with every difference.
-    """
-    if differences := tuple(find_differences(rows, table)):
-        raise SchemaError(
-            f"The output {output} of stream {stream} does not fit the table {table_name}:",
-            differences=differences,
-            next_step=f"Correct the transformation, or declare the columns in {table_name}.table.yaml and run "
-            f"`sluice table create {table_name}`.",
-        )
-
-
-def find_differences(rows: StructType, table: StructType, *, within: str = "") -> Iterator[ColumnDifference]:
-    """The columns that are missing, of another type or unknown, in the order of the columns of the table.
-
-    Parameters
-    ----------
-    within: the path of the enclosing columns, each name followed by a dot.
-    """
-    given = {field.name: field.dataType for field in rows}
-    wanted = {field.name: field.dataType for field in table}
-    for name in sorted({name for name in rows.names if rows.names.count(name) > 1}):
-        kinds = (field.dataType.simpleString() for field in rows if field.name == name)
-        declared = wanted[name].simpleString() if name in wanted else ""
-        yield ColumnDifference(column=f"{within}{name}", declared=declared, got=f"it twice: {', '.join(kinds)}")
-    for name, kind in wanted.items():
-        if name in given:
-            yield from _type_differences(given[name], kind, column=f"{within}{name}")
-        else:
-            yield ColumnDifference(column=f"{within}{name}", declared=kind.simpleString(), got="")
-    for name, kind in given.items():
-        if name not in wanted:
-            yield ColumnDifference(column=f"{within}{name}", declared="", got=kind.simpleString())
-
-
-def _type_differences(given: DataType, wanted: DataType, *, column: str) -> Iterator[ColumnDifference]:
-    """The places inside a column at which two types differ. Nullability is not compared: the two sides define it
-    differently.
-    """
-    match given, wanted:
-        case StructType(), StructType():
-            yield from find_differences(given, wanted, within=f"{column}.")
-        case ArrayType(), ArrayType():
-            yield from _type_differences(given.elementType, wanted.elementType, column=f"{column}.element")
-        case MapType(), MapType():
-            yield from _type_differences(given.keyType, wanted.keyType, column=f"{column}.key")
-            yield from _type_differences(given.valueType, wanted.valueType, column=f"{column}.value")
-        case _ if given.simpleString() != wanted.simpleString():
-            yield ColumnDifference(column=column, declared=wanted.simpleString(), got=given.simpleString())
-
-
-_REJECTED_COLUMNS = ("reason", "position", "payload")
-
-REJECTED_ROW = StructType([StructField(name, StringType()) for name in _REJECTED_COLUMNS])
-"""A row of the quarantine, as a transformation returns it."""
-
-
 def open_targets(
     spark: SparkSession, stream: LoadedStream, outputs: Mapping[str, DataFrame], *, catalog: str
 ) -> tuple[IcebergTarget, ...]:
@@ -170,7 +109,9 @@ def open_targets(
     """
     targets = tuple(_targets(stream, catalog=catalog))
     for target in targets:
-        if target.output in outputs:
+        if target.output == QUARANTINE_OUTPUT:
+            _require_quarantine_fit(spark, stream, target, outputs.get(target.output))
+        elif target.output in outputs:
             _require_table_fit(spark, stream, target, outputs[target.output])
     return targets
 
@@ -223,11 +164,25 @@ def _targets(stream: LoadedStream, *, catalog: str) -> Iterator[IcebergTarget]:
 
 def _require_table_fit(spark: SparkSession, stream: LoadedStream, target: IcebergTarget, rows: DataFrame) -> None:
     table = spark.table(target.identifier).schema
-    if target.output == QUARANTINE_OUTPUT:
-        table = type(table)([column for column in table if column.name in _REJECTED_COLUMNS])
     if target.declared.operation_column is not None:
         table = StructType([*table, StructField(target.declared.operation_column, StringType())])
-    require_fit(rows.schema, table, stream=stream.name, output=target.output, table_name=target.declared.table)
+    name = target.declared.table
+    next_step = (
+        f"Correct the transformation, or declare the columns in {name}.table.yaml and run `sluice table create {name}`."
+    )
+    require_fit(rows.schema, table, stream=stream.name, output=target.output, table_name=name, next_step=next_step)
+
+
+def _require_quarantine_fit(
+    spark: SparkSession, stream: LoadedStream, target: IcebergTarget, own: DataFrame | None
+) -> None:
+    """Check the quarantine for the rows that Sluice rejects too. own: those that the transformation rejects."""
+    name, table = target.declared.table, spark.table(target.identifier).schema
+    table = StructType([column for column in table if column.name in REJECTED_ROW.names])
+    fits = partial(require_fit, table=table, stream=stream.name, output=target.output, table_name=name)
+    fits(REJECTED_ROW, next_step=f"Run `sluice table create {name}`: it adds the columns that are new in this version.")
+    if own is not None:
+        fits(own.schema, next_step="Correct the transformation.")
 
 
 def _require_sink_fit(stream: LoadedStream, sink: Sink, rows: DataFrame) -> None:
@@ -246,10 +201,67 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     declared, output = target.declared, target.output
     operation = field(output, declared.operation_column or "")
     places = dict.fromkeys((*declared.keys, *declared.ordering))
-    rejected = fn.struct(
-        unknown_operation(operation, declared).alias("reason"),
-        fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)).alias("position"),
-        fn.to_json(fn.col(output), dict(TIMES)).alias("payload"),
+    rejected = rejected_row(
+        unknown_operation(operation, declared),
+        position=fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)),
+        payload=fn.to_json(fn.col(output), dict(TIMES)),
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)
+
+
+def require_fit(
+    rows: StructType, table: StructType, *, stream: str, output: str, table_name: str, next_step: str
+) -> None:
+    """Check that rows fit a table. The order of columns is free; a null in a required column is found when the row is
+    written.
+
+    Raises
+    ------
+    SchemaError: with every difference.
+    """
+    if differences := tuple(find_differences(rows, table)):
+        raise SchemaError(
+            f"The output {output} of stream {stream} does not fit the table {table_name}:",
+            differences=differences,
+            next_step=next_step,
+        )
+
+
+def find_differences(rows: StructType, table: StructType, *, within: str = "") -> Iterator[ColumnDifference]:
+    """The columns that are missing, of another type or unknown, in the order of the columns of the table.
+
+    Parameters
+    ----------
+    within: the path of the enclosing columns, each name followed by a dot.
+    """
+    given = {field.name: field.dataType for field in rows}
+    wanted = {field.name: field.dataType for field in table}
+    for name in sorted({name for name in rows.names if rows.names.count(name) > 1}):
+        kinds = (field.dataType.simpleString() for field in rows if field.name == name)
+        declared = wanted[name].simpleString() if name in wanted else ""
+        yield ColumnDifference(column=f"{within}{name}", declared=declared, got=f"it twice: {', '.join(kinds)}")
+    for name, kind in wanted.items():
+        if name in given:
+            yield from _type_differences(given[name], kind, column=f"{within}{name}")
+        else:
+            yield ColumnDifference(column=f"{within}{name}", declared=kind.simpleString(), got="")
+    for name, kind in given.items():
+        if name not in wanted:
+            yield ColumnDifference(column=f"{within}{name}", declared="", got=kind.simpleString())
+
+
+def _type_differences(given: DataType, wanted: DataType, *, column: str) -> Iterator[ColumnDifference]:
+    """The places inside a column at which two types differ. Nullability is not compared: the two sides define it
+    differently.
+    """
+    match given, wanted:
+        case StructType(), StructType():
+            yield from find_differences(given, wanted, within=f"{column}.")
+        case ArrayType(), ArrayType():
+            yield from _type_differences(given.elementType, wanted.elementType, column=f"{column}.element")
+        case MapType(), MapType():
+            yield from _type_differences(given.keyType, wanted.keyType, column=f"{column}.key")
+            yield from _type_differences(given.valueType, wanted.valueType, column=f"{column}.value")
+        case _ if given.simpleString() != wanted.simpleString():
+            yield ColumnDifference(column=column, declared=wanted.simpleString(), got=given.simpleString())

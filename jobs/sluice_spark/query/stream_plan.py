@@ -28,10 +28,9 @@ from sluice_spark.query.stream_inputs import (
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
 from sluice_spark.query.transformation import transform
-from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.jvm import first_line, jvm_of
+from sluice_spark.sinks import Sink
 from sluice_spark.sinks.iceberg import IcebergTarget
-from sluice_spark.sinks.port import Sink
 
 _APPENDED = ("append", "overwrite_partitions")
 """The modes whose rows are staged as they come: Spark's query appends them."""

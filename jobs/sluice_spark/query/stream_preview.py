@@ -16,8 +16,8 @@ from pyspark.sql import functions as fn
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.preview_report import PreviewedInput, PreviewedOutput, PreviewObservation
 from sluice.declarations.source_declarations import DeltaSource, FilesSource, IcebergSource, KafkaSource, RateSource
+from sluice.declarations.spark_reports import PreviewedInput, PreviewedOutput, PreviewObservation
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, KafkaConnection, Settings

@@ -13,7 +13,8 @@ from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
 from sluice_spark.query.logical_plan import inline_ctes, is_query
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import with_unknown_reasons
+from sluice_spark.session.jvm import first_line
 from sluice_spark.session.user_code import load_function
 
 
@@ -43,7 +44,9 @@ def transform(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Da
             result = load_function(stream, reference, path=path, role="transformation")(**inputs)
     except AnalysisException as error:
         raise _wrong(stream, f"Spark refuses it: {first_line(error)}") from error
-    return {name: inline_ctes(rows) for name, rows in _named_outputs(stream, result).items()}
+    outputs = {name: inline_ctes(rows) for name, rows in _named_outputs(stream, result).items()}
+    own = {name: with_unknown_reasons(rows) for name, rows in outputs.items() if name == QUARANTINE_OUTPUT}
+    return outputs | own
 
 
 def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, DataFrame]) -> DataFrame:

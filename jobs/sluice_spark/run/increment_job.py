@@ -12,7 +12,7 @@ from sluice.settings import Settings
 from sluice_spark.run.job import recorded_end
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun
-from sluice_spark.session.run_sessions import Sessions
+from sluice_spark.session.session import Sessions
 
 
 def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -> RunObservation:

@@ -27,7 +27,7 @@ from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_start import RunStart, start_run
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
-from sluice_spark.session.run_sessions import Sessions, own_session
+from sluice_spark.session.session import Sessions, own_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

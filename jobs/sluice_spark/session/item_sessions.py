@@ -16,14 +16,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
+import pyspark.errors.utils
 from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile
-from sluice_spark.session.call_sites import call_sites, choose_call_sites_by_context
 from sluice_spark.session.item_context import named_in_jvm
 from sluice_spark.session.jvm import close_idle_callbacks, jvm_of
 from sluice_spark.session.session import deletion_conf, open_session
@@ -169,3 +170,23 @@ def _configure(spark: SparkSession, settings: Settings, state: StateDeclaration,
     for name, value in (state_conf(state) | deletion_conf(settings.catalog, deletes_files=deletes_files)).items():
         spark.conf.set(name, value)
     choose_shuffle_partitions(spark, state)
+
+
+_are_named: ContextVar[bool] = ContextVar("names_call_sites", default=False)
+"""Whether an error of Spark says which line of Python has built the expression that failed. PySpark asks the setting of
+whichever session is active first, and keeps the answer for the process."""
+
+
+def choose_call_sites_by_context() -> None:
+    """Let PySpark ask the context of the thread instead. For an application of many items."""
+    pyspark.errors.utils.is_debugging_enabled = _are_named.get
+
+
+@contextmanager
+def call_sites(*, named: bool) -> Iterator[None]:
+    """Whether they are named in the block, and in what has its context."""
+    token = _are_named.set(named)
+    try:
+        yield
+    finally:
+        _are_named.reset(token)

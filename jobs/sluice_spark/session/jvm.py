@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -120,3 +122,14 @@ def jvm_of(spark: SparkSession) -> Any:
     if jvm is None:
         raise SluiceError(_CLOSED)
     return jvm
+
+
+def first_line(error: PySparkException | Py4JJavaError) -> str:
+    """The first line of an error's message; for a Java error unknown to PySpark, that of its innermost cause."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        text = str(cause.getMessage() or cause.toString())
+    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
+from py4j.protocol import Py4JError
 from pydantic import SecretStr
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.launching.launch_settings import is_local
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session import worker_daemon
-from sluice_spark.session.history_conf import event_log_conf, ui_conf
 from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
 from sluice_spark.session.versions import require_matching_jars
@@ -213,3 +216,109 @@ def _checkpoint_conf(checkpoints: str) -> dict[str, str]:
 
 def _revealed(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret is not None else None
+
+
+_FILTER = "org.apache.spark.ui.JWSFilter"
+_EVENT_LOG_FILE = "64m"
+"""A log is rolled at this size, so that a history server can compact the older files of a driver that runs for months.
+Source: https://spark.apache.org/docs/4.1.0/monitoring.html#applying-compaction-on-rolling-event-log-files"""
+
+
+def ui_conf(key: str) -> dict[str, str]:
+    """The settings of a UI that answers only requests with a token signed with the key, and that ends nothing.
+
+    Every address of the UI, also its REST API, is behind the filter. A heap histogram would stop the JVM for a while.
+
+    Parameters
+    ----------
+    key: base64url of 32 bytes.
+
+    Source: https://spark.apache.org/docs/4.1.0/security.html#web-ui
+    """
+    return {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.ui.filters": _FILTER,
+        f"spark.{_FILTER}.param.secretKey": key,
+        "spark.ui.killEnabled": "false",
+        "spark.ui.heapHistogramEnabled": "false",
+        # More than a driver without a UI keeps, and still bounded: it runs for months.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
+        "spark.ui.retainedTasks": "5000",
+        "spark.sql.ui.retainedExecutions": "50",
+    }
+
+
+def event_log_conf(folder: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings of event logs. A folder that cannot be made is logged: a stream is worth more than its history.
+
+    Parameters
+    ----------
+    folder: where they are kept; unset: none are written.
+    conf: the settings of the session, with those of its file systems.
+    """
+    if folder is None or not _is_made(folder, conf):
+        return {}
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder,
+        "spark.eventLog.compress": "true",
+        "spark.eventLog.rolling.enabled": "true",
+        "spark.eventLog.rolling.maxFileSize": _EVENT_LOG_FILE,
+    }
+
+
+def _is_made(folder: str, conf: Mapping[str, str]) -> bool:
+    """Make the folder: Spark itself refuses to start without it."""
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None  # noqa: S101  # it was started by the line before
+    hadoop = jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in conf.items():
+        if name.startswith("spark.hadoop."):
+            hadoop.set(name.removeprefix("spark.hadoop."), value)
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    try:
+        return bool(path.getFileSystem(hadoop).mkdirs(path))
+    except Py4JError as error:
+        _log.warning("no event log is written: %s cannot be made: %s", folder, str(error).splitlines()[0])
+        return False
+
+
+class Sessions(Protocol):
+    """Opens the session of a run; after the block it is not used any more."""
+
+    def __call__(
+        self, settings: Settings, declaration: StreamDeclaration, *, ui_key: str | None
+    ) -> AbstractContextManager[SparkSession]: ...
+
+
+@contextmanager
+def own_session(settings: Settings, declaration: StreamDeclaration, *, ui_key: str | None) -> Iterator[SparkSession]:
+    """A session whose application ends with the block.
+
+    Parameters
+    ----------
+    ui_key: as for `open_session`.
+    """
+    spark = session_of(settings, declaration, ui_key=ui_key)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def session_of(settings: Settings, declaration: StreamDeclaration, *, ui_key: str | None) -> SparkSession:
+    """Open the session of a stream's driver, as its declaration asks for."""
+    return open_session(
+        settings,
+        name=declaration.stream,
+        state=declaration.state,
+        with_delta=declaration.uses_delta,
+        cores=declaration.engine.cores,
+        deletes_files=False,
+        repeats_tasks=not declaration.hands_on_records,
+        names_call_sites=declaration.runs_python,
+        ui_key=ui_key,
+    )

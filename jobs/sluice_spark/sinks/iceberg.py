@@ -9,9 +9,9 @@ from pyspark.sql import functions as fn
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedMode, StagedOutput
+from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN
-from sluice_spark.session.comparable_columns import comparable_columns
-from sluice_spark.session.identifiers import quoted, quoted_table
+from sluice_spark.session.columns import comparable_columns, quoted, quoted_table, rejection_of
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""
@@ -89,7 +89,7 @@ def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
         fn.when(given.isin(*operations.insert), fn.lit("insert"))
         .when(given.isin(*operations.update), fn.lit("update"))
         .when(given.isin(*operations.delete), fn.lit(DELETE))
-        .otherwise(fn.raise_error(unknown_operation(given, declared)))
+        .otherwise(fn.raise_error(unknown_operation(given, declared).getField("reason")))
     )
     return rows.withColumn(OPERATION_COLUMN, meaning).drop(declared.operation_column)
 
@@ -100,12 +100,10 @@ def has_known_operation(given: Column, declared: IcebergOutput) -> Column:
 
 
 def unknown_operation(given: Column, declared: IcebergOutput) -> Column:
-    """The message for a change whose operation is not declared."""
-    return fn.concat(
-        fn.lit(f"{declared.table}: unknown operation "),
-        fn.coalesce(given, fn.lit("null")),
-        fn.lit(f" in the column {declared.operation_column}; known are {', '.join(_known(declared))}"),
-    )
+    """Why a change whose operation is not declared is rejected, as a `REJECTION_ROW`."""
+    known = fn.lit(f"; for {declared.table}, known are {', '.join(_known(declared))}")
+    detail = fn.concat(fn.coalesce(given, fn.lit("null")), known)
+    return rejection_of(RejectionKind.UNKNOWN_OPERATION, path=declared.operation_column or "", detail=detail)
 
 
 def _known(declared: IcebergOutput) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Reads a declared input as a DataFrame: one module per kind of source."""
+"""Reads a declared input as a DataFrame: one module per kind of source; those that take a few lines are here.
+
+Source of the options of jdbc: https://spark.apache.org/docs/4.1.0/sql-data-sources-jdbc.html
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from sluice.declarations.source_declarations import (
 )
 from sluice.errors import UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
-from sluice_spark.sources import delta, files, iceberg, jdbc, kafka, kinesis, rate, socket
+from sluice_spark.sources import delta, files, iceberg, kafka, kinesis
 from sluice_spark.sources.input_decoding import decode
 
 
@@ -88,9 +91,9 @@ def _read_stream(
         case DeltaSource() as source:
             return delta.read_stream(spark, source, settings.connection(source.connection, FilesConnection))
         case SocketSource() as source:
-            return socket.read_stream(spark, source)
+            return _read_socket(spark, source)
         case RateSource() as source:
-            return rate.read_stream(spark, source)
+            return _read_rate(spark, source)
     raise _unreadable(declared, way="stream")
 
 
@@ -103,8 +106,30 @@ def _read_static(spark: SparkSession, declared: InputDeclaration, settings: Sett
         case DeltaSource() as source:
             return delta.read_static(spark, source, settings.connection(source.connection, FilesConnection))
         case JdbcSource() as source:
-            return jdbc.read_static(spark, source, settings.connection(source.connection, JdbcConnection))
+            return _read_database(spark, source, settings.connection(source.connection, JdbcConnection))
     raise _unreadable(declared, way="static")
+
+
+def _read_rate(spark: SparkSession, source: RateSource) -> DataFrame:
+    """Generated rows of `timestamp` and `value` at a constant rate, for experiments."""
+    return spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second).load()
+
+
+def _read_socket(spark: SparkSession, source: SocketSource) -> DataFrame:
+    """Rows of `value`, one per line, and `timestamp`, the time of arrival, for experiments: lines that were sent before
+    a restart are lost."""
+    options = {"host": source.host, "port": str(source.port), "includeTimestamp": "true"}
+    return spark.readStream.format("socket").options(**options).load()
+
+
+def _read_database(spark: SparkSession, source: JdbcSource, connection: JdbcConnection) -> DataFrame:
+    """The table as it is when a batch begins, with one query each time."""
+    options = {"url": connection.url, "dbtable": source.table, "driver": "org.postgresql.Driver"}
+    if connection.user is not None:
+        options["user"] = connection.user
+    if connection.password is not None:
+        options["password"] = connection.password.get_secret_value()
+    return spark.read.format("jdbc").options(**options).load()
 
 
 def _unreadable(declared: InputDeclaration, *, way: str) -> UsageError:

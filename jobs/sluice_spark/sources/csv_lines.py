@@ -19,10 +19,11 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
+from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice_spark.session.spark_types import spark_schema
-from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, task_number
+from sluice.record_values.rejection import Rejection, RejectionKind
+from sluice_spark.session.columns import REJECTION_ROW, spark_schema
+from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, rejection_column, task_number
 
 if TYPE_CHECKING:
     Block: TypeAlias = pa.Array[Any]
@@ -85,7 +86,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
 
 
 def _struct_of(columns: Sequence[Column]) -> StructType:
-    decoded = spark_schema(columns).add(REJECTION, StringType()).add(NUMBER, LongType())
+    decoded = spark_schema(columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
     return decoded.add(_LINE, BinaryType()).add(_IS_HEADER, BooleanType())
 
 
@@ -101,7 +102,7 @@ class _Lines:
         self._has_header = has_header
         self._with_texts = with_texts
         self._file: int | None = None
-        self._places: tuple[int, ...] | str = tuple(range(len(decoder.names)))
+        self._places: tuple[int, ...] | Rejection = tuple(range(len(decoder.names)))
 
     def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
         """The decoded lines of a block, and its headers. columns: the fields, the whole lines, a number of each file.
@@ -121,33 +122,33 @@ class _Lines:
             parts.append(self._decoded(part[:-2], part[-2], kind, first=number))
         return pa.concat_arrays(parts) if parts else pa.array([], kind)
 
-    def _places_in(self, part: Sequence[Any]) -> tuple[int, ...] | str:
+    def _places_in(self, part: Sequence[Any]) -> tuple[int, ...] | Rejection:
         whole = part[-2][0].as_py()
         header = split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]]
         return header_places(header, self._decoder.names)
 
     def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
         block, length = self._block(texts, unfit), len(unfit)
-        reasons, numbers, whole = (
-            pa.nulls(length, pa.string()),
-            pa.nulls(length, pa.int64()),
-            pa.nulls(length, pa.binary()),
-        )
+        numbers, whole = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary())
         if block.rejections or self._with_texts:
             whole = _whole(texts, unfit)
         if block.rejections:
-            reasons = pa.array([block.rejections.get(index) for index in range(length)], pa.string())
             numbers = pa.array(kept_numbers(whole.to_pylist(), block.rejections, first=first), pa.int64())
         are_headers = pa.repeat(pa.scalar(value=False), length)
-        return _struct([*block.columns, reasons, numbers, whole, are_headers], kind)
+        rejections = rejection_column(block.rejections, length)
+        return _struct([*block.columns, rejections, numbers, whole, are_headers], kind)
 
     def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
-        if isinstance(self._places, str):
+        if isinstance(self._places, Rejection):
             refused = dict.fromkeys(range(len(unfit)), self._places)
             return DecodedBlock(columns=[pa.nulls(len(unfit))] * len(texts), rejections=refused)
         block = self._decoder.decode([texts[place] for place in self._places])
         wrong = {
-            index: f"the line has {len(split_line(line))} fields, not {len(texts)}"
+            index: Rejection(
+                kind=RejectionKind.MISMATCH,
+                detail=f"the line has {len(split_line(line))} fields, not {len(texts)}",
+                quotes_data=False,
+            )
             for index, line in enumerate(unfit.to_pylist() if unfit.null_count < len(unfit) else ())
             if line is not None
         }

@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 from sluice.declarations.source_declarations import DeltaSource
 from sluice.errors import LakehouseError
 from sluice.settings import FilesConnection
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import quoted
 from sluice_spark.sources.files import location_below
 
 

@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import FilesConnection
-from sluice_spark.session.identifiers import quoted
-from sluice_spark.session.spark_types import spark_schema
+from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
 
 _ANY_AGE = "36500d"

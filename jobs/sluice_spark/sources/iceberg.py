@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.maintenance.pin_plan import is_tag_of
-from sluice_spark.session.identifiers import quoted_table
+from sluice_spark.session.columns import quoted_table
 from sluice_spark.session.jvm import jvm_of
 
 

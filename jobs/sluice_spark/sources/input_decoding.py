@@ -18,19 +18,17 @@ from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
-from sluice.record_values.field_counts import UNDECLARED
-from sluice.record_values.resolving import resolve_values
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import MAGIC_BYTE, PREFIX_BYTES
+from sluice.record_values.registry import resolve_values
+from sluice.record_values.rejection import RejectionKind
+from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
-from sluice_spark.session.identifiers import quoted
+from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_of
 from sluice_spark.sources.csv_lines import decoded_csv
-from sluice_spark.sources.event_time_bound import ahead_reason, stopping_ahead
 from sluice_spark.sources.value_decoding import NUMBER, REJECTION, UNDECLARED_COUNTS, decoding_of
 
 _VALUE, _FILE = "_sluice_value", "file"
 REJECTED = "_sluice_rejected"
-"""The column of a rejected record's reason, position and payload; null for a decoded one."""
+"""The column of a rejected record as a row of the quarantine; null for a decoded one."""
 
 _REASON, _KEPT, _UNDECLARED = "_sluice_reason", "_sluice_kept", "_sluice_undeclared_counts"
 
@@ -99,7 +97,7 @@ class DecodedInput:
     """The rows of an input after decoding.
 
     rows: the decoded rows; all rows of an input without decoding.
-    rejected: the rejected records with the columns of a quarantine: reason, position, payload. None without decoding.
+    rejected: the rejected records, each as a `REJECTED_ROW`. None without decoding.
     metric: the name of the observed metric that `rows` have, of which `rejected` is the other way; none without it.
     """
 
@@ -157,7 +155,7 @@ def decode(
     if declared.watermark is None:
         return DecodedInput(rows=rows)
     if not quarantines:
-        return DecodedInput(rows=stopping_ahead(rows, declared))
+        return DecodedInput(rows=_stopping_ahead(rows, declared))
     return _bounded(rows, declared, None if metric is None else replace(metric, counts_rows=False))
 
 
@@ -187,12 +185,10 @@ def _lines_of(rows: DataFrame, source: FilesSource, declared: InputDeclaration) 
 def _bounded(rows: DataFrame, declared: InputDeclaration, metric: _Metric | None) -> DecodedInput:
     """Separate rows of an input that is not decoded from those that are too far ahead of the clock."""
     column = declared.watermark.column if declared.watermark is not None else ""
-    reason = ahead_reason(declared, fn.col(quoted(column)))
-    position = fn.lit(None).cast("string")
-    rejected = fn.struct(
-        reason.alias("reason"), position.alias("position"), fn.to_json(fn.struct("*")).alias("payload")
-    )
-    none_kept = fn.lit(None).cast("long")
+    rejection = _ahead(declared, fn.col(quoted(column)))
+    position, payload = fn.lit(None).cast("string"), fn.to_json(fn.struct("*"))
+    rejected = fn.struct(*rejected_row(rejection, position=position, payload=payload).values())
+    none_kept, reason = fn.lit(None).cast("long"), rejection.getField("reason")
     judged = rows.withColumns({REJECTED: fn.when(reason.isNotNull(), rejected), _REASON: reason, _KEPT: none_kept})
     observed = judged if metric is None else metric.of(judged)
     return DecodedInput(
@@ -218,12 +214,15 @@ def _split(
     One projection has all that is collected: Spark compiles its expressions and interprets those within a collection,
     row by row, and each further projection takes time to plan in every batch.
     """
-    reason = fn.coalesce(fn.col(f"{_VALUE}.{REJECTION}"), _ahead(columns, declared))
-    position = fn.to_json(fn.struct(*form.position))
+    rejection, position = fn.col(f"{_VALUE}.{REJECTION}"), fn.to_json(fn.struct(*form.position))
+    if declared.watermark is not None:
+        rejection = fn.coalesce(rejection, _ahead(declared, _event_time(declared.watermark.column, columns)))
+    reason = rejection.getField("reason")
     if form.stops_at_unknown:
         stopping = fn.raise_error(fn.concat(reason, fn.lit(", at "), position)).cast("string")
-        reason = fn.when(fn.startswith(reason, fn.lit(UNDECLARED)), stopping).otherwise(reason)
-    shown = (reason.alias("reason"), position.alias("position"), _payload(form).alias("payload"))
+        is_undeclared = rejection.getField("kind") == str(RejectionKind.UNDECLARED)
+        reason = fn.when(is_undeclared, stopping).otherwise(reason)
+    shown = rejected_row(rejection, position=position, payload=_payload(form)).values()
     number = fn.col(f"{_VALUE}.{NUMBER}")
     judged = tried.select(
         fn.struct(*(quoted(name) for name in tried.columns if name != _VALUE)).alias(RECORD_COLUMN),
@@ -242,13 +241,36 @@ def _split(
     )
 
 
-def _ahead(columns: Sequence[DeclaredColumn], declared: InputDeclaration) -> Column:
-    """Why a decoded row is rejected by its event time, which may be a column of the value or of the record."""
-    if declared.watermark is None:
-        return fn.lit(None).cast("string")
-    name = quoted(declared.watermark.column)
-    is_of_value = declared.watermark.column in (column.name for column in columns)
-    return ahead_reason(declared, fn.col(f"{_VALUE}.{name}" if is_of_value else name))
+def _event_time(name: str, columns: Sequence[DeclaredColumn]) -> Column:
+    """The event time of a decoded row, which may be a column of the value or of the record."""
+    is_of_value = name in (column.name for column in columns)
+    return fn.col(f"{_VALUE}.{quoted(name)}" if is_of_value else quoted(name))
+
+
+def _ahead(declared: InputDeclaration, event_time: Column) -> Column:
+    """Why a row is rejected by its event time, which would make every later row late, for good; null for a row within
+    the bound, and for one without a time.
+
+    The clock is that of the batch, which Spark keeps with the batch's offsets: a batch that runs again rejects the same
+    rows.
+    """
+    watermark = declared.watermark
+    if watermark is None:
+        return fn.lit(None).cast(REJECTION_ROW)
+    seconds = watermark.max_ahead.total_seconds()
+    latest = fn.expr(f"current_timestamp() + make_dt_interval(0, 0, 0, {seconds:.6f})")
+    detail = fn.concat(event_time.cast("string"), fn.lit(f" is more than {watermark.max_ahead} ahead"))
+    rejection = rejection_of(RejectionKind.EVENT_TIME_AHEAD, path=watermark.column, detail=detail)
+    return fn.when(event_time.cast("timestamp") > latest, rejection)
+
+
+def _stopping_ahead(rows: DataFrame, declared: InputDeclaration) -> DataFrame:
+    """The same rows; one that is too far ahead stops a stream without a quarantine, if the bound is declared."""
+    if declared.watermark is None or "max_ahead" not in declared.watermark.model_fields_set:
+        return rows
+    reason = _ahead(declared, fn.col(declared.watermark.column)).getField("reason")
+    is_sound = fn.when(reason.isNotNull(), fn.raise_error(reason).cast("boolean")).otherwise(fn.lit(True))
+    return rows.where(is_sound)
 
 
 def rejected_of(judged: DataFrame) -> DataFrame:
@@ -289,7 +311,7 @@ def _json_lines(rows: DataFrame) -> DataFrame:
 
 def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
     """The decoded rows. A line that is rejected stops the stream with an error that names the file."""
-    reason = fn.col(f"{_VALUE}.{REJECTION}")
+    reason = fn.col(f"{_VALUE}.{REJECTION}.reason")
     message = fn.concat(reason, fn.lit(", in "), fn.col(_FILE))
     is_sound = fn.when(reason.isNotNull(), fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True))
     return tried.where(is_sound).select(*(fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns))

@@ -9,9 +9,8 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
 from sluice.stored_keys import START_OF
-from sluice_spark.session.identifiers import quoted_table
-from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.columns import quoted_table
+from sluice_spark.session.jvm import first_line, jvm_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

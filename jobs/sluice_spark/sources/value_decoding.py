@@ -15,17 +15,16 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
+from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
-from sluice.record_values.decoded_block import DecodedBlock
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
-from sluice.record_values.field_counts import counts_text
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
-from sluice.record_values.rejected_value import DecodingLimits
-from sluice.record_values.schemas import ValueSchema
-from sluice.record_values.wire_format import MAGIC_BYTE, NO_PREFIX, PREFIX_BYTES
-from sluice_spark.session.spark_types import spark_schema
+from sluice.record_values.rejection import DecodingLimits, Rejection, rejection_row
+from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, ValueSchema
+from sluice.record_values.unknown_fields import counts_text
+from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:
     Block: TypeAlias = pa.Array[Any]
@@ -37,9 +36,9 @@ _DECODERS_KEPT = 16
 
 
 REJECTION, NUMBER = "_sluice_rejection", "_sluice_number"
-"""The fields of a decoded struct beside its columns: why the value is rejected, null for a decoded one; and the number
-of a rejected record that is kept in the driver's memory until the batch is staged, null for all others. A partition
-that is computed twice gives the same numbers."""
+"""The fields of a decoded struct beside its columns: why the value is rejected, a `REJECTION_ROW` that is null for a
+decoded one; and the number of a rejected record that is kept in the driver's memory until the batch is staged, null for
+all others. A partition that is computed twice gives the same numbers."""
 
 UNDECLARED_COUNTS = "_sluice_undeclared"
 """The last field of a decoded struct: in the first of each block how often each field was sent in the block that no
@@ -95,9 +94,8 @@ def judged(schema: ValueSchema, values: Values) -> DecodedBlock:
 def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length: int, first: int) -> Block:
     """A decoded block as structs. values: needed when some are rejected. first: the number of the first value."""
     fields = _fields_of(schema)
-    rejections, numbers = pa.nulls(length, pa.string()), pa.nulls(length, pa.int64())
+    rejections, numbers = rejection_column(block.rejections, length), pa.nulls(length, pa.int64())
     if block.rejections:
-        rejections = pa.array([block.rejections.get(index) for index in range(length)], pa.string())
         numbers = pa.array(kept_numbers(values, block.rejections, first=first), pa.int64())
     undeclared = pa.nulls(length, pa.string())
     if block.undeclared:
@@ -147,16 +145,32 @@ def _json_block(schema: ValueSchema, values: Values) -> DecodedBlock:
         value[PREFIX_BYTES:] if is_framed and value else None for value, is_framed in zip(values, framed, strict=True)
     ]
     block = decoder.decode(texts)
-    unframed = {index: NO_PREFIX for index, value in enumerate(values) if value is not None and not framed[index]}
+    unframed = {index: NO_SCHEMA_ID for index, value in enumerate(values) if value is not None and not framed[index]}
     return replace(block, rejections={**block.rejections, **unframed})
 
 
-def kept_numbers(values: Sequence[bytes | None], rejections: Mapping[int, str], *, first: int) -> list[int | None]:
+def rejection_column(rejections: Mapping[int, Rejection], length: int) -> Any:
+    """The rejections of a block at their places, as `REJECTION`; null for the values that are decoded."""
+    kind: Any = to_arrow_type(REJECTION_ROW)
+    if not rejections:
+        return pa.nulls(length, kind)
+    rows = [rejection_row(rejection) for rejection in rejections.values()]
+    columns = [pa.array([row[name] for row in rows], kind.field(name).type) for name in REJECTION_ROW.names]
+    found = pa.StructArray.from_arrays(columns, fields=list(kind))
+    place: list[int | None] = [None] * length
+    for number, index in enumerate(rejections):
+        place[index] = number
+    return found.take(pa.array(place, pa.int64()))
+
+
+def kept_numbers(
+    values: Sequence[bytes | None], rejections: Mapping[int, Rejection], *, first: int
+) -> list[int | None]:
     """The numbers of the rejected records of a block that are kept."""
     numbers: list[int | None] = [None] * len(values)
     size_bytes = 0
     for index in sorted(rejections)[:_MOST_KEPT]:
-        size_bytes += len(values[index] or b"") + len(rejections[index])
+        size_bytes += len(values[index] or b"") + len(rejections[index].sentence)
         if size_bytes <= _MOST_KEPT_BYTES:
             numbers[index] = first + index
     return numbers
@@ -167,7 +181,7 @@ def _fields_of(schema: ValueSchema) -> list[pa.Field[Any]]:
 
 
 def _struct_of(schema: ValueSchema) -> StructType:
-    decoded = spark_schema(schema.columns).add(REJECTION, StringType()).add(NUMBER, LongType())
+    decoded = spark_schema(schema.columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
     return decoded.add(UNDECLARED_COUNTS, StringType())
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sluice.backfill.backfill_steps import ReachedStep, unnoticed_step
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.partition_alignment import is_partition_aligned
+from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.errors import SluiceError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.work_values import WorkItem

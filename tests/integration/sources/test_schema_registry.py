@@ -19,8 +19,7 @@ from sluice.errors import RegistryError, RegistryUnreachableError
 from sluice.failure_reasons import FailureClass, FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
-from sluice.record_values.registry import schema_of_id, schema_of_subject
-from sluice.record_values.resolving import resolve_values
+from sluice.record_values.registry import resolve_values, schema_of_id, schema_of_subject
 from sluice.record_values.schemas import RegisteredSchema, SchemaText
 from sluice.settings import SchemaRegistryConnection, Settings
 

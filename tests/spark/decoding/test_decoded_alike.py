@@ -212,7 +212,9 @@ def test_csv_of_the_table_and_at_random(workshop: Workshop, tmp_path: Path) -> N
     )
 
     assert len(found.rows) + len(found.refused) == len(lines) + len(unfit)
-    assert {found.refused[len(lines) + index] for index in range(2)} == {f"the line has 2 fields, not {len(columns)}"}
+    assert {found.refused[len(lines) + index] for index in range(2)} == {
+        f"the value does not fit the declared columns: the line has 2 fields, not {len(columns)}"
+    }
     assert not [exact[number] for number in found.refused if number < len(exact)]
     for number, (kind, text) in enumerate(lines):
         if kind == "string" and number in found.rows:

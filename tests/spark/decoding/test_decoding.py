@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
 
-from sluice.record_values.decoded_block import DecodedBlock
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.arrow_columns import DecodedBlock
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, too_large
 from sluice.record_values.schemas import ValueSchema
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
@@ -37,10 +37,10 @@ VALUES: list[tuple[bytes | None, str | None]] = [
     (b'{"id": 2, "word": null}', None),
     (
         b'{"id": "three"}',
-        "the value does not fit the declared columns: Expected `int | null`, got `str` - at `$.id`",
+        "the value does not fit the declared columns: Expected `int | null`, got `str`, at `$.id`",
     ),
     (b"{", "the value is not JSON: Input data was truncated"),
-    (b'{"word": "nameless"}', "the value lacks id"),
+    (b'{"word": "nameless"}', "the value lacks required columns: id"),
     (b"\xff\xfe", "the value is not UTF-8 text"),
     (None, "the record has no value"),
 ]
@@ -102,6 +102,13 @@ def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(worksho
     refused = {json.loads(row["position"])["offset"]: row for row in workshop.rows(f"quarantine.{stream}")}
     assert {offset: row["reason"] for offset, row in refused.items()} == {
         offset: reason for offset, (_, reason) in enumerate(VALUES) if reason is not None
+    }
+    assert {offset: (row["kind"], row["path"], row["quotes_data"]) for offset, row in refused.items()} == {
+        2: ("mismatch", "$.id", False),
+        3: ("not_json", None, False),
+        4: ("lacking", None, False),
+        5: ("not_text", None, False),
+        6: ("no_value", None, False),
     }
     assert json.loads(refused[3]["position"]) == {"topic": topic, "partition": 0, "offset": 3}
     assert [refused[offset]["payload"] for offset in (3, 5, 6)] == ["{", "0xFFFE", None]
@@ -180,7 +187,8 @@ def test_an_event_time_far_ahead_of_the_clock_does_not_move_the_watermark(worksh
     assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 3]
     assert refused_offsets(workshop, stream) == [1]
     (reason,) = {row["reason"] for row in workshop.rows(f"quarantine.{stream}")}
-    assert reason.endswith(" of `ordered_at` is more than 1 day, 0:00:00 ahead of the clock")
+    assert reason.startswith("the event time is too far ahead of the clock: ")
+    assert reason.endswith(" is more than 1 day, 0:00:00 ahead, at `ordered_at`")
     assert [batch.watermark for batch in batches] == [now + timedelta(hours=22)]
 
 
@@ -218,8 +226,8 @@ def test_values_that_end_or_stall_the_decoder_stop_no_stream(
     assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 4, 5]
     refused = {json.loads(row["position"])["offset"]: row for row in workshop.rows(f"quarantine.{stream}")}
     assert {offset: (row["payload"], row["reason"]) for offset, row in refused.items()} == {
-        1: ("kill", "the process that decoded the value died of SIGKILL (tries: 1)"),
-        3: ("stall", "the process that decoded the value took longer than 1 seconds (tries: 1)"),
+        1: ("kill", "the process that decoded the value has ended: it died of SIGKILL (tries: 1)"),
+        3: ("stall", "the process that decoded the value has ended: it took longer than 1 seconds (tries: 1)"),
     }
 
 
@@ -234,5 +242,5 @@ def test_a_value_that_is_too_large_is_in_the_quarantine_and_the_stream_goes_on(w
     assert [row["id"] for row in workshop.rows(stream)] == [0, 2, 3]
     (refused,) = workshop.rows(f"quarantine.{stream}")
     assert json.loads(refused["position"])["offset"] == 1
-    assert refused["reason"] == f"the value has {len(large)} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    assert refused["reason"] == too_large(len(large)).sentence
     assert refused["payload"] == large.decode()

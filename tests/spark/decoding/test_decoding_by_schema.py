@@ -98,8 +98,11 @@ def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, re
     found = refused(registered, stream)
     assert found[1] == ("the value does not begin with the id of a schema in a registry", "0x7B7D")
     assert found[2] == ("the record has no value", None)
-    assert found[3] == ("schema 99999: the registry has no such schema", "0x000001869F02")
-    assert found[5][0].startswith(f"schema {other}: its schema does not resolve to the declared one: ")
+    assert found[3] == (
+        "schema 99999: the schema of the value cannot be used: the registry does not have it",
+        "0x000001869F02",
+    )
+    assert found[5][0].startswith(f"schema {other}: the schema of the value does not resolve to the declared one: ")
     assert found[6][0].startswith(f"schema {new}: the value is not valid Avro of its schema: ")
 
 
@@ -119,7 +122,7 @@ def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Re
 
     assert registered.rows(by_file) == [{"id": 1, "word": "one", "offset": 0}]
     assert refused(registered, by_file) == {
-        1: ("the value is not a valid shop.Order: id (1) was sent as another type", "0x0A0178")
+        1: ("the value is not a valid message of its type: field 1 was sent as another type, at `id`", "0x0A0178")
     }
     assert registered.rows(by_registry) == [{"id": 2, "word": None, "offset": 0}]
     assert list(refused(registered, by_registry)) == [1]

@@ -14,7 +14,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LakehouseError
 from sluice.pages.quarantine_page import QuarantineReading
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, too_large
 from sluice.settings import FilesConnection
 
 COLUMNS = [
@@ -28,18 +28,18 @@ CONTENTS = {
         b'{"id": 3, "number": 3}\n',
         {
             '{"id": 2, "number": "x"}': "the value does not fit the declared columns: Expected `int | null`, got "
-            "`str` - at `$.number`",
+            "`str`, at `$.number`",
             "{": "the value is not JSON: Input data was truncated",
-            '{"word": "nameless", "more": 1}': "the value lacks id",
+            '{"word": "nameless", "more": 1}': "the value lacks required columns: id",
             "0xFFFE": "the value is not UTF-8 text",
         },
     ),
     "csv": (
         b"id,word,number\n1,one,\n2,two,x\n9\n,nameless,5\n3,,3\n",
         {
-            "2,two,x": "the line does not fit the declared columns: expected a whole number of 32 bits, at `number`",
-            "9": "the line has 1 fields, not 3",
-            ",nameless,5": "the line lacks id",
+            "2,two,x": "the value does not fit the declared columns: expected a whole number of 32 bits, at `number`",
+            "9": "the value does not fit the declared columns: the line has 1 fields, not 3",
+            ",nameless,5": "the value lacks required columns: id",
         },
     ),
 }
@@ -50,7 +50,7 @@ def delete_with_delete_files(workshop: Workshop, table: str) -> None:
     """Delete a row of a table as an engine does that rewrites no data file."""
     name = f"{workshop.settings.catalog.name}.{table}"
     workshop.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
-    workshop.spark.sql(f"DELETE FROM {name} WHERE reason LIKE '%lacks id'")  # noqa: S608  # the test's own table
+    workshop.spark.sql(f"DELETE FROM {name} WHERE kind = 'lacking'")  # noqa: S608  # the test's own table
 
 
 def with_folder(workshop: Workshop, root: Path) -> Workshop:
@@ -150,5 +150,5 @@ def test_what_follows_a_quotation_mark_that_nothing_closes_is_put_aside(workshop
     assert workshop.rows(stream) == [{"id": 1, "word": "one"}, {"id": 3, "word": "three"}]
     (refused,) = workshop.rows(f"quarantine.{stream}")
     size = len("22") + len(rest)
-    assert refused["reason"] == f"the fields of the line have {size} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
+    assert refused["reason"] == too_large(size).sentence
     assert refused["payload"] == f'2,2,"{rest}"'

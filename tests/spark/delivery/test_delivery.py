@@ -163,11 +163,32 @@ def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop
         "generation": 1,
         "batch": 0,
         "reason": "negative id",
+        "kind": None,
+        "path": None,
+        "quotes_data": None,
         "position": '{"id":-7}',
         "payload": "minus seven",
     }
     assert (batch.input_rows, batch.published_rows, batch.refused_rows) == (3, {"copies": 2, "words": 2}, 1)
     assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
+
+
+def test_a_quarantine_of_an_older_version_gets_the_newer_columns_before_a_stream_begins(
+    dividing: Workshop, stream_name: str
+) -> None:
+    dividing.append("source", [{"id": -7, "word": "minus seven"}])
+    with dividing.table(f"quarantine.{stream_name}").update_schema() as schema:
+        for column in ("kind", "path", "quotes_data"):
+            schema.delete_column(column)
+
+    with pytest.raises(SchemaError) as refusal:
+        dividing.run(stream_name)
+
+    assert [one.column for one in refusal.value.differences] == ["kind", "path", "quotes_data"]
+    assert f"`sluice table create quarantine.{stream_name}`" in refusal.value.next_step
+    dividing.create_tables()
+    (batch,) = dividing.run(stream_name).batches
+    assert (batch.key.batch, batch.refused_rows) == (0, 1)
 
 
 def test_an_output_without_rows_moves_its_mark_and_gets_none(dividing: Workshop, stream_name: str) -> None:

@@ -31,8 +31,8 @@ from sluice_spark.delivery.delivery_port import BatchGate, BatchHandover, Delive
 from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
+from sluice_spark.sinks.in_driver import kept_rows, memory_sink
 from sluice_spark.sinks.kafka import KafkaSink
-from sluice_spark.sinks.memory import MemorySink, kept_rows
 
 COLUMNS = {"id": "long", "word": "string"}
 SCHEMA = {"id": pl.Int64, "word": pl.String}
@@ -339,7 +339,7 @@ def test_rows_that_fit_no_record_are_refused(declared: dict[str, Any], mismatch:
 
 def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
-    sink = MemorySink(output="kept", stream=stream)
+    sink = memory_sink("kept", stream)
     lease = HeldLease(stream=stream, token=1)
     lease.renewed(asked_at_seconds=lease.now_seconds())
     run = DeliveringRun(stream=stream, generation=1, run_id="r1", token=1)

@@ -19,8 +19,7 @@ from pyspark.errors import NumberFormatException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
-from sluice.declarations.engine_options import ALLOWED_OPTIONS
+from sluice.declarations.engine_declaration import ALLOWED_OPTIONS, EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
 from sluice_spark.session.jvm import jvm_of

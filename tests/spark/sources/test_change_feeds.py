@@ -27,11 +27,28 @@ def stream_name(workshop: Workshop) -> str:
     return f"s{workshop.namespace}"
 
 
+REJECTING = """
+    from pyspark.sql import functions as fn
+
+    def transform(records):
+        position = fn.to_json(fn.struct("order")).alias("position")
+        reason = fn.lit("a negative number").alias("reason")
+        rejected = records.where("`order` < 0").select(fn.col("word").alias("payload"), position, reason)
+        return {"copies": records.where("`order` >= 0"), "quarantine": rejected}
+"""
+
+
 def declare(
-    workshop: Workshop, name: str, *, source: dict[str, Any] | None = None, refuses: bool = False, **output: Any
+    workshop: Workshop,
+    name: str,
+    *,
+    source: dict[str, Any] | None = None,
+    refuses: bool = False,
+    python: str = "",
+    **output: Any,
 ) -> None:
     """A stream that brings a table up to date with a feed; continuous when `source` is given: the reader's options.
-    refuses: whether it has a quarantine."""
+    refuses: whether it has a quarantine. python: its transformation in place of a query."""
     feed = workshop.declare_table("source", {**COLUMNS, "op": "string"})
     target = workshop.declare_table("target", COLUMNS)
     read = reading(feed)
@@ -40,9 +57,9 @@ def declare(
         read["records"]["stream"]["iceberg"] |= source
         how = {"mode": "continuous", "trigger": {"processing_time": "10 milliseconds"}}
     merge = {"mode": "merge", "keys": ["order"], "operation_column": "op", "ordering_column": "at"}
-    sql = "SELECT `order`, at, word, op FROM records"
+    sql = "" if python else "SELECT `order`, at, word, op FROM records"
     workshop.declare_stream(
-        name, sql=sql, inputs=read, outputs=writing(target, **merge | output), quarantine=refuses, **how
+        name, python=python, sql=sql, inputs=read, outputs=writing(target, **merge | output), quarantine=refuses, **how
     )
 
 
@@ -156,8 +173,8 @@ def test_an_unknown_operation_stops_the_batch_by_name(
     declare(workshop, stream_name)
     feed(workshop, [(1, 1, "a", "c"), (2, 1, "b", operation)])
 
-    found = f"unknown operation {operation or 'null'} in the column op; known are c, r, u, d"
-    with pytest.raises(DeliveryError, match=f"{workshop.table_name('target')}: {found}"):
+    known = f"for {workshop.table_name('target')}, known are c, r, u, d, at `op`"
+    with pytest.raises(DeliveryError, match=f"the operation of the change is unknown: {operation or 'null'}; {known}"):
         workshop.run(stream_name)
 
     assert rows(workshop) == []
@@ -174,13 +191,29 @@ def test_an_unknown_operation_goes_to_the_quarantine_of_a_stream_that_has_one(
 
     assert rows(workshop) == [(4, 1, "d")]
     refused = workshop.rows(f"quarantine.{stream_name}")
-    known = "in the column op; known are c, r, u, d"
-    table = workshop.table_name("target")
+    unknown = "the operation of the change is unknown"
+    known = f"; for {workshop.table_name('target')}, known are c, r, u, d, at `op`"
     assert [(row["batch"], row["reason"], row["position"], row["payload"]) for row in refused] == [
-        (0, f"{table}: unknown operation null {known}", '{"order":3,"at":7}', '{"order":3,"at":7,"word":"c"}'),
-        (0, f"{table}: unknown operation x {known}", '{"order":2,"at":1}', '{"order":2,"at":1,"word":"b","op":"x"}'),
+        (0, f"{unknown}: null{known}", '{"order":3,"at":7}', '{"order":3,"at":7,"word":"c"}'),
+        (0, f"{unknown}: x{known}", '{"order":2,"at":1}', '{"order":2,"at":1,"word":"b","op":"x"}'),
     ]
     assert [(batch.published_rows, batch.refused_rows) for batch in batches] == [({"copies": 1}, 2), ({"copies": 2}, 0)]
+
+
+def test_unknown_operations_are_beside_the_rows_that_the_transformation_rejects_whatever_the_order_of_its_columns(
+    workshop: Workshop, stream_name: str
+) -> None:
+    declare(workshop, stream_name, refuses=True, python=REJECTING)
+    feed(workshop, [(1, 1, "a", "c"), (-2, 1, "b", "c"), (3, 1, "c", "x")])
+
+    workshop.run(stream_name)
+
+    assert rows(workshop) == [(1, 1, "a")]
+    refused = workshop.rows(f"quarantine.{stream_name}")
+    assert [(row["kind"], row["path"], row["quotes_data"], row["position"], row["payload"]) for row in refused] == [
+        (None, None, None, '{"order":-2}', "b"),
+        ("unknown_operation", "op", True, '{"order":3,"at":1}', '{"order":3,"at":1,"word":"c","op":"x"}'),
+    ]
 
 
 def test_the_newest_change_of_a_group_counts_whichever_batch_brought_it(workshop: Workshop, stream_name: str) -> None:

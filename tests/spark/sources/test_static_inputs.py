@@ -27,7 +27,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
-from sluice_spark.session.spark_errors import first_line
+from sluice_spark.session.jvm import first_line
 from sluice_spark.sources import open_input
 
 KINDS = ("delta", "files", "iceberg", "jdbc")

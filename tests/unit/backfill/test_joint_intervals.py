@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.backfill.intervals import Interval, IntervalLength
 from sluice.backfill.joint_intervals import spanned, together
-from sluice.declarations.partition_alignment import is_partition_aligned
-from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.table_declaration import TableDeclaration, is_partition_aligned
 
 
 def day(number: int) -> Interval:

@@ -21,7 +21,7 @@ from sluice.declarations.checks.combinations import (
 )
 from sluice.declarations.input_declaration import SourceDeclaration
 from sluice.declarations.output_declaration import OutputDeclaration
-from sluice.declarations.trigger_declaration import TriggerDeclaration
+from sluice.declarations.stream_declaration import TriggerDeclaration
 from sluice.errors import DeclarationError, NotYetError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.checks.connections import unknown_connections
+from sluice.declarations.checks.cross_checks import unknown_connections
 from sluice.declarations.checks.expectations import installed_expectations
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import yaml
 from tests.fixtures.streams import continuous_stream
 
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes
-from sluice.declarations.checks.weaker_promises import weaker_promises
+from sluice.declarations.checks.combinations import weaker_promises
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder

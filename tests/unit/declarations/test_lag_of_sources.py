@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.checks.lag_of_sources import unobservable_limits
+from sluice.declarations.checks.combinations import unobservable_limits
 
 KAFKA = {"kafka": {"connection": "c", "topics": ["t"]}}
 FILES = {

@@ -87,12 +87,6 @@ def test_a_value_in_which_the_columns_cannot_be_found_is_hidden(text: str) -> No
     assert "@" not in masked.hidden_because
 
 
-def test_what_was_masked_is_known_to_those_who_show_the_reason() -> None:
-    masked = masked_json('{"email": {"to": ["ann@x.org", 17, null, true]}, "address": "Elm", "id": 1}', COLUMNS)
-
-    assert masked.masked == {"to", "ann@x.org", "17", "Elm"}
-
-
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(),

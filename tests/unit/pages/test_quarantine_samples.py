@@ -10,7 +10,9 @@ import pytest
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.pages.quarantine_samples import LONGEST_REASON, LONGEST_VALUE, QuarantineSample, sample_of
 from sluice.pages.record_masks import masked_columns_of
+from sluice.record_values.rejection import Rejection, RejectionKind, lacking, mismatch, rejection_row
 
+LACKING = lacking(["id"])
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 EMAIL_COLUMNS = [{"name": "id", "type": "long"}, {"name": "email", "type": "string"}]
 ORDERS = {
@@ -45,108 +47,90 @@ def sample(
     declaration: StreamDeclaration,
     payload: str | None,
     *,
-    reason: str = "the value lacks id",
+    why: Rejection | str = LACKING,
     position: str | None = '{"topic":"orders","partition":0,"offset":42}',
+    **more: Any,
 ) -> QuarantineSample:
-    """What is shown of a record."""
-    row = {"generation": 2, "batch": 17, "reason": reason, "position": position, "payload": payload}
+    """What is shown of a record. why: a sentence of a transformation, or of a row that is older than `quotes_data`."""
+    reason = {"reason": why} if isinstance(why, str) else rejection_row(why)
+    row = {"generation": 2, "batch": 17, "position": position, "payload": payload, **reason, **more}
     masked = masked_columns_of(declaration, {})
     return sample_of({"stream": "typed_orders", "refused_at": NOON, **row}, declaration, masked)
 
 
 def test_a_record_is_shown_with_its_batch_input_position_reason_and_path() -> None:
-    reason = "the value does not fit the declared columns: Expected `int | null`, got `str` - at `$.id`"
-
-    shown = sample(declared(), '{"id": "x", "email": "ann@x.org"}', reason=reason)
+    shown = sample(declared(), '{"id": "x", "email": "ann@x.org"}', why=mismatch("$.id", "int, got str"))
 
     assert shown == QuarantineSample(
         refused_at=NOON,
         batch="2:17",
         source="orders",
-        reason=reason,
+        reason="the value does not fit the declared columns: expected int, got str, at `$.id`",
         path="$.id",
         position="topic orders, partition 0, offset 42",
         value='{"id": "x", "email": "ann@x.org"}',
     )
 
 
-def test_a_masked_column_is_in_neither_value_nor_reason_nor_position() -> None:
+def test_a_masked_column_is_in_neither_value_nor_position() -> None:
     payload = '{"id": "x", "email": "Ann@x.org"}'
 
-    shown = sample(
-        declared("email"), payload, reason="`ann@x.org` is a bad address, of x", position='{"email":"Ann@x.org","at":1}'
-    )
+    shown = sample(declared("email"), payload, position='{"email":"Ann@x.org","at":1}')
 
     assert shown.value == '{"id": "x", "email": "•••"}'
-    assert shown.reason == "`•••` is a bad address, of x"
     assert shown.position == "email •••, at 1"
 
 
-def test_a_short_masked_text_is_replaced_in_a_reason_only_as_a_word() -> None:
-    shown = sample(declared("email"), '{"email": "an"}', reason="an order cannot have an")
+@pytest.mark.parametrize("payload", ['{"email": "ann@x.org"}', '{"email": "ann@x.org', "0x00FF"])
+def test_where_columns_are_masked_a_reason_stays_that_repeats_no_data(payload: str) -> None:
+    shown = sample(declared("email"), payload, why=mismatch("$.id", "int, got str"))
 
-    assert shown.reason == "••• order cannot have •••"
-    assert sample(declared("email"), '{"email": "an"}', reason="cannot land").reason == "cannot land"
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "the record has no value",
-        "the value is not UTF-8 text",
-        "the value is not JSON: JSON is malformed: invalid character (byte 5)",
-        "the value is not JSON: JSON is malformed: expected ',' or '}' (byte 12)",
-        "the value is not JSON: Input data was truncated",
-        "the value is not JSON: half of a character, a lone surrogate, is no text",
-        "the value does not fit the declared columns: Expected `object`, got `str`",
-        "the value has 20000000 bytes; at most 16777216 are decoded",
-        "the value is not valid Avro of its schema: 3 bytes are left over",
-        "id: a value of type str does not fit long",
-        "price: a value of type Decimal does not fit decimal(9, 2)",
-        "the line has 2 fields, not 3",
-        "the line lacks id, email",
-        "the line does not fit the declared columns: expected a whole number of 32 bits, at `number`",
-        "the line is not UTF-8 text, at `email`",
-    ],
-)
-def test_the_platforms_own_reason_stays_beside_a_hidden_value(reason: str) -> None:
-    shown = sample(declared("email"), '{"email": "ann@x.org', reason=reason)
-
-    assert (shown.value, shown.reason) == ("", reason)
-    assert "not a JSON object" in shown.hidden_because
+    assert shown.reason == "the value does not fit the declared columns: expected int, got str, at `$.id`"
+    assert shown.path == "$.id"
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("kind", "reason"),
     [
-        "ann@x.org is no address",
-        "the value is not JSON: ann@x.org",
-        "the value is not valid Avro of its schema: ann@x.org",
-        "the first line of the file has ann@x.org, which is not declared",
-        "the value lacks id\nann@x.org",
-        "the line lacks ann@x.org",
+        (RejectionKind.INVALID_AVRO, "the value is not valid Avro of its schema, at `a.b`"),
+        (RejectionKind.EVENT_TIME_AHEAD, "the event time is too far ahead of the clock, at `a.b`"),
+        (RejectionKind.REPEATED_KEY, "the value has a key twice, at `a.b`"),
     ],
 )
-def test_any_other_reason_is_hidden_with_the_value(reason: str) -> None:
-    shown = sample(declared("email"), "id=1;email=ann@x.org", reason=reason)
+def test_of_a_reason_that_repeats_data_the_kind_and_the_path_stay(kind: RejectionKind, reason: str) -> None:
+    why = Rejection(kind=kind, path="a.b", detail="ann@x.org", quotes_data=True)
 
-    assert shown.value == ""
-    assert "ann" not in shown.reason
-    assert shown.reason.startswith("hidden with the value")
+    shown = sample(declared("email"), '{"id": 1}', why=why)
+
+    assert (shown.reason, shown.path) == (reason, "a.b")
+    assert sample(declared(), '{"id": 1}', why=why).reason == why.sentence
 
 
-def test_a_masked_event_time_is_masked_in_its_reason() -> None:
-    reason = "the event time 2030-01-01 00:00:00 of `at` is more than 1 day, 0:00:00 ahead of the clock"
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"kind": None, "path": None, "quotes_data": None},
+        {"kind": "mismatch", "path": "ann@x.org", "quotes_data": None},
+        {"kind": "bad address", "path": "ann@x.org", "quotes_data": True},
+    ],
+)
+def test_a_reason_is_hidden_of_which_it_is_unknown_whether_it_repeats_data(more: dict[str, Any]) -> None:
+    shown = sample(declared("email"), '{"id": 1}', why="ann@x.org is no address", **more)
 
-    assert sample(declared("at"), '{"at": 1893456000}', reason=reason).reason == reason.replace(
-        "2030-01-01 00:00:00", "•••"
-    )
-    assert sample(declared("AT"), "{", reason=reason).reason == reason.replace("2030-01-01 00:00:00", "•••")
-    assert sample(declared("email"), '{"at": 1893456000}', reason=reason).reason == reason
+    assert (shown.reason, shown.path) == ("hidden: it may repeat masked data", "")
+
+
+def test_a_transformation_may_say_that_its_reason_repeats_no_data() -> None:
+    more: dict[str, Any] = {"kind": "bad_address", "path": "email", "quotes_data": False}
+
+    shown = sample(declared("email"), '{"id": 1}', why="the address has no country", **more)
+
+    assert (shown.reason, shown.path) == ("the address has no country", "email")
 
 
 def test_without_masks_everything_is_shown_also_what_cannot_be_parsed() -> None:
-    shown = sample(declared(), '{"email": "ann@x.org', reason="ann@x.org is no address")
+    shown = sample(declared(), '{"email": "ann@x.org', why="ann@x.org is no address")
 
     assert (shown.value, shown.reason) == ('{"email": "ann@x.org', "ann@x.org is no address")
 
@@ -162,7 +146,7 @@ def test_a_record_without_a_value_has_none() -> None:
 
 
 def test_texts_are_bounded_and_hold_neither_secrets_nor_control_characters() -> None:
-    shown = sample(declared(), "x" * 5_000, reason="y" * 5_000, position="z" * 5_000)
+    shown = sample(declared(), "x" * 5_000, why="y" * 5_000, position="z" * 5_000)
 
     assert [len(text) for text in (shown.value or "", shown.reason, shown.position)] == [
         LONGEST_VALUE,
@@ -174,7 +158,7 @@ def test_texts_are_bounded_and_hold_neither_secrets_nor_control_characters() -> 
 
 
 FROM_LINES = '{"file":"s3://lake/in/a.csv"}'
-OF_FILE = {"position": FROM_LINES, "reason": "the line lacks id"}
+OF_FILE = {"position": FROM_LINES}
 
 
 def test_a_line_is_masked_by_the_place_of_its_fields() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import by_file, by_registry, framed, record, written
 
 from sluice.declarations.schemas.avro_schemas import avro_columns
@@ -19,6 +20,7 @@ FIXED_DECIMAL = {**DECIMAL, "type": "fixed", "name": "money", "size": 2}
 INNER = json.loads(record(("deep", "boolean"), name="inner"))
 LARGE = 2**53 + 1
 INVALID = "the value is not valid Avro of its schema: "
+MISMATCH = "schema 1: the value does not fit the declared columns: "
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_what_fastavro_takes_for_another_value_is_rejected_with_its_path(
 ) -> None:
     got = by_file(record(("k", kind))).decode(content)
 
-    assert (got.fields, got.rejection) == (None, f"{INVALID}{reason}")
+    assert (got.fields, sentence(got.rejection)) == (None, f"{INVALID}{reason}")
 
 
 @pytest.mark.parametrize("kind", ["boolean", ENUM, MAP])
@@ -57,7 +59,7 @@ def test_a_field_that_no_column_takes_is_looked_at_as_well(kind: Any) -> None:
 
     got = decoder.decode(framed(1, b"\x02" + content))
 
-    assert (got.rejection or "").startswith(f"schema 1: {INVALID}")
+    assert sentence(got.rejection).startswith(f"schema 1: {INVALID}")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_whole_number_that_no_float_is_is_not_rounded(sent: Any, declared: Any
 
     name = next((one for one in ("double", "float") if one in declared), "")
     assert got.fields == ({"n": number} if is_read else None)
-    assert got.rejection == (None if is_read else f"schema 1: n: the whole number {number} is no {name}")
+    assert sentence(got.rejection) == ("" if is_read else f"{MISMATCH}the whole number {number} is no {name}, at `n`")
 
 
 @pytest.mark.parametrize("inside", ["array", "map", "record", "renamed", "named"])
@@ -138,7 +140,7 @@ def test_a_whole_number_is_not_rounded_within_other_types(inside: str) -> None:
     got = by_registry({1: writer}, reader=reader, columns=avro_columns(reader)).decode(framed(1, content))
 
     path = {"array": "k[]", "map": "k{}", "named": "again.n"}.get(inside, "k.n")
-    assert got.rejection == f"schema 1: {path}: the whole number {LARGE} is no double"
+    assert sentence(got.rejection) == f"{MISMATCH}the whole number {LARGE} is no double, at `{path}`"
 
 
 def test_of_a_union_of_records_the_one_of_the_same_name_counts() -> None:
@@ -149,7 +151,7 @@ def test_of_a_union_of_records_the_one_of_the_same_name_counts() -> None:
 
     assert decoder.decode(framed(1, written(writer, {"k": {"n": 2}}))).fields == {"k": {"n": 2.0}}
     got = decoder.decode(framed(1, written(writer, {"k": {"n": LARGE}})))
-    assert got.rejection == f"schema 1: k.n: the whole number {LARGE} is no double"
+    assert sentence(got.rejection) == f"{MISMATCH}the whole number {LARGE} is no double, at `k.n`"
 
 
 def test_a_number_that_means_a_time_is_no_number() -> None:

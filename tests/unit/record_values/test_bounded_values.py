@@ -6,17 +6,19 @@ import json
 from typing import Any
 
 import pytest
+from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import by_registry, framed, record, written
 
 from sluice.declarations.value_declaration import Column
-from sluice.record_values.avro_limits import require_bounded
+from sluice.record_values.avro_schema import require_bounded
 from sluice.record_values.decoding import ValueDecoder
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, mismatch
 from sluice.record_values.schemas import SchemaText, ValueSchema
 
 ID = Column(name="id", type="long")
 TREE: Any = {"type": "record", "name": "tree", "fields": [{"name": "id", "type": "long"}]}
 TREE["fields"].append({"name": "below", "type": ["null", "tree"]})
+UNUSABLE = "schema 1: the schema of the value cannot be used: "
 NULLS = record(("id", "long"), ("nulls", {"type": "array", "items": "null"}))
 EMPTY = {"type": "record", "name": "empty", "fields": [{"name": "nothing", "type": "null"}]}
 
@@ -32,14 +34,14 @@ def varint(number: int) -> bytes:
 def test_a_value_of_a_schema_that_contains_itself_is_rejected() -> None:
     decoder = by_registry({1: json.dumps(TREE)}, columns=(ID,))
     deep = b"\x02\x02" * 10_000 + b"\x02\x00"
-    assert decoder.decode(framed(1, deep)).rejection == "schema 1: its type tree contains itself"
+    assert sentence(decoder.decode(framed(1, deep)).rejection) == f"{UNUSABLE}its type tree contains itself"
 
 
 def test_an_array_of_nulls_is_rejected_however_many_it_claims_to_have() -> None:
     decoder = by_registry({1: NULLS}, columns=(ID,))
     claims = framed(1, b"\x02" + varint(10**10) + b"\x00")
-    assert decoder.decode(claims).rejection == (
-        "schema 1: it has an array whose elements take no bytes, so that no value limits their number"
+    assert sentence(decoder.decode(claims).rejection) == (
+        f"{UNUSABLE}it has an array whose elements take no bytes, so that no value limits their number"
     )
 
 
@@ -73,8 +75,8 @@ def test_a_type_that_is_named_twice_does_not_contain_itself() -> None:
 def test_a_text_that_is_no_uuid_is_rejected(text: str) -> None:
     schema = record(("id", "string"))
     decoder = by_registry({1: schema}, columns=(Column(name="id", type="uuid"),))
-    assert decoder.decode(framed(1, written(schema, {"id": text}))).rejection == (
-        "id: a value of type str does not fit uuid"
+    assert decoder.decode(framed(1, written(schema, {"id": text}))).rejection == mismatch(
+        "id", "uuid, got a Python str"
     )
 
 
@@ -87,7 +89,7 @@ def test_a_whole_number_that_no_float_is_is_rejected(number: int, fits: bool) ->
 
 def test_a_value_that_is_too_large_is_rejected() -> None:
     decoder = by_registry({1: NULLS}, columns=(ID,))
-    assert "at most 16777216 are decoded" in (decoder.decode(b"\x00" * (LARGEST_VALUE_BYTES + 1)).rejection or "")
+    assert "at most 16777216 are decoded" in sentence(decoder.decode(b"\x00" * (LARGEST_VALUE_BYTES + 1)).rejection)
 
 
 @pytest.mark.parametrize(("nanos", "fits"), [(1000, True), (1, False), (999_999_999, False)])

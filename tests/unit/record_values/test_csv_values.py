@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.rejections import sentences
 from tests.unit.record_values.test_json_values import VALUES
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
-from sluice.record_values.rejected_value import LARGEST_VALUE_BYTES
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, Rejection, too_large
 
 EXACT: list[tuple[str, str | None, Any]] = [
     ("string", "", ""),
@@ -38,7 +39,7 @@ EXACT: list[tuple[str, str | None, Any]] = [
 ]
 
 REJECTED: list[tuple[str, str, str]] = [
-    ("string", "caf\N{REPLACEMENT CHARACTER}", "the line is not UTF-8 text, at `x`"),
+    ("string", "caf\N{REPLACEMENT CHARACTER}", "the value is not UTF-8 text, at `x`"),
     ("boolean", "1", "true or false"),
     ("boolean", "yes", "true or false"),
     ("int", "", "a whole number of 32 bits"),
@@ -104,7 +105,7 @@ def test_a_field_becomes_what_it_says(kind: str, sent: str | None, expected: Any
 def test_a_field_that_is_not_exact_rejects_its_line(kind: str, sent: str, reason: str) -> None:
     block = decoder(kind).decode([pa.array([None, sent], pa.string())])
     assert list(block.rejections) == [1]
-    assert reason in block.rejections[1]
+    assert reason in sentences(block)[1]
 
 
 @settings(max_examples=25)
@@ -124,9 +125,7 @@ def test_a_line_that_is_too_large_is_rejected_and_its_neighbours_are_not() -> No
     block = CsvBlockDecoder(columns).decode([ids, notes])
 
     size = LARGEST_VALUE_BYTES + 1
-    assert block.rejections == {
-        2: f"the fields of the line have {size} bytes; at most {LARGEST_VALUE_BYTES} are decoded"
-    }
+    assert block.rejections == {2: too_large(size)}
 
 
 def test_columns_are_matched_by_their_names() -> None:
@@ -137,17 +136,20 @@ def test_columns_are_matched_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("header", "problem"),
     [
-        (["a"], "the first line of the file lacks b"),
-        (["a", "b", "c"], "the first line of the file has c, which is not declared"),
-        (["a", "A"], "the first line of the file lacks b, has A, which is not declared"),
-        (["a", "b", "b"], "the first line of the file has b twice"),
-        (["1", "2"], "the first line of the file lacks a, lacks b, has 1, which is not declared, has 2, which is not "
+        (["a"], "lacks b"),
+        (["a", "b", "c"], "has c, which is not declared"),
+        (["a", "A"], "lacks b, has A, which is not declared"),
+        (["a", "b", "b"], "has b twice"),
+        (["1", "2"], "lacks a, lacks b, has 1, which is not declared, has 2, which is not "
          "declared"),
-        (["a", None], "the first line of the file lacks b, has a column without a name, which is not declared"),
+        (["a", None], "lacks b, has a column without a name, which is not declared"),
     ],
 )  # fmt: skip
 def test_a_header_that_lacks_or_adds_columns_is_refused(header: list[str | None], problem: str) -> None:
-    assert header_places(header, ("a", "b")) == problem
+    rejection = header_places(header, ("a", "b"))
+    assert isinstance(rejection, Rejection)
+    assert rejection.sentence == f"the first line of the file does not name the declared columns: it {problem}"
+    assert rejection.quotes_data
 
 
 @given(fields=st.lists(st.none() | st.text() | st.text(alphabet='a",\r\n'), min_size=1, max_size=5))

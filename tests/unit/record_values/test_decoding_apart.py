@@ -14,10 +14,10 @@ import pytest
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.errors import RegistryError
-from sluice.record_values.decoded_block import DecodedBlock
+from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.decoding_apart import decode_apart, decode_within
 from sluice.record_values.json_decoding import JsonBlockDecoder
-from sluice.record_values.rejected_value import DecodingLimits
+from sluice.record_values.rejection import DecodingLimits
 
 LIMITS = DecodingLimits(seconds=0.3, tries=2)
 COLUMNS = (ValueColumn(name="id", type="long"), ValueColumn(name="tags", type="list<string>"))
@@ -67,8 +67,8 @@ def test_a_value_that_ends_its_decoder_is_rejected_alone(
 
     block = decode_apart(decoding(on_poison), values, LIMITS)
 
-    poisoned = f"the process that decoded the value {reason} (tries: 2)"
-    assert [block.rejections.pop(place) for place in (0, 130)] == [poisoned, poisoned]
+    poisoned = f"the process that decoded the value has ended: it {reason} (tries: 2)"
+    assert [block.rejections.pop(place).sentence for place in (0, 130)] == [poisoned, poisoned]
     others = [None if value == POISON else value for value in values]
     whole = DECODER.decode(others)
     assert block.rejections == {place: why for place, why in whole.rejections.items() if place not in (0, 130)}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.fixtures.rejections import sentence, sentences
 from tests.unit.record_values.test_avro_values import by_registry, framed, record, written
 from tests.unit.record_values.test_protobuf_values import decoder
 from tests.unit.record_values.test_protobuf_values import written as message
@@ -14,8 +15,8 @@ from tests.unit.record_values.test_protobuf_values import written as message
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.ledger.undeclared_fields import OTHERS as OTHERS_IN_THE_LEDGER
 from sluice.record_values.decoding import ValueDecoder
-from sluice.record_values.field_counts import OTHERS, counts_of_texts, counts_text
 from sluice.record_values.json_decoding import JsonBlockDecoder
+from sluice.record_values.unknown_fields import OTHERS, counts_of_texts, counts_text
 
 COLUMNS = (
     ValueColumn(name="id", type="long"),
@@ -57,7 +58,7 @@ def test_fields_of_json_are_named_with_their_path(value: str, fields: dict[str, 
 def test_a_rejected_value_counts_too_and_a_repeated_key_is_still_found() -> None:
     values = [b'{"id": 1, "id": 2, "colour": 3}', b'{"id": "x", "size": 1}', b'{"id": 1, "size": 1}']
     block = JsonBlockDecoder(COLUMNS).decode(values)
-    assert block.rejections[0] == "the value has the key id twice"
+    assert sentences(block)[0] == "the value has a key twice: id"
     assert set(block.rejections) == {0, 1}
     assert block.undeclared == {"colour": 1, "size": 1}
 
@@ -66,7 +67,7 @@ def test_json_with_an_undeclared_field_is_rejected_where_that_is_declared() -> N
     values = [b'{"id": 1, "size": 1, "place": {"w": 1}}', b'{"id": 2}', b'{"id": 3, "size": 1}']
     block = JsonBlockDecoder(COLUMNS, rejects_undeclared=True).decode(values)
     begins = "the value has fields that are not declared: "
-    assert block.rejections == {0: f"{begins}`size`, `place.w`", 2: f"{begins}`size`"}
+    assert sentences(block) == {0: f"{begins}`size`, `place.w`", 2: f"{begins}`size`"}
     assert block.columns[0].to_pylist() == [None, 2, None]
 
 
@@ -101,7 +102,7 @@ def strict(reading: ValueDecoder) -> ValueDecoder:
 
 def test_avro_with_an_undeclared_field_is_rejected_where_that_is_declared() -> None:
     decoded = strict(by_registry({1: NEWER}, reader=READER)).decode(SENT)
-    assert decoded.rejection == "the value has fields that are not declared: `size`, `place.w`, `other`"
+    assert sentence(decoded.rejection) == "the value has fields that are not declared: `size`, `place.w`, `other`"
 
 
 OLD = 'syntax = "proto3"; message M { message P { int32 x = 1; } int32 id = 1; P place = 2; repeated P more = 3; }'
@@ -113,7 +114,7 @@ def test_fields_of_protobuf_are_numbers_that_the_message_does_not_have() -> None
     reading = decoder(OLD)
     assert sorted(reading.decode(sent).undeclared) == ["9", "more.7", "more.7", "place.7"]
     assert reading.decode(message(OLD, {"id": 1})).undeclared == ()
-    assert (strict(reading).decode(sent).rejection or "").startswith("the value has fields that are not declared: `")
+    assert sentence(strict(reading).decode(sent).rejection).startswith("the value has fields that are not declared: `")
 
 
 def test_counts_are_bounded_whatever_is_sent() -> None:

@@ -11,6 +11,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import REGISTRY, framed
 
 from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
@@ -107,22 +108,23 @@ def order(*fields: str, more: str = "") -> str:
 
 ORDER = order("int64 id = 1;", "optional string word = 2;")
 GOOD = written(ORDER, {"id": 1, "word": "one"})
+UNUSABLE = "schema 1: the schema of the value cannot be used: "
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"\xff", "the value is not a valid shop.Order: "),
-        (GOOD[:-1], "the value is not a valid shop.Order: "),
-        (b"\x12\x01\xff", "the value is not a valid shop.Order: "),
+        (b"\xff", "the value is not a valid message of its type: "),
+        (GOOD[:-1], "the value is not a valid message of its type: "),
+        (b"\x12\x01\xff", "the value is not a valid message of its type: "),
         (
             written(order("string id = 1;"), {"id": "x"}),
-            "the value is not a valid shop.Order: id (1) was sent as another type",
+            "the value is not a valid message of its type: field 1 was sent as another type, at `id`",
         ),
     ],
 )
 def test_bytes_that_are_no_such_message_are_refused(value: bytes, reason: str) -> None:
-    assert (decoder(ORDER).decode(value).rejection or "").startswith(reason)
+    assert sentence(decoder(ORDER).decode(value).rejection).startswith(reason)
 
 
 def test_a_writer_with_a_new_field_is_read_and_a_renamed_one_is_known_by_its_number() -> None:
@@ -138,12 +140,12 @@ def test_the_message_is_the_one_that_the_value_names() -> None:
     by = decoder(nested, {1: nested}, message="shop.Order.Line")
     line = written(nested, {"n": 3}, "shop.Order.Line")
     assert fields_of(framed(1, b"\x04\x00\x00" + line), by) == {"n": 3}
-    assert (
-        by.decode(framed(1, b"\x02\x02" + line)).rejection
-        == "schema 1: the value is a shop.Other, not a shop.Order.Line"
-    )
-    assert by.decode(framed(1, b"\x02\x08" + line)).rejection == "schema 1: its schema has no message at 4"
-    assert by.decode(framed(1, b"")).rejection == "the value does not name its message"
+    rejections = [by.decode(framed(1, content)).rejection for content in (b"\x02\x02" + line, b"\x02\x08" + line, b"")]
+    assert [sentence(rejection) for rejection in rejections] == [
+        f"{UNUSABLE}it is of a shop.Other, not of a shop.Order.Line",
+        f"{UNUSABLE}it has no message at 4",
+        "the value does not name its message",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,8 @@ def test_the_message_is_the_one_that_the_value_names() -> None:
 )
 def test_a_schema_with_another_kind_under_a_number_is_refused(field: str, told: str) -> None:
     by = decoder(ORDER, {1: order(field)})
-    assert by.decode(framed(1, b"\x00")).rejection == f"schema 1: it is incompatible with the declared schema: {told}"
+    rejection = by.decode(framed(1, b"\x00")).rejection
+    assert sentence(rejection) == f"{UNUSABLE}it is incompatible with the declared one: {told}"
 
 
 @pytest.mark.parametrize(

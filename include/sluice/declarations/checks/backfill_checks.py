@@ -8,7 +8,6 @@ from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
-from sluice.declarations.partition_alignment import is_partition_aligned
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import (
     RECORD_TIME,
@@ -18,6 +17,7 @@ from sluice.declarations.source_declarations import (
     IcebergSource,
     KafkaSource,
 )
+from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, NotYetError

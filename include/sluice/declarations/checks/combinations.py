@@ -1,4 +1,5 @@
-"""Which inputs, outputs, triggers and output modes go together, and why the others do not.
+"""Which inputs, outputs, triggers, output modes and limits of progress go together, why the others do not, and which
+promise less.
 
 Pure. `sluice validate` judges every declaration by it, `make matrix` every combination there is. What depends on the
 transformation (an aggregation without a watermark, a join without bounds) shows only in Spark's own analysis of the
@@ -10,7 +11,7 @@ every combination on the pinned versions (`make matrix`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
@@ -18,9 +19,10 @@ from itertools import product
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import OutputMode
-from sluice.declarations.trigger_declaration import RECORD_TRIGGERS
+from sluice.declarations.stream_declaration import RECORD_TRIGGERS
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
+from sluice.messages.location import Location
 
 INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
 # `iceberg_direct` is an Iceberg table with `delivery: direct`.
@@ -137,3 +139,66 @@ def _record_problems(stream: LoadedStream, trigger: str) -> Iterator[Declaration
 
 def _problem(stream: LoadedStream, path: KeyPath, reason: str) -> DeclarationError:
     return DeclarationError(f"`{key_text(path)}`: {reason}.", location=stream.location(path))
+
+
+COUNTED = frozenset({"kafka", "iceberg"})
+"""Sources whose unread rows are counted (`sluice.sources.source_heads`)."""
+
+OBSERVED = COUNTED | {"files", "delta", "kinesis", "rate"}
+"""Sources of which it is known whether anything is unread."""
+
+
+def unobservable_limits(stream: LoadedStream) -> Iterator[DeclarationError]:
+    """The keys of a continuous stream's supervision that could never have an effect."""
+    declaration = stream.declaration
+    if declaration.mode != "continuous":
+        return
+    kinds = sorted({declared.declared_source.kind for declared in declaration.inputs.values() if declared.is_stream})
+    is_blind = declaration.trigger is not None and declaration.trigger.continuous_processing is not None
+    supervision = declaration.supervision
+    if supervision.on_stall == "restart" and (is_blind or not OBSERVED.intersection(kinds)):
+        yield _unobservable(
+            stream, ("supervision", "on_stall"), "whether the stream is stalled", kinds, is_blind=is_blind
+        )
+    if supervision.max_lag is not None and (is_blind or not COUNTED.issuperset(kinds)):
+        yield _unobservable(stream, ("supervision", "max_lag"), "how many rows are unread", kinds, is_blind=is_blind)
+
+
+def _unobservable(
+    stream: LoadedStream, path: KeyPath, unknown: str, kinds: list[str], *, is_blind: bool
+) -> DeclarationError:
+    why = "Spark reports no batches of continuous_processing" if is_blind else f"its inputs are {', '.join(kinds)}"
+    allowed = "kafka and iceberg inputs" if path[-1] == "max_lag" else "every input but a socket"
+    return DeclarationError(
+        f"`{key_text(path)}`: {unknown} cannot be observed, because {why}. It works for {allowed}.",
+        location=stream.location(path),
+    )
+
+
+DIRECT_PROMISE = (
+    "Iceberg's own sink shows each batch once as long as main's history keeps the snapshot of its newest batch, and "
+    "as long as no driver that was suspended within a commit comes back beside its successor"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeakerPromise:
+    """A key that gives something up, and what is promised instead."""
+
+    location: Location
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.sentence}"
+
+
+def weaker_promises(streams: Iterable[LoadedStream]) -> Iterator[WeakerPromise]:
+    """The weaker promises of valid streams, in the order of the streams."""
+    for stream in streams:
+        output = stream.declaration.direct_output
+        if output is not None:
+            path: KeyPath = ("outputs", output, "iceberg", "delivery")
+            yield WeakerPromise(
+                location=stream.location(path),
+                sentence=f"`{key_text(path)}`: direct promises less than staged: {DIRECT_PROMISE}.",
+            )

@@ -1,4 +1,5 @@
-"""Checks what one file alone cannot show: names across files, tables and columns, the transformation's file."""
+"""Checks what one file alone cannot show: names across files, tables and columns, the transformation's file, and the
+connections of a deployment."""
 
 from __future__ import annotations
 
@@ -8,9 +9,8 @@ from itertools import islice
 
 from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
 from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
-from sluice.declarations.checks.combinations import forbidden_combinations
+from sluice.declarations.checks.combinations import forbidden_combinations, unobservable_limits
 from sluice.declarations.checks.expectations import unknown_columns
-from sluice.declarations.checks.lag_of_sources import unobservable_limits
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
 from sluice.declarations.checks.transformation_files import TransformationFiles
@@ -260,3 +260,52 @@ def _problem(
     loaded: LoadedStream | LoadedTable, path: KeyPath, sentence: str, *, next_step: str = ""
 ) -> DeclarationError:
     return DeclarationError(f"`{key_text(path)}`: {sentence}", location=loaded.location(path), next_step=next_step)
+
+
+_KINDS: Mapping[str, str] = {"kafka": "kafka", "files": "files", "delta": "files", "jdbc": "jdbc"}
+"""The kind of connection that a source or output needs, by its own kind."""
+
+
+def unknown_connections(
+    streams: Iterable[LoadedStream], connections: Mapping[str, str]
+) -> tuple[DeclarationError, ...]:
+    """The connections that streams name and the deployment does not have, or has as another kind.
+
+    Parameters
+    ----------
+    streams: the declarations.
+    connections: the kind of each connection of the deployment, by name.
+    """
+    return tuple(problem for stream in streams for problem in _problems(stream, connections))
+
+
+def _problems(stream: LoadedStream, connections: Mapping[str, str]) -> Iterator[DeclarationError]:
+    for path, name, kind in _named_connections(stream):
+        if name not in connections:
+            yield DeclarationError(
+                f"`{key_text(path)}`: the deployment has no connection {name}; "
+                f"it has {', '.join(sorted(connections)) or 'none'}.",
+                location=stream.location(path),
+                next_step=did_you_mean(name, connections)
+                or f"Set SLUICE_CONNECTIONS__{name.upper()}__KIND and the rest.",
+            )
+        elif connections[name] != _KINDS.get(kind, kind):
+            yield DeclarationError(
+                f"`{key_text(path)}`: the connection {name} is of kind {connections[name]}, "
+                f"and {kind} needs one of kind {_KINDS.get(kind, kind)}.",
+                location=stream.location(path),
+            )
+
+
+def _named_connections(stream: LoadedStream) -> Iterator[tuple[KeyPath, str, str]]:
+    for name, declared in stream.declaration.inputs.items():
+        way = "stream" if declared.is_stream else "static"
+        kind = declared.declared_source.kind
+        value = declared.declared_source.value
+        if value is not None and value.registry is not None:
+            yield ("inputs", name, way, kind, "value", "registry"), value.registry, "schema_registry"
+        if (connection := getattr(declared.declared_source.source, "connection", None)) is not None:
+            yield ("inputs", name, way, kind, "connection"), connection, kind
+    for name, output in stream.declaration.outputs.items():
+        if (connection := getattr(output.output, "connection", None)) is not None:
+            yield ("outputs", name, output.kind, "connection"), connection, output.kind

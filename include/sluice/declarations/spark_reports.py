@@ -1,9 +1,11 @@
-"""The plan that Spark makes for a declared stream without running it: the result of `sluice validate --plan`."""
+"""What Spark finds for a declared stream without running it: the plan (`sluice validate --plan`), and the rows that the
+transformation returns for a few input rows (`sluice preview`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +64,36 @@ class PlansObservation:
     """The plans of several streams."""
 
     plans: tuple[PlanObservation, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedInput:
+    """An input. rows: how many the preview read; none of a static input, which is read whole."""
+
+    name: str
+    kind: str
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedOutput:
+    """An output. columns: Spark's types by column. rows: how many there are; first: the first of them."""
+
+    name: str
+    columns: Mapping[str, str]
+    rows: int
+    first: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewObservation:
+    """The result of a preview.
+
+    refused: rows of the quarantine by reason. differences: in what the stream itself differs from this preview.
+    """
+
+    stream: str
+    inputs: tuple[PreviewedInput, ...]
+    outputs: tuple[PreviewedOutput, ...]
+    refused: Mapping[str, int]
+    differences: tuple[str, ...]

@@ -1,0 +1,156 @@
+"""Columns of Spark: how their names are quoted, their types as declared, a form of them that can be compared, and those
+that say why a row is rejected.
+
+Spark refuses to compare, sort and hash maps, also inside other columns. For that a map becomes the array of its
+entries, sorted by key: two maps with the same entries are equal, whatever their order.
+
+Source of the types: https://iceberg.apache.org/docs/latest/spark-getting-started/#iceberg-type-to-spark-type
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import functions as fn
+
+from sluice.declarations.column_types import (
+    ColumnType,
+    DecimalType,
+    FixedType,
+    ListType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from sluice.declarations.quarantine_table import REASON_COLUMNS, REJECTED_COLUMNS
+from sluice.declarations.value_declaration import Column as DeclaredColumn
+from sluice.errors import UsageError
+from sluice.record_values.rejection import RejectionKind, around_detail
+
+
+def quoted(name: str) -> str:
+    """Quote a name as one SQL identifier."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def quoted_table(catalog: str, table: str) -> str:
+    """The quoted SQL name of a declared table, `<namespace>.<table>`, in a catalog."""
+    return ".".join(quoted(part) for part in (catalog, *table.split(".")))
+
+
+_PRIMITIVES: dict[str, types.DataType] = {
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampNTZType(),
+    "timestamptz": types.TimestampType(),
+    "string": types.StringType(),
+    "uuid": types.StringType(),
+    "binary": types.BinaryType(),
+}
+
+
+def spark_schema(columns: Iterable[DeclaredColumn]) -> types.StructType:
+    """The schema for reading declared columns. All fields are nullable, because external data can always lack values.
+
+    Raises
+    ------
+    UsageError: when Spark has no such type.
+    """
+    return types.StructType([types.StructField(column.name, spark_type(column.column_type)) for column in columns])
+
+
+def spark_type(column_type: ColumnType) -> types.DataType:
+    """Spark's type for a declared type.
+
+    Raises
+    ------
+    UsageError: for `time`, which Spark cannot read into an Iceberg table.
+    """
+    match column_type:
+        case PrimitiveType(name) if name in _PRIMITIVES:
+            return _PRIMITIVES[name]
+        case PrimitiveType(name):
+            raise UsageError(f"Spark has no type for a column of type {name}.", next_step="Declare it as a string.")
+        case DecimalType(precision=precision, scale=scale):
+            return types.DecimalType(precision, scale)
+        case FixedType():
+            return types.BinaryType()
+        case ListType(element):
+            return types.ArrayType(spark_type(element))
+        case MapType(key=key, value=value):
+            return types.MapType(spark_type(key), spark_type(value))
+        case StructType(fields):
+            return types.StructType([types.StructField(name, spark_type(inner)) for name, inner in fields])
+
+
+def comparable_columns(rows: DataFrame) -> list[Column]:
+    """Every column of some rows, in a form that can be compared and hashed; most columns as they are."""
+    return [comparable(fn.col(quoted(field.name)), field.dataType).alias(field.name) for field in rows.schema]
+
+
+def comparable(value: Column, kind: types.DataType) -> Column:
+    """A value in a form that can be compared and hashed; null stays null.
+
+    Parameters
+    ----------
+    kind: the type of the value.
+    """
+    if not holds_map(kind):
+        return value
+    match kind:
+        case types.MapType(valueType=of_value):
+
+            def entry(one: Column) -> Column:
+                return fn.struct(one["key"].alias("key"), comparable(one["value"], of_value).alias("value"))
+
+            return fn.array_sort(fn.transform(fn.map_entries(value), entry))
+        case types.ArrayType(elementType=element):
+            return fn.transform(value, lambda one: comparable(one, element))
+        case types.StructType() as struct:
+            parts = (comparable(value.getField(part.name), part.dataType).alias(part.name) for part in struct)
+            return fn.when(value.isNotNull(), fn.struct(*parts))
+    raise TypeError(f"{kind.simpleString()} holds a map in a way that is unknown")
+
+
+def holds_map(kind: types.DataType) -> bool:
+    """Whether a type is a map, or has one inside."""
+    match kind:
+        case types.MapType():
+            return True
+        case types.ArrayType(elementType=element):
+            return holds_map(element)
+        case types.StructType() as struct:
+            return any(holds_map(part.dataType) for part in struct)
+    return False
+
+
+REJECTION_ROW = spark_schema(REASON_COLUMNS)
+"""Why a row is rejected."""
+
+REJECTED_ROW = spark_schema(REJECTED_COLUMNS)
+"""A row of the quarantine without its batch."""
+
+
+def rejection_of(kind: RejectionKind, *, path: str, detail: Column) -> Column:
+    """A `REJECTION_ROW` for rows that Spark itself rejects. detail: as it quotes the row."""
+    before, behind = around_detail(kind, path)
+    reason = fn.concat(fn.lit(f"{before}: "), detail, fn.lit(behind))
+    given = {"reason": reason, "kind": fn.lit(str(kind)), "path": fn.lit(path), "quotes_data": fn.lit(True)}
+    return fn.struct(*(given[name].alias(name) for name in REJECTION_ROW.names))
+
+
+def rejected_row(rejection: Column, *, position: Column, payload: Column) -> Mapping[str, Column]:
+    """The columns of a `REJECTED_ROW` by their names. rejection: a `REJECTION_ROW`."""
+    given = {"position": position, "payload": payload}
+    return {name: given.get(name, rejection.getField(name)).alias(name) for name in REJECTED_ROW.names}
+
+
+def with_unknown_reasons(rows: DataFrame) -> DataFrame:
+    """The rows that a transformation rejects, with null for what it does not say about its reasons."""
+    unsaid = [one for one in REASON_COLUMNS if not one.required and one.name not in rows.columns]
+    return rows.select("*", *(fn.lit(None).cast(spark_type(one.column_type)).alias(one.name) for one in unsaid))
