@@ -20,14 +20,11 @@ from sluice.supervision.progress_decision import (
     TRIGGER_DELAY,
     UNANSWERED_FOR,
     WINDOW_WITHOUT_BATCHES,
-    ProgressJudgement,
     ProgressState,
     judge_progress,
     oldest_unread,
     stall_window,
 )
-from sluice.supervision.stream_verdict import StreamState, verdict_of
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, SupervisionReason
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE, SECOND, HOUR = timedelta(minutes=1), timedelta(seconds=1), timedelta(hours=1)
@@ -390,35 +387,3 @@ def test_the_age_of_the_oldest_unread_row() -> None:
     assert oldest_unread([look(0, 0)], now=NOW) == timedelta(0)
     assert oldest_unread([look(0, 5, read=10), look(7, 9, read=5)], now=NOW) == 7 * MINUTE, "at least"
     assert oldest_unread([look(0, 5, read=0, generation=2), look(7, 9, read=5)], now=NOW) == timedelta(0)
-
-
-@pytest.mark.parametrize(
-    ("state", "told"),
-    [
-        (State.STALLED, StreamState.STALLED),
-        (State.LATE, StreamState.LATE),
-        (State.IDLE, StreamState.IDLE),
-        (State.UNKNOWN, StreamState.RUNNING),
-        (State.UNOBSERVED, StreamState.SOURCES_UNOBSERVED),
-        (State.PROGRESSING, StreamState.RUNNING),
-        (State.STARTING, StreamState.RUNNING),
-    ],
-)
-def test_the_health_of_a_running_stream_is_its_progress(state: ProgressState, told: StreamState) -> None:
-    decision = SupervisionDecision(
-        action=SupervisionAction.ADOPT, reason=SupervisionReason.HEARTBEAT_FRESH, explanation="It beats."
-    )
-    judged = ProgressJudgement(state=state, explanation="So.")
-    health = verdict_of(decision, judged)
-    assert (health.state, health.is_healthy, health.explanation) == (told, judged.is_healthy, "It beats. So.")
-
-
-@pytest.mark.parametrize(("failures", "state"), [(2, StreamState.RESTARTING), (3, StreamState.CRASH_LOOPING)])
-def test_a_stream_that_fails_again_and_again_loops(failures: int, state: StreamState) -> None:
-    decision = SupervisionDecision(
-        action=SupervisionAction.RESTART_LATER,
-        reason=SupervisionReason.BACKING_OFF,
-        explanation="Later.",
-        failures=failures,
-    )
-    assert verdict_of(decision).state is state

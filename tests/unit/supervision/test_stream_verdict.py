@@ -9,6 +9,7 @@ import pytest
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
 from sluice.supervision.stream_verdict import StreamState, judge_increment, verdict_of
 from sluice.supervision.supervision_decision import (
     StreamObservation,
@@ -83,3 +84,35 @@ def test_every_reason_of_supervision_is_a_state(reason: SupervisionReason) -> No
     assert isinstance(verdict.state, StreamState)
     assert verdict.is_healthy == decision.is_healthy
     assert verdict.explanation == "A sentence."
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (ProgressState.STALLED, StreamState.STALLED),
+        (ProgressState.LATE, StreamState.LATE),
+        (ProgressState.IDLE, StreamState.IDLE),
+        (ProgressState.UNKNOWN, StreamState.RUNNING),
+        (ProgressState.UNOBSERVED, StreamState.SOURCES_UNOBSERVED),
+        (ProgressState.PROGRESSING, StreamState.RUNNING),
+        (ProgressState.STARTING, StreamState.RUNNING),
+    ],
+)
+def test_the_health_of_a_running_stream_is_its_progress(state: ProgressState, told: StreamState) -> None:
+    decision = SupervisionDecision(
+        action=SupervisionAction.ADOPT, reason=SupervisionReason.HEARTBEAT_FRESH, explanation="It beats."
+    )
+    judged = ProgressJudgement(state=state, explanation="So.")
+    health = verdict_of(decision, judged)
+    assert (health.state, health.is_healthy, health.explanation) == (told, judged.is_healthy, "It beats. So.")
+
+
+@pytest.mark.parametrize(("failures", "state"), [(2, StreamState.RESTARTING), (3, StreamState.CRASH_LOOPING)])
+def test_a_stream_that_fails_again_and_again_loops(failures: int, state: StreamState) -> None:
+    decision = SupervisionDecision(
+        action=SupervisionAction.RESTART_LATER,
+        reason=SupervisionReason.BACKING_OFF,
+        explanation="Later.",
+        failures=failures,
+    )
+    assert verdict_of(decision).state is state
