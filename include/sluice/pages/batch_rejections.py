@@ -5,12 +5,13 @@ from __future__ import annotations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, record_event
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import AirflowRequest
 from sluice.publication.batch_commands import staged_outputs
+from sluice.publication.batch_rejection import Rejection, plan_rejection
 from sluice.settings import Settings
-from sluice.supervision.control_plans import PlannedStep
-from sluice.supervision.rejection_plans import REJECT_BATCH, RejectionPlan, plan_batch_rejection
 from sluice.supervision.supervision_events import command_event
+from sluice.tables.catalog import open_catalog
 
 CONTROL_DAG = "stream_control"
 """The DAG that does the work; `sluice_airflow.dag_builders` makes it."""
@@ -21,29 +22,29 @@ def can_stage(stream: LoadedStream) -> bool:
     return next(staged_outputs(stream.declaration), None) is not None
 
 
-def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> RejectionPlan:
+def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> OperationPlan[Rejection]:
     """What the rejection of the next waiting batch would do now. Nothing is changed.
 
     Raises
     ------
-    SluiceError: as `plan_batch_rejection` does.
+    SluiceError: as `plan_rejection` does.
     """
-    plan = plan_batch_rejection(ledger, stream, settings)
+    plan = plan_rejection(open_catalog(settings), ledger, stream.declaration)
     sentence = f"A run of the DAG {CONTROL_DAG} does this under your name, and only with the batch that you see here."
     if settings.approval_by_another:
         sentence += " It waits there for the approval of another person, for a day at most."
-    return RejectionPlan(
-        verb=plan.verb,
-        stream=plan.stream,
-        steps=(*plan.steps, PlannedStep(sentence=sentence)),
-        batch=plan.batch,
-        digest=plan.digest,
-    )
+    return plan.followed_by(sentence)
 
 
 def rejection_request(stream: str, *, batch: int, digest: str) -> AirflowRequest:
     """A run that rejects a batch, if it is still the one that was shown."""
-    conf = {"stream": stream, "verb": REJECT_BATCH, "dry_run": False, "batch": batch, "plan_digest": digest}
+    conf = {
+        "stream": stream,
+        "verb": str(OperationVerb.REJECT_BATCH),
+        "dry_run": False,
+        "batch": batch,
+        "plan_digest": digest,
+    }
     return AirflowRequest(path=f"dags/{CONTROL_DAG}/dagRuns", body={"logical_date": None, "conf": conf})
 
 

@@ -19,7 +19,7 @@ from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.seen_tokens import with_raised_token
-from sluice.refresh.settle_refresh import settle_refresh
+from sluice.refresh.swap_content import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from sluice.backfill.joint_intervals import together
+from sluice.backfill.intervals import together
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import JvmLostError, LedgerUnreachableError, SluiceError, WithdrawnError
 from sluice.failure_reasons import FailureClass
@@ -27,6 +27,7 @@ from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.work_items import claim, end_item, withdrawn_among
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
+from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.settings import Settings
 from sluice.work.choose_items import Bench, interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult
@@ -35,10 +36,8 @@ from sluice_spark.run.jvm_loss import named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work.interval_work import interval_lane
-from sluice_spark.work.item_work import ItemWork
+from sluice_spark.work.item_work import ItemWork, ReachedOfItem, interval_lane
 from sluice_spark.work.news import News
-from sluice_spark.work.work_steps import ReachedStep, WorkStep, unnoticed_step
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class WorkApplication:
     is_worn: Callable[[], str]
     stop: StopRequest = field(default_factory=StopRequest)
     linger_seconds: float
-    reached: ReachedStep = unnoticed_step
+    reached: ReachedOfItem = unnoticed
     _running: dict[Future[None], Unit] = field(default_factory=dict)
     _lingers_until: Deadline = field(init=False)
     _looks_at_withdrawn: Deadline = field(default_factory=lambda: Deadline.after(0))
@@ -160,7 +159,7 @@ class WorkApplication:
     def _claim(self, pool: Executor) -> None:
         claimed = self._while_reachable(self._claimed, ())
         for item in claimed:
-            self.reached(WorkStep.CLAIMED, item)
+            self.reached(CrashPoint.ITEM_CLAIMED, item)
         for items in self._units(claimed):
             unit = Unit(items=tuple(items), stops={item.item: StopRequest() for item in items})
             future = pool.submit(self._work, unit)
@@ -178,7 +177,7 @@ class WorkApplication:
         def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
             chosen = bench.choose(waiting)
             for item in chosen:
-                self.reached(WorkStep.CHOSEN, item)
+                self.reached(CrashPoint.ITEM_CHOSEN, item)
             return chosen
 
         return claim(self.ledger, self.application, choose)
@@ -255,7 +254,7 @@ class WorkApplication:
         self, item: WorkItem, ledger: Ledger, state: WorkState, *, failure: str | None = None, result: Any = None
     ) -> None:
         """Record an end; while the ledger is away, again, until the application would count as dead."""
-        self.reached(WorkStep.DONE, item)
+        self.reached(CrashPoint.ITEM_DONE, item)
         for attempt in Retrying(
             retry=retry_if_exception_type(LedgerUnreachableError),
             stop=stop_after_delay(DEAD_AFTER.total_seconds()),
@@ -265,7 +264,7 @@ class WorkApplication:
             with attempt:
                 if not end_item(ledger, item, self.application, state, failure=failure, result=result):
                     _log.warning("%s of %s is not wanted from this application any more", item.kind, item.subject)
-        self.reached(WorkStep.RECORDED, item)
+        self.reached(CrashPoint.ITEM_RECORDED, item)
 
     def _work_on(self, item: WorkItem, stop: StopRequest, ledger: Ledger) -> ItemWork:
         return ItemWork(

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
-from sluice.backfill.source_bounds import bound_of
+from sluice.backfill.observe_inputs import bound_of_table
 
 
 def table_of(*operations: str, first: int = 1) -> Table:
@@ -67,7 +67,7 @@ def offset(snapshot_id: int, position: int, **more: Any) -> dict[str, Any]:
     ids=["all of it", "the head", "none of it", "a correction follows", "at a correction", "at a deletion"],
 )
 def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, Any], expected: int) -> None:
-    bound = bound_of(end, table, input_name="records", column=None)
+    bound = bound_of_table(end, table, input_name="records", column=None)
 
     assert (bound.snapshot_id, bound.problem) == (expected, "")
 
@@ -102,7 +102,7 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ],
 )
 def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, Any] | None, problem: str) -> None:
-    bound = bound_of(end, table, input_name="records", column=None)
+    bound = bound_of_table(end, table, input_name="records", column=None)
 
     assert bound.snapshot_id is None
     assert problem in bound.problem
