@@ -22,7 +22,11 @@ def table_of(*operations: str, first: int = 1) -> Table:
             "sequence-number": number,
             "timestamp-ms": 1_700_000_000_000 + number,
             "manifest-list": f"s3://b/{number}.avro",
-            "summary": {"operation": operation, "added-data-files": "0" if operation == "replace" else "2"},
+            "summary": {
+                "operation": operation,
+                "added-data-files": "0" if operation == "replace" else "2",
+                "total-data-files": str(2 * number),
+            },
         }
         for number, operation in enumerate(operations, start=1)
         if number >= first
@@ -76,6 +80,11 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ("table", "end", "problem"),
     [
         (table_of("append"), offset(1, 1), "the stream has read 1 of the 2 files that snapshot 1 added."),
+        (
+            table_of("append", "append"),
+            offset(2, 0, scan_all_files=True),
+            "the stream has read 0 of the 4 files that snapshot 2 added.",
+        ),
         (table_of("append"), offset(-1, -1), "the stream has read nothing of bronze.flights yet."),
         (table_of("append"), None, "the stream has read nothing of bronze.flights yet."),
         (table_of("append", "append", first=2), offset(1, 2), "is expired."),
@@ -93,6 +102,7 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ],
     ids=[
         "within a snapshot",
+        "before the first file of a whole table",
         "at the beginning",
         "unknown",
         "expired",
