@@ -201,7 +201,7 @@ class FilesDifferError(SluiceError):
 
 
 class JvmLostError(SluiceError):
-    """The JVM of a driver ended by itself, or its connection is lost, so the driver's Python cannot go on."""
+    """The JVM of a driver ended by itself, or its connection is lost, so the driver's Python cannot continue."""
 
     failure_reason = FailureReason.DRIVER_LOST
 

@@ -1,4 +1,4 @@
-"""What a person does to a stream or a table: the plan that is shown first, and what stands against it.
+"""What a person does to a stream or a table: the plan that is shown first, and what blocks it.
 
     plan ──► refusals and steps ──► consent ──► act ──► event
 
@@ -51,7 +51,7 @@ class Stake(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """What stands against an operation.
+    """What blocks an operation.
 
     NOTHING_PUBLISHED: the stream has published nothing in its open generation.
     OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
@@ -108,7 +108,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationPlan(Generic[Seen]):
-    """What an operation will do, in order, or what stands against it.
+    """What an operation will do, in order, or what blocks it.
 
     subject: the stream or the table. part: which part of it: an interval, a batch, an output; empty for all of it.
     steps: what is done, for a person. refusals: it is carried out only without any.

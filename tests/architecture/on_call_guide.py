@@ -60,7 +60,7 @@ ENDING = """
 `sluice stream events STREAM` lists, newest first, every decision about a stream and every command of a person, with
 who decided and why: a `launch` names the failure that it follows, a `give_up` why no restart is left, a `suspend` that
 the DAG was paused, an `ignore_pause` that it was paused within a minute of a start, so that the stream runs on.
-`--since '2 hours'` and `--limit 50` choose, `--follow` goes on, `--json` is for programs; `sluice stream show STREAM`
+`--since '2 hours'` and `--limit 50` choose, `--follow` continues, `--json` is for programs; `sluice stream show STREAM`
 has the newest ones. `sluice table events TABLE` lists the maintenance steps of a table and the commands that changed
 it.
 
@@ -115,7 +115,7 @@ rejected rows stay in files that no table refers to, until orphan removal delete
 After a failover to a replica that was behind, or a restored backup, the ledger does not know what happened since. What
 follows is done by itself:
 
-- A driver that the ledger still knows goes on. The records of the batches since the copy are missing from the ledger;
+- A driver that the ledger still knows continues. The records of the batches since the copy are missing from the ledger;
   the rows are in the tables.
 - A driver that the ledger does not know ends within seconds (`lease_lost`), and the stream's task starts another one.
 - A token is never lower than one that the tables have seen, so the next driver is not taken for an old one.

@@ -26,10 +26,19 @@ WORDS_NOT_TO_USE = {
     r"of before": "previous, earlier",
     r"upkeep": "maintenance",
     r"(?:pass|passes|passed|passing) over": "skip",
+    r"(?:go|goes|going|gone|went) on": "continue, run, is under way",
+    r"(?:give|gives|gave|given|giving) way": "end, yield",
+    r"(?:stand|stands|stood) against": "block, is blocked by",
+    r"is none of an?": "is not a …",
+    r"misfits?": "orphaned run, mismatch",
+    r"are apart": "is partition-aligned",
 }
 """Words of a private dialect, as whole words, with those to write instead. Names with underscores are no words."""
 
 WORDS = re.compile(r"\b(?:" + "|".join(WORDS_NOT_TO_USE) + r")\b", re.IGNORECASE)
+
+NAMES_NOT_TO_USE = {"misfit", "misfits", "standing", "wish", "wished"}
+"""Parts of names, between underscores and capitals, of the same dialect."""
 
 FOLDERS = ("dags", "docs", "include", "jobs", "plugins")
 
@@ -93,3 +102,29 @@ def test_every_exception_is_needed() -> None:
     found = set(bad_words())
 
     assert [(place, word) for place, words in EXCEPTIONS.items() for word in words if (place, word) not in found] == []
+
+
+def test_names_use_plain_words() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {token.string}"
+        for path in committed_files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in FOLDERS and _may_have_bad_names(path)
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and parts_of(token.string) & NAMES_NOT_TO_USE
+    ]
+
+    assert wrong == []
+
+
+def _may_have_bad_names(path: Path) -> bool:
+    text = path.read_text().lower()
+    return any(name in text for name in NAMES_NOT_TO_USE)
+
+
+def parts_of(name: str) -> set[str]:
+    """The words of a name, in small letters."""
+    return {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+
+
+def test_the_words_of_a_name_are_found() -> None:
+    assert parts_of("_RefreshSight_is_standing") == {"refresh", "sight", "is", "standing"}

@@ -13,13 +13,7 @@ from tests.fixtures.publication_catalogs import CATALOGS
 
 from sluice.errors import LakehouseError
 from sluice.publication.chain import MarkPosition
-from sluice.publication.file_preparation import fit_files
-from sluice.publication.marks import Mark
-from sluice.publication.publish_batches import live_files
-from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.staged_batch import offsets_digest
-from sluice.publication.staging_table import load_staging_table, staged_files
-from sluice.publication.table_committer import (
+from sluice.publication.checked_commit import (
     Answer,
     Fate,
     PreparedCommit,
@@ -27,6 +21,12 @@ from sluice.publication.table_committer import (
     TableCommitter,
     decide_fate,
 )
+from sluice.publication.file_preparation import fit_files
+from sluice.publication.marks import Mark
+from sluice.publication.publish_batches import live_files
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.publication.staged_batch import offsets_digest
+from sluice.publication.staging_table import load_staging_table, staged_files
 
 pytestmark = pytest.mark.parametrize("catalog_place", CATALOGS, indirect=True)
 

@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSight:
+class PartitionObservation:
     """What is known of a partition.
 
     first: the offset of the oldest record that is left. oldest: the time of that record; unset when none is left.
@@ -73,14 +73,14 @@ def bound_of_topics(
 
 def _observe(
     offset: Mapping[str, Mapping[str, int]], topics: KafkaTopics, since: datetime | None
-) -> Mapping[str, Mapping[int, PartitionSight]]:
+) -> Mapping[str, Mapping[int, PartitionObservation]]:
     partitions = {topic: sorted(int(number) for number in read) for topic, read in offset.items()}
     bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
     oldest = topics.oldest_times_of(partitions)
     found = topics.offsets_since(partitions, since) if since is not None else None
     return {
         topic: {
-            number: PartitionSight(
+            number: PartitionObservation(
                 first=bounds[topic][number].first,
                 oldest=oldest[topic][number],
                 since=found[topic][number] if found is not None else None,
@@ -94,7 +94,7 @@ def _observe(
 
 
 def plan_topic_bound(
-    sights: Mapping[str, Mapping[int, PartitionSight]],
+    sights: Mapping[str, Mapping[int, PartitionObservation]],
     source: KafkaSource,
     *,
     input_name: str,
@@ -140,13 +140,13 @@ def _declared(source: KafkaSource, topic: str, partition: int) -> int:
     return max(0, offsets.get(topic, {}).get(partition, 0))
 
 
-def _range(one: PartitionSight, declared: int) -> OffsetRange:
+def _range(one: PartitionObservation, declared: int) -> OffsetRange:
     since = one.first if one.since is None else one.since if one.since >= 0 else one.read
     return OffsetRange(first=min(max(one.first, declared, since), one.read), end=one.read)
 
 
 def _problems(
-    sights: Mapping[str, Mapping[int, PartitionSight]], source: KafkaSource, since: datetime | None
+    sights: Mapping[str, Mapping[int, PartitionObservation]], source: KafkaSource, since: datetime | None
 ) -> Iterator[str]:
     for topic, partitions in sights.items():
         for number, one in partitions.items():

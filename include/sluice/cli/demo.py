@@ -24,7 +24,7 @@ _PLAIN_WIDTH = 140
 @app.command()
 def demo(
     days: Annotated[
-        int, typer.Option(min=2, max=365, help="How many days of flights to replay; a repeat goes on with the next.")
+        int, typer.Option(min=2, max=365, help="How many days of flights to replay; a repeat continues with the next.")
     ] = 14,
     pace: Annotated[
         float, typer.Option(min=0, help="Hours of flights replayed in one second; 0 is as fast as possible.")

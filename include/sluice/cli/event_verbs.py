@@ -27,7 +27,7 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, 
 Since = Annotated[
     str | None, typer.Option(help="Only events after this: a duration like `2 hours`, or a time like 2026-01-31T08:00.")
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C, oldest first.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C, oldest first.")]
 
 _POLL_SECONDS = 1.0
 _MOST_AT_ONCE = 10_000

@@ -25,7 +25,7 @@ def may_act(planned: Callable[[], Sequence[OperationPlan[Any]]], *, dry_run: boo
 
     Returns
     -------
-    Whether to go on.
+    Whether to carry them out.
 
     Raises
     ------

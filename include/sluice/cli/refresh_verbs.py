@@ -42,7 +42,7 @@ def refresh(
 ) -> None:
     """Build the content of a stream's table again from its sources, and replace it in one commit.
 
-    The stream goes on meanwhile, and readers see the old content until the new one is whole. A command that was
+    The stream continues meanwhile, and readers see the old content until the new one is whole. A command that was
     interrupted is completed by repeating it. The plan is shown, and you are asked to confirm it.
     """
     if takes_back and gives_up:
@@ -87,6 +87,6 @@ def _undo(ctx: CliContext, stream: LoadedStream, *, gives_up: bool, dry_run: boo
 def _refreshed(stream: LoadedStream, done: Mapping[str, Any]) -> str:
     return (
         f"{refreshed_output(stream.declaration).target} has its new content, {done['rows']:,} rows, in snapshot "
-        f"{done['snapshot_id']}; {stream.name} goes on in generation {done['opens']}. Until {done['keeps_until']}: "
+        f"{done['snapshot_id']}; {stream.name} continues in generation {done['opens']}. Until {done['keeps_until']}: "
         f"`sluice stream refresh {stream.name} --take-back`."
     )

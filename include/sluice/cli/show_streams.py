@@ -34,7 +34,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.stream_status import StreamRow, observe_known, observe_misfits, observe_row, observe_rows
+from sluice.supervision.stream_status import StreamRow, observe_known, observe_orphaned_runs, observe_row, observe_rows
 
 _POLL_SECONDS = 0.3
 _LEDGER_POLL_SECONDS = 3.0
@@ -151,17 +151,17 @@ def _observed(ctx: CliContext, names: Sequence[str]) -> tuple[StreamRow, ...]:
     if not names:
         streams = ctx.declarations.streams.values()
         rows = observe_rows(streams, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
-        misfits = observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
-        odd = {row.stream for row in misfits}
-        return (*(row for row in rows if row.stream not in odd), *misfits)
+        orphans = observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher)
+        odd = {row.stream for row in orphans}
+        return (*(row for row in rows if row.stream not in odd), *orphans)
     return tuple(_observed_one(ctx, name, heads) for name in names)
 
 
 def _observed_one(ctx: CliContext, name: str, heads: SourceHeads) -> StreamRow:
     if ctx.is_known_by_ledger_only(name):
         return observe_known(ctx.ledger, ctx.launcher, ctx.declarations, name)
-    if misfits := observe_misfits(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
-        return misfits[0]
+    if orphans := observe_orphaned_runs(ctx.declarations, ledger=ctx.ledger, launcher=ctx.launcher, only=name):
+        return orphans[0]
     stream = ctx.declarations.stream(name)
     return observe_row(stream, ledger=ctx.ledger, launcher=ctx.launcher, heads=heads)
 
@@ -188,7 +188,7 @@ def _print_problems(problems: Sequence[str]) -> None:
 
 def logs(
     name: StreamName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="How many of the last lines.")
     ] = 100,

@@ -33,7 +33,7 @@ def _checked_name(text: str) -> str:
     """A name reaches SQL, paths and process arguments: hence the small alphabet. `__` separates stream and output."""
     if not is_name(text):
         raise ValueError(
-            "a name starts with a lower-case letter, goes on with lower-case letters, digits and single underscores, "
+            "a name starts with a lower-case letter, continues with lower-case letters, digits and single underscores, "
             "and has at most 63 characters"
         )
     return text

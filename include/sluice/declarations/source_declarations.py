@@ -96,7 +96,7 @@ class KafkaSource(Declared):
         None, gt=0, le=LARGEST_LONG, description="a batch waits until so many offsets are there"
     )
     on_data_loss: Literal["fail", "count"] = Field(
-        "fail", description="when offsets are gone before they were read: stop, or count the gap and go on"
+        "fail", description="when offsets are gone before they were read: stop, or count the gap and continue"
     )
 
     @model_validator(mode="after")

@@ -98,7 +98,7 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
     raise CheckpointError(
         f"The checkpoint of stream {stream}, generation {generation}, belongs to query {known}, got {query_id}: "
-        "it was replaced or lost, and going on would read the source again from its start.",
+        "it was replaced or lost, and continuing would read the source again from its start.",
         next_step=f"Restore the checkpoint, or reread the source from its start: `sluice stream reset {stream}`.",
     )
 

@@ -74,7 +74,7 @@ def maintenance_lock(ledger: Ledger, table: str) -> Iterator[None]:
 
     Raises
     ------
-    LedgerError: when another maintenance run of the table is going on, or the ledger cannot be reached.
+    LedgerError: when another maintenance run of the table is under way, or the ledger cannot be reached.
     """
     key = _key(LockSpace.MAINTENANCE, table)
     with _own_connection(ledger) as connection, _held(connection, key) as is_held:
@@ -108,7 +108,7 @@ class PublicationLocks:
 
         Returns
         -------
-        Whether the lock is held. If not, the merge goes on all the same.
+        Whether the lock is held. If not, the merge continues all the same.
         """
         engine = self.ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction open for minutes
         try:

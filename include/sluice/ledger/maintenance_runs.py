@@ -29,7 +29,7 @@ class MaintenanceStep(StrEnum):
 class StepOutcome(StrEnum):
     """The result of a step.
 
-    SKIPPED: there was nothing to do. YIELDED: writers committed in between each time, so the step gave way.
+    SKIPPED: there was nothing to do. YIELDED: writers committed in between each time, so the step yielded.
     REFUSED: doing it could have harmed a reader, so it was not done.
     """
 

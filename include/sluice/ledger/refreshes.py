@@ -36,7 +36,7 @@ class RefreshState(StrEnum):
     """How far a refresh is.
 
     BUILDING: the shadow is built; the table is as it was. SWAPPING: the stream is fenced off, and the commit may have
-    landed; the mark on the table shows whether it has. SWAPPED: the stream goes on in the new generation.
+    landed; the mark on the table shows whether it has. SWAPPED: the stream continues in the new generation.
     TAKING_BACK: the old content is about to come back; the mark shows whether it has. TAKEN_BACK: it has.
     ABANDONED: a person gave the refresh up before the swap.
     """
@@ -50,7 +50,7 @@ class RefreshState(StrEnum):
 
 
 OPEN_STATES = frozenset({RefreshState.BUILDING, RefreshState.SWAPPING, RefreshState.TAKING_BACK})
-"""In these a command has to go on; a stream has at most one such refresh."""
+"""In these a command has to continue; a stream has at most one such refresh."""
 
 UNSETTLED_STATES = frozenset({RefreshState.SWAPPING, RefreshState.TAKING_BACK})
 """In these a generation may be on the table that the ledger does not have yet."""
@@ -199,7 +199,7 @@ def begin_taking_back(ledger: Ledger, number: int, *, event: Event) -> RefreshOb
 def record_swap(
     ledger: Ledger, number: int, *, batch: int, snapshot_ids: Mapping[str, int], rows: int
 ) -> RefreshObservation:
-    """Record that the commit of a refresh has landed: the stream goes on in the generation of the shadow.
+    """Record that the commit of a refresh has landed: the stream continues in the generation of the shadow.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def record_swap(
 def record_taken_back(
     ledger: Ledger, number: int, *, batch: int, snapshot_ids: Mapping[str, int]
 ) -> RefreshObservation:
-    """Record that the old content is back: the stream goes on from the checkpoint that it had before the refresh.
+    """Record that the old content is back: the stream continues from the checkpoint that it had before the refresh.
 
     Parameters
     ----------

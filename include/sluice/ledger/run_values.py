@@ -70,7 +70,7 @@ class RunObservation:
     token: the fencing token of the run's lease: its admission in milliseconds of the database's clock, or more. Every
         later run of the stream has a higher one.
         It goes with everything that the run publishes, so that a table can refuse an older run's publication.
-    end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to go on.
+    end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to continue.
     failure: as the driver reported it; `failures.classification.failure_of_run` derives it for other ends.
     """
 

@@ -89,10 +89,10 @@ def _add(connection: Connection, stream: str, batch: str, name: str, counts: Map
         change = {"times": SeenField.times + times, "last_batch": batch, "last_seen_at": func.now()}
         connection.execute(added.on_conflict_do_update(index_elements=["stream", "input", "field"], set_=change))
     for field in new:
-        add_event(connection, _first_sight(stream, batch, name, field))
+        add_event(connection, _first_seen(stream, batch, name, field))
 
 
-def _first_sight(stream: str, batch: str, name: str, field: str) -> Event:
+def _first_seen(stream: str, batch: str, name: str, field: str) -> Event:
     return Event(
         name=stream,
         actor=_DRIVER,

@@ -10,7 +10,7 @@ from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 
 
-def has_given_way(ledger: Ledger, live: RunObservation, *, launched_by: str) -> bool:
+def end_if_vacated(ledger: Ledger, live: RunObservation, *, launched_by: str) -> bool:
     """End a live run when its process is gone, or cannot be observed and its lease is over. Returns whether it ended.
 
     Parameters
@@ -31,7 +31,7 @@ def has_given_way(ledger: Ledger, live: RunObservation, *, launched_by: str) -> 
 
 
 def is_vacated(live: RunObservation) -> bool:
-    """Whether the process of a live run is gone, so that `has_given_way` would end it. Nothing is changed."""
+    """Whether the process of a live run is gone, so that `end_if_vacated` ends it. Nothing is changed."""
     return _observed(live) is ProcessState.GONE
 
 
@@ -45,7 +45,7 @@ def _event(live: RunObservation, action: EventAction, reason: str, text: str, *,
         actor=Actor.component(launched_by),
         action=action,
         reason=reason,
-        explanation=f"Run {live.run_id} gives way to the next one: {text}.",
+        explanation=f"Run {live.run_id} ends in favour of the next one: {text}.",
         run_id=live.run_id,
         evidence={"token": live.token, "heartbeat_at": live.heartbeat_at},
         occasion=f"{live.run_id}, {reason}",

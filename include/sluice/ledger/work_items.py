@@ -271,7 +271,7 @@ def end_item(
 
 
 def hand_back(ledger: Ledger, application: str) -> None:
-    """Let the items an application has not ended wait again, as if it had not claimed them: it was asked to end."""
+    """Let the items that an ending application holds wait again, as if it had not claimed them."""
     mine = and_(WorkRow.application == application, WorkRow.state == WorkState.CLAIMED)
     given_back = {"state": WorkState.WAITING, "application": None, "attempt": WorkRow.attempt - 1}
     with ledger.transaction() as connection:

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def _unnoticed() -> None:
-    """Go on with the step."""
+    """Continue with the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Decides whether a maintenance run ends red: what one run alone cannot show, the runs before it do.
 
-A step that gave way to writers is tried again by the next run, so once is not a problem and twice in a row is one. A
+A step that yielded to writers is tried again by the next run, so once is not a problem and twice in a row is one. A
 step that a reader or a late writer blocks is skipped rightly, and each run by itself is green; when every run of the
 last days was blocked, the table grows and there is no sign of it.
 """
@@ -23,7 +23,7 @@ _BLOCKING = frozenset({StepReason.READER_NOT_STARTED, StepReason.READERS_NEED_SN
 
 
 def needs_earlier_runs(run: MaintenanceObservation) -> bool:
-    """Whether the runs before it decide how a run ends: a step gave way to writers, or was blocked."""
+    """Whether the runs before it decide how a run ends: a step yielded to writers, or was blocked."""
     return any(done.outcome is StepOutcome.YIELDED or _is_blocked(done) for done in run.operations)
 
 
@@ -45,7 +45,7 @@ def _problems(run: MaintenanceObservation, earlier: Sequence[MaintenanceObservat
         elif done.outcome is StepOutcome.YIELDED:
             before = _step(earlier[0], done.step) if earlier else None
             if before is not None and before.outcome is StepOutcome.YIELDED:
-                yield f"{sentence}; the run before gave way, too"
+                yield f"{sentence}; the run before yielded, too"
         elif _is_blocked(done):
             since = _blocked_since(run, earlier, done.step)
             if run.started_at - since >= BLOCKED_FOR_LONG:

@@ -35,7 +35,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{0,30}://[^\s/@:'\"]{0,200}):(?!password@)([^\s'\"]{0,1000})@"),
         rf"\1:{HIDDEN}@",
     ),
-    # password=…, "password": "…", and names that go on: secret.key=…, passwordFile: …
+    # password=…, "password": "…", and names that continue: secret.key=…, passwordFile: …
     (re.compile(rf"(?i)((?:{_NAMES})[\w.\-]{{0,60}}{_NO_LEASE}{_SIGN}){_VALUE}"), rf"\1{HIDDEN}"),
     # tokens by their own form: JSON Web Tokens, AWS, GitHub, Slack, Google
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),

@@ -13,7 +13,7 @@ from sluice.supervision.progress_decision import ProgressJudgement, judge_progre
 from sluice.supervision.restart_history import count_failures
 from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, health_of_increment
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.undeclared_streams import MisfitRun
+from sluice.supervision.undeclared_streams import OrphanedRun
 
 _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED})
 """States that only the reconciler can see: it asks the sources."""
@@ -54,16 +54,16 @@ def tone_of(health: StreamHealth) -> ShownTone:
 
 
 def judge_shown(
-    known: KnownStream, declared: LoadedStream | None, misfit: MisfitRun | None, seen: StreamObservation
+    known: KnownStream, declared: LoadedStream | None, orphan: OrphanedRun | None, seen: StreamObservation
 ) -> StreamHealth | None:
     """The health of a stream; none for an undeclared one that has ended as requested.
 
     Parameters
     ----------
-    declared: unset when no valid file declares it. misfit: why its newest run does not fit what is declared.
+    declared: unset when no valid file declares it. orphan: why its newest run does not fit what is declared.
     seen: what the ledger and the process table show now.
     """
-    if misfit is not None and (unfit := _misfit_health(misfit, seen)) is not None:
+    if orphan is not None and (unfit := _orphan_health(orphan, seen)) is not None:
         return unfit
     if declared is None:
         return None
@@ -99,11 +99,11 @@ def with_trouble(health: StreamHealth, trouble: StreamTrouble | None) -> StreamH
     return health
 
 
-def _misfit_health(misfit: MisfitRun, seen: StreamObservation) -> StreamHealth | None:
-    is_wanted = misfit.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
+def _orphan_health(orphan: OrphanedRun, seen: StreamObservation) -> StreamHealth | None:
+    is_wanted = orphan.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
     if not is_wanted:
         return None
-    return StreamHealth(state=StreamState(misfit.misfit), is_healthy=False, explanation=misfit.explanation)
+    return StreamHealth(state=StreamState(orphan.reason), is_healthy=False, explanation=orphan.explanation)
 
 
 def _progress(known: KnownStream, declared: LoadedStream, seen: StreamObservation) -> ProgressJudgement | None:

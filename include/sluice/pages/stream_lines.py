@@ -21,7 +21,7 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.restart_policy import runs_to_read
 from sluice.supervision.stream_health import StreamHealth, StreamState
 from sluice.supervision.stream_observation import StreamObservation
-from sluice.supervision.undeclared_streams import MisfitRun, find_misfits
+from sluice.supervision.undeclared_streams import OrphanedRun, find_orphaned_runs
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 
@@ -107,15 +107,15 @@ def observe_streams(
     among: the streams to observe; unset: all.
     """
     newest = [run for run in newest_runs(ledger) if among is None or run.stream in among]
-    misfits = {misfit.stream: misfit for misfit in find_misfits(declarations, newest)}
+    orphans = {orphan.stream: orphan for orphan in find_orphaned_runs(declarations, newest)}
     declared = {name: one for name, one in declarations.streams.items() if among is None or name in among}
-    readable = may_read({*declared, *misfits})
+    readable = may_read({*declared, *orphans})
     names = sorted(readable)
     history_runs = max((_runs_to_read(declared[name]) for name in names if name in declared), default=1)
     known = find_streams(ledger, names, runs_for_failures=history_runs)
     lags = _lag_histories(ledger, names) if with_history else {}
     lines = (
-        _line(known.streams[name], declared.get(name), misfits.get(name), known.observed_at, observe_process)
+        _line(known.streams[name], declared.get(name), orphans.get(name), known.observed_at, observe_process)
         for name in names
     )
     return ObservedStreams(
@@ -136,14 +136,14 @@ def _lag_histories(ledger: Ledger, names: Sequence[str]) -> Mapping[str, tuple[i
 def _line(
     known: KnownStream,
     declared: LoadedStream | None,
-    misfit: MisfitRun | None,
+    orphan: OrphanedRun | None,
     now: datetime,
     observe_process: ObserveProcess,
 ) -> StreamLine | None:
     """The line of a stream; none for an undeclared one that has ended as requested."""
     run = known.runs[0] if known.runs else None
     seen = _observation(known, now, observe_process)
-    health = judge_shown(known, declared, misfit, seen)
+    health = judge_shown(known, declared, orphan, seen)
     if health is None:
         return None
     batch, sample = known.newest_batch, known.sample
@@ -182,7 +182,7 @@ def _mode(declared: LoadedStream | None, run: RunObservation | None) -> str:
 
 def _observation(known: KnownStream, now: datetime, observe_process: ObserveProcess) -> StreamObservation:
     run, batch = known.runs[0] if known.runs else None, known.newest_batch
-    is_standing = batch is not None and batch.key.generation == known.generation
+    is_current = batch is not None and batch.key.generation == known.generation
     return StreamObservation(
         stream=known.desired.stream,
         observed_at=now,
@@ -190,9 +190,9 @@ def _observation(known: KnownStream, now: datetime, observe_process: ObserveProc
         newest_run=run,
         process=None if run is None or not run.is_live else _process(run, now, observe_process),
         newest_batch=batch,
-        standing_batch=batch if is_standing else None,
+        current_batch=batch if is_current else None,
         lease=known.lease,
-        fingerprint=known.fingerprint if is_standing else {},
+        fingerprint=known.fingerprint if is_current else {},
     )
 
 

@@ -11,7 +11,7 @@ from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, already_live, find_run, newest_run, record_end, record_process
-from sluice.ledger.vacated_runs import has_given_way, is_vacated
+from sluice.ledger.vacated_runs import end_if_vacated, is_vacated
 from sluice.processes.driver_processes import identity_of
 
 
@@ -58,7 +58,7 @@ def run_of_command(
     try:
         run = _admit(ledger, stream, mode, requested_by)
     except RunAlreadyLiveError as refusal:
-        if not has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=requested_by):
+        if not end_if_vacated(ledger, find_run(ledger, refusal.run_id), launched_by=requested_by):
             raise
         run = _admit(ledger, stream, mode, requested_by)
     try:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 
 from sluice.errors import DivergedError
-from sluice.publication.chain import MarkPosition
-from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.staged_batch import (
     BatchSummary,
     StagedOutput,

@@ -37,7 +37,7 @@ class CrashPoint(StrEnum):
     In a refresh: BEGUN, BUILT, STOPPED, CAUGHT_UP, SWAPPING, COMMITTED, RECORDED, CLEARED; on the way back: COPIED,
     STOPPED, TAKING_BACK, COMMITTED, RECORDED.
     BEGUN: the ledger has the refresh.
-    BUILT: an increment of the shadow has ended; the live stream goes on.
+    BUILT: an increment of the shadow has ended; the live stream continues.
     STOPPED: the stream is stopped and fenced off.
     CAUGHT_UP: the shadow has read what the stream had read.
     SWAPPING, TAKING_BACK: the ledger expects the commit.

@@ -21,6 +21,7 @@ from sluice.publication.chain import (
     BEFORE_THE_FIRST_BATCH,
     AbandonedBatch,
     AbandonReason,
+    CheckpointPosition,
     MarkPosition,
     PublicationPlan,
     batches_to_publish,
@@ -28,15 +29,12 @@ from sluice.publication.chain import (
     position_after,
     refuse_stale_token,
 )
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
-from sluice.publication.checkpoint_position import CheckpointPosition
-from sluice.publication.clear_staging import clear_staging
+from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
-from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice.publication.table_committer import TableChange
+from sluice.publication.staging_table import clear_staging, load_staging_table, staged_batches
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
 from sluice.tables.declared_tables import load_table
 

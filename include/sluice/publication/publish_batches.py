@@ -15,20 +15,21 @@ from pyiceberg.typedef import Record
 
 from sluice.errors import UnpublishableError
 from sluice.publication.chain import batches_to_publish, position_after
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import (
     MergedFiles,
+    find_missing_files,
     fit_files,
     merge_small_files,
+    old_batches,
+    refuse_missing_files,
     refuse_unfit_schema,
 )
 from sluice.publication.marks import read_target_state
-from sluice.publication.missing_files import find_missing_files, old_batches, refuse_missing_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter, data_files_of
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
 from sluice.publication.staging_table import load_staging_table, staged_files
-from sluice.publication.table_committer import TableChange
 from sluice.tables.catalog import catalog_refusals
 
 

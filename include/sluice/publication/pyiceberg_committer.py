@@ -45,8 +45,8 @@ from pyiceberg.types import DoubleType, FloatType, UUIDType
 from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
+from sluice.publication.checked_commit import Answer, HeadTag, TableChange
 from sluice.publication.marks import Mark
-from sluice.publication.table_committer import Answer, HeadTag, TableChange
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 

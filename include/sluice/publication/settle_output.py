@@ -23,7 +23,6 @@ from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_ev
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.batch_commands import staged_outputs
 from sluice.publication.chain import AbandonedBatch, AbandonReason
-from sluice.publication.clear_staging import clear_staging
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.lost_marks import restore_lost_mark
@@ -31,7 +30,7 @@ from sluice.publication.mark_moves import plan_output
 from sluice.publication.publish_batches import ReplacedRange, publish_append, publish_replace
 from sluice.publication.recovered_batch import recovered_observation
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
-from sluice.publication.staging_table import staged_batches
+from sluice.publication.staging_table import clear_staging, staged_batches
 from sluice.publication.undeclared_outputs import UndeclaredOutput, find_undeclared_outputs
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table

@@ -1,4 +1,9 @@
-"""The values of staged delivery: an output and its staging table, and a batch with its offsets and snapshot summary."""
+"""The values of staged delivery: an output and its staging table, and a batch with its offsets and snapshot summary.
+
+A batch carries how its rows become visible, as it was declared when the batch was staged: a declaration may change
+between a crash and the next start. A batch that was staged to be appended must not replace what the table holds, and
+one that was staged for a table must not go into another.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.errors import DeliveryError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.staged_mode import StagedMode, read_mode
 from sluice.stored_keys import (
     END_OFFSETS,
     FIRST_BATCH,
@@ -26,6 +33,63 @@ from sluice.stored_keys import (
     TOKEN,
     WATERMARK,
 )
+
+
+class StagedMode(BaseModel):
+    """The part of an output's declaration that decides how a batch is published.
+
+    It is JSON in a snapshot's summary for as long as the batch is staged: fields may be added, never renamed.
+
+    table: `<namespace>.<table>`, the target. The others belong to mode `merge`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    mode: Literal["append", "merge", "complete", "overwrite_partitions"]
+    table: str
+    keys: tuple[str, ...] = ()
+    ordering_column: str | None = Field(None, alias="ordering-column")
+    ordering_columns: tuple[str, ...] = Field((), alias="ordering-columns")
+    operation_column: str | None = Field(None, alias="operation-column")
+
+    @classmethod
+    def of(cls, declared: IcebergOutput) -> StagedMode:
+        """The mode of an output as it is declared."""
+        return cls(
+            mode=declared.mode,
+            table=declared.table,
+            keys=declared.keys,
+            ordering_column=declared.ordering_column,
+            ordering_columns=declared.ordering_columns,
+            operation_column=declared.operation_column,
+        )
+
+    def applied_to(self, declared: IcebergOutput) -> IcebergOutput:
+        """A declaration with this mode, whatever it says today."""
+        return declared.model_copy(update=self.model_dump())
+
+    def text(self) -> str:
+        """The entry of the summary."""
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
+
+
+def read_mode(text: str | None) -> StagedMode | None:
+    """The mode from the entry of a summary; none when there is no entry.
+
+    Raises
+    ------
+    DeliveryError: when the entry cannot be read.
+    """
+    if text is None:
+        return None
+    try:
+        return StagedMode.model_validate_json(text)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise DeliveryError(
+            f"The entry {STAGED_MODE} of a staged batch cannot be read: {problem['msg']} (got {text[:200]!r}).",
+            next_step="Use the version of Sluice that staged it, or a later one.",
+        ) from error
 
 
 def canonical_offsets(offsets: Mapping[str, Any]) -> str:

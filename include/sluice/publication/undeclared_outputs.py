@@ -16,12 +16,11 @@ from pyiceberg.table import Table
 
 from sluice.errors import UndeclaredOutputError
 from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publication
-from sluice.publication.clear_staging import clear_staging
 from sluice.publication.lost_marks import find_lost_mark, restore_lost_mark
 from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import read_target_state
 from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
-from sluice.publication.staging_table import staged_batches
+from sluice.publication.staging_table import clear_staging, staged_batches
 from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
@@ -34,7 +33,7 @@ class UndeclaredOutput:
     target: the table that its batches were staged for; none when its staging table does not name it.
     waiting: the batches that are not visible, in order. visible: those that are, and still staged.
     position: how far it is published; none when nothing can be published, because the target is gone or has no mark.
-    is_closed: whether the stream went on without it before.
+    is_closed: whether the stream continued without it before.
     """
 
     stream: str
@@ -130,7 +129,7 @@ def leave_output(catalog: Catalog, former: UndeclaredOutput, *, token: int) -> N
 
 
 def close_output(catalog: Catalog, former: UndeclaredOutput, *, generation: int, batch: int) -> None:
-    """Note at which batch a stream went on without an output.
+    """Note at which batch a stream continued without an output.
 
     Declared again, the output continues where the checkpoint stands then: the batches in between were not meant for it.
 
@@ -146,7 +145,7 @@ def close_output(catalog: Catalog, former: UndeclaredOutput, *, generation: int,
 
 
 def is_closed(catalog: Catalog, output: StagedOutput) -> bool:
-    """Whether a stream went on without an output that it declares now."""
+    """Whether a stream continued without an output that it declares now."""
     staging = load_table(catalog, output.staging)
     return staging is not None and STAGING_CLOSED_AT in staging.properties
 

@@ -37,7 +37,7 @@ class Kind(Protocol):
     """Reads a field of all values of a block."""
 
     def column(self, cursor: BlockCursor, present: Numbers | None = None, *, is_zero_if_absent: bool = False) -> Column:
-        """The column of a field, of the length of the cursor, which goes on behind the field.
+        """The column of a field, of the length of the cursor, which continues behind the field.
 
         Parameters
         ----------

@@ -99,7 +99,7 @@ class BlockCursor:
         return replace(self, at=self.at[places], end=self.end[places], rows=self.rows[places])
 
     def follow(self, places: Numbers | None, part: BlockCursor) -> None:
-        """Go on where a part of the values has been read to."""
+        """Continue where a part of the values has been read to."""
         if places is not None:
             self.at[places] = part.at
 
@@ -149,7 +149,7 @@ class BlockCursor:
         return np.where(are_wrong, 0, lengths)
 
     def inside(self, lengths: Numbers) -> BlockCursor:
-        """The cursor of what has these lengths; this one goes on behind it."""
+        """The cursor of what has these lengths; this one continues behind it."""
         begin, self.at = self.at, self.at + lengths
         return replace(self, at=begin, end=self.at.copy())
 

@@ -50,14 +50,14 @@ class CsvBlockDecoder:
 
     def decode(self, fields: Sequence[ArrowColumn]) -> DecodedBlock:
         """Decode a block. fields: of each declared column the texts of its fields."""
-        misfits = _too_large(fields)
+        mismatches = _too_large(fields)
 
         def report(index: int, path: str, need: str) -> None:
-            misfits.setdefault(index, f"the line does not fit the declared columns: expected {need}, at `{path}`")
+            mismatches.setdefault(index, f"the line does not fit the declared columns: expected {need}, at `{path}`")
 
         for name, texts in zip(self.names, fields, strict=True):
             for index in _places(pc.match_substring(texts, _REPLACED)):
-                misfits.setdefault(index, f"the line is not UTF-8 text, at `{name}`")
+                mismatches.setdefault(index, f"the line is not UTF-8 text, at `{name}`")
         columns = [
             build(texts, name, report) for name, texts, build in zip(self.names, fields, self._builders, strict=True)
         ]
@@ -66,8 +66,8 @@ class CsvBlockDecoder:
             for index in _places(columns[self.names.index(name)].is_null()):
                 absent.setdefault(index, []).append(name)
         for index, lacking in absent.items():
-            misfits.setdefault(index, f"the line lacks {', '.join(lacking)}")
-        return DecodedBlock(columns=columns, rejections=misfits)
+            mismatches.setdefault(index, f"the line lacks {', '.join(lacking)}")
+        return DecodedBlock(columns=columns, rejections=mismatches)
 
 
 def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | str:

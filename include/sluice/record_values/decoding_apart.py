@@ -58,7 +58,7 @@ def decode_apart(decode: Decode, values: Values, limits: DecodingLimits) -> Deco
 
 
 def _blocks(decode: Decode, pieces: Sequence[Values], limits: DecodingLimits) -> Iterator[DecodedBlock]:
-    """Decode pieces one after the other; a new child goes on behind the piece on which one died."""
+    """Decode pieces one after the other; a new child continues behind the piece on which one died."""
     done = 0
     while done < len(pieces):
         found, death = _of_child(decode, pieces[done:], limits)

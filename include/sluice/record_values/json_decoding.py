@@ -65,27 +65,29 @@ class JsonBlockDecoder:
         if rejections and (found := self._at_once(texts)) is not None:
             spread = _spread(found.columns, places, rejections, len(values))
             return DecodedBlock(columns=spread, rejections=rejections, undeclared=found.undeclared)
-        misfits: dict[int, str] = {}
-        undeclared = self._look_at_keys(texts, misfits) if has_other_keys(texts, objects) else {}
+        mismatches: dict[int, str] = {}
+        undeclared = self._look_at_keys(texts, mismatches) if has_other_keys(texts, objects) else {}
 
         def report(index: int, path: str, need: str) -> None:
-            misfits.setdefault(index, f"the value does not fit the declared columns: expected {need}, at `{path}`")
+            mismatches.setdefault(index, f"the value does not fit the declared columns: expected {need}, at `{path}`")
 
         columns = [build([get(one) for one in objects], f"$.{name}", report) for name, get, build in self._fields]
-        self._report_absent(columns, misfits)
-        rejections |= {places[index]: reason for index, reason in misfits.items()}
+        self._report_absent(columns, mismatches)
+        rejections |= {places[index]: reason for index, reason in mismatches.items()}
         spread = _spread(columns, places, rejections, len(values))
         return DecodedBlock(columns=spread, rejections=rejections, undeclared=undeclared)
 
-    def _look_at_keys(self, texts: Sequence[bytes], misfits: dict[int, str]) -> Mapping[str, int]:
-        """How often each undeclared field was sent; what is rejected for its keys is added to `misfits`."""
+    def _look_at_keys(self, texts: Sequence[bytes], mismatches: dict[int, str]) -> Mapping[str, int]:
+        """How often each undeclared field was sent; what is rejected for its keys is added to `mismatches`."""
         whole = whole_objects(texts)
-        misfits |= {index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, whole).items()}
+        mismatches |= {
+            index: f"the value has the key {key} twice" for index, key in repeated_keys(texts, whole).items()
+        }
         objects = whole if whole is not None else [_parsed(text) for text in texts]
         if self._rejects_undeclared:
             for index, one in enumerate(objects):
                 if names := undeclared_fields([one], self._types):
-                    misfits.setdefault(index, undeclared_reason(names))
+                    mismatches.setdefault(index, undeclared_reason(names))
         return undeclared_fields(objects, self._types, with_nulls=self._rejects_undeclared)
 
     def _at_once(self, texts: Sequence[bytes]) -> DecodedBlock | None:
@@ -128,7 +130,7 @@ class JsonBlockDecoder:
                 return "the value is not JSON: half of a character, a lone surrogate, is no text"
             return f"the value is not JSON: {error}"
 
-    def _report_absent(self, columns: Sequence[ArrowColumn], misfits: dict[int, str]) -> None:
+    def _report_absent(self, columns: Sequence[ArrowColumn], mismatches: dict[int, str]) -> None:
         names = [name for name, _, _ in self._fields]
         absent: dict[int, list[str]] = {}
         for name in self._required:
@@ -137,7 +139,7 @@ class JsonBlockDecoder:
                 for index in column.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist():
                     absent.setdefault(index, []).append(name)
         for index, lacking in absent.items():
-            misfits.setdefault(index, f"the value lacks {', '.join(lacking)}")
+            mismatches.setdefault(index, f"the value lacks {', '.join(lacking)}")
 
 
 def _are_texts(values: Sequence[bytes | None]) -> bool:

@@ -20,7 +20,7 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import newest_refresh
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput
-from sluice.refresh.refresh_plan import InputToRead, RefreshSight, not_yet
+from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_beginnings import missing_from_beginning
 from sluice.supervision.observed_starts import ObservedStart, observe_starts
@@ -47,7 +47,7 @@ def observe_refresh(
     settings: Settings,
     *,
     keeps: timedelta = KEEPS,
-) -> RefreshSight:
+) -> RefreshTargetObservation:
     """Observe what a refresh of a stream depends on. Nothing is changed. Of a stream that no refresh handles yet, its
     tables and inputs are not looked at.
 
@@ -63,7 +63,7 @@ def observe_refresh(
     state = load_target_state(catalog, output) if output is not None else None
     table = state.table if state is not None else None
     position = state.position(output) if state is not None and output is not None and state.mark is not None else None
-    return RefreshSight(
+    return RefreshTargetObservation(
         declaration=declaration,
         digest=stream.digest,
         keeps=keeps,

@@ -76,7 +76,7 @@ def plan_copies(target: Table, refresh: RefreshObservation) -> tuple[CopyOfFile,
 
 
 def copy_files(io: FileIO, copies: Sequence[CopyOfFile]) -> None:
-    """Copy files; a copy that is whole already stays, so that a second try goes on.
+    """Copy files; a copy that is whole already stays, so that a second try continues.
 
     Raises
     ------

@@ -33,7 +33,7 @@ class InputToRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshSight:
+class RefreshTargetObservation:
     """What was seen before a refresh.
 
     digest: of the declaration. generation: of the stream; unset before its first run.
@@ -58,11 +58,11 @@ class RefreshSight:
 
     @property
     def continues(self) -> RefreshObservation | None:
-        """The open refresh that goes on."""
+        """The open refresh, if any."""
         return self.newest if self.newest is not None and self.newest.state in OPEN_STATES else None
 
 
-RefreshPlan = OperationPlan[RefreshSight]
+RefreshPlan = OperationPlan[RefreshTargetObservation]
 
 
 def meaning_of(reader: TargetReader) -> str:
@@ -75,8 +75,8 @@ def meaning_of(reader: TargetReader) -> str:
     return f"{who} leaves the overwrite out: its own tables keep what they hold until they are refreshed or backfilled"
 
 
-def plan_refresh(seen: RefreshSight) -> RefreshPlan:
-    """Decide whether a table can be refreshed now, and whether an open refresh goes on."""
+def plan_refresh(seen: RefreshTargetObservation) -> RefreshPlan:
+    """Decide whether a table can be refreshed now, and whether an open refresh continues."""
     newest, continues = seen.newest, seen.continues
     if newest is not None and newest.state is RefreshState.SWAPPED and newest.ended_at is None:
         step = f"Complete refresh {newest.number}: its content is visible, and what it was built in is dropped."
@@ -106,15 +106,15 @@ def plan_refresh(seen: RefreshSight) -> RefreshPlan:
     )
 
 
-def _sentences(seen: RefreshSight) -> Iterator[str]:
+def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
     stream = seen.declaration.stream
     if seen.continues is not None:
-        yield f"Go on with refresh {seen.continues.number} of {stream}; it is {seen.continues.state}."
+        yield f"Continue refresh {seen.continues.number} of {stream}; it is {seen.continues.state}."
     for one in seen.inputs:
         yield f"Read input {one.input}: {one.what}{_amount(one)}."
     holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
     yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
-    yield f"{stream} goes on meanwhile; for the commit it is stopped, and then continues in a new generation."
+    yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation."
     days = seen.keeps / timedelta(days=1)
     yield f"Keep the earlier content for {days:g} days: `sluice stream refresh {stream} --take-back`."
     for reader in seen.readers:
@@ -152,7 +152,7 @@ def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal:
     )
 
 
-def _refusals(seen: RefreshSight) -> Iterator[Refusal]:
+def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     stream = seen.declaration.stream
     yield from _other_refresh(seen)
     if seen.generation is None or not seen.has_published:
@@ -186,7 +186,7 @@ def _refusals(seen: RefreshSight) -> Iterator[Refusal]:
     yield from _readers_that_stop(seen)
 
 
-def _other_refresh(seen: RefreshSight) -> Iterator[Refusal]:
+def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     newest = seen.newest
     if newest is None or newest.state not in OPEN_STATES:
         return
@@ -206,7 +206,7 @@ def _other_refresh(seen: RefreshSight) -> Iterator[Refusal]:
         )
 
 
-def _readers_that_stop(seen: RefreshSight) -> Iterator[Refusal]:
+def _readers_that_stop(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(

@@ -26,7 +26,7 @@ def shadow_output(stream: LoadedStream, refresh: RefreshObservation) -> StagedOu
 def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream:
     """A stream as its refresh runs it: an increment after the other, into the table of the shadow.
 
-    Its code, its inputs and its state are those of the stream, so that the stream can go on from its checkpoint.
+    Its code, its inputs and its state are those of the stream, so that the stream can continue from its checkpoint.
     """
     declaration, output = stream.declaration, shadow_output(stream, refresh)
     declared = declaration.outputs[output.output]

@@ -24,13 +24,19 @@ from sluice.errors import UnpublishableError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh
 from sluice.publication.chain import MarkPosition, refuse_stale_token
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, commit_checked
+from sluice.publication.checked_commit import (
+    DEFAULT_POLICY,
+    HeadTag,
+    NothingToCommit,
+    RacePolicy,
+    TableChange,
+    commit_checked,
+)
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import read_mark, read_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.table_committer import HeadTag, TableChange
 from sluice.refresh.observe_refresh import delete_files_of, refreshed_output
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.declared_tables import require_table

@@ -1,7 +1,7 @@
 """The swap of a refresh: the content of the shadow becomes that of the table, and its generation that of the stream.
 
-Before it, pins are set where the stream reads: it goes on from there when the refresh is taken back. They have the name
-of the shadow. Maintenance respects them as long as the refresh can be taken back, and removes them afterwards
+Before it, pins are set where the stream reads, so that it continues from there when the refresh is taken back. They
+have the name of the shadow. Maintenance respects them as long as that is possible, and removes them afterwards
 (`sluice.ledger.refreshes.kept_shadows`).
 """
 
@@ -21,13 +21,13 @@ from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import plan_own_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
 from sluice.publication.chain import MarkPosition
+from sluice.publication.checked_commit import HeadTag
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.mark_moves import plan_output, take_over
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.table_committer import HeadTag
 from sluice.refresh.observe_refresh import delete_files_of, refreshed_output, rows_of
 from sluice.refresh.shadow_stream import shadow_output
 from sluice.refresh.swap_content import NewContent, swap_content

@@ -1,6 +1,6 @@
 """Takes a refresh back after its swap, or gives it up before.
 
-Taken back: the earlier content returns in one commit, and the stream goes on from where it was before. The rows that
+Taken back: the earlier content returns in one commit, and the stream continues from where it was before. The rows that
 were published since the refresh disappear with it; the stream reads them again. Given up: the table stays as it is, and
 the shadow goes.
 """

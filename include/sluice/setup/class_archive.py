@@ -19,7 +19,7 @@ ARCHIVE_NAME = "spark-classes.jsa"
 """The archive's name in the environment's folder (`sys.prefix`), where `sluice.launching.launch_settings` finds it."""
 
 _RECORDING_SECONDS = 180.0
-"""Recording takes half a minute on 2 cores. A machine that needs more than this goes on without an archive."""
+"""Recording takes half a minute on 2 cores. A machine that needs more than this continues without an archive."""
 
 
 def provide_class_archive(

@@ -121,7 +121,7 @@ class KinesisShards:
             if answer["Records"]:
                 return True
             if iterator is None:
-                return True  # it is closed and read: its reader has yet to go on with the shards after it
+                return True  # it is closed and read: its reader has yet to continue with the shards after it
             if answer.get("MillisBehindLatest", 0) == 0:
                 return False
             self._pause(_PAUSE_SECONDS)

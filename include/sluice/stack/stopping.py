@@ -135,7 +135,7 @@ def _stop_rule(service: Service) -> StopRule:
 
 
 def end_service(service: Service, folder: StackFolder, record: ProcessRecord | None) -> int:
-    """End what is left of one service. The drivers that it started go on.
+    """End what is left of one service. The drivers that it started continue.
 
     Parameters
     ----------

@@ -89,12 +89,12 @@ def decide_supervision(
 
 def _decide_about_change(run: RunObservation, refused: tuple[str, ...], history: RestartHistory) -> SupervisionDecision:
     if refused:
-        text = f"Run {run.run_id} goes on with its previous declaration. {_refusal(run.stream, refused)}"
+        text = f"Run {run.run_id} continues with its previous declaration. {_refusal(run.stream, refused)}"
         return decision(SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED, text, LOOK_AGAIN_AFTER)
     if history.is_back_and_forth:
         text = (
             f"The declaration of {run.stream} was changed back and forth, and its run replaced each time: the hosts of "
-            f"Airflow probably hold different files. Run {run.run_id} goes on. Bring the same files to every host; "
+            f"Airflow probably hold different files. Run {run.run_id} continues. Bring the same files to every host; "
             f"`sluice stream restart {run.stream}` then follows them at once."
         )
         return decision(SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER, text, LOOK_AGAIN_AFTER)

@@ -10,7 +10,7 @@ always ends before the ledger's own. Within those `LEASE_SECONDS`:
 
 | since the newest renewal           | what the driver does                                                  |
 |------------------------------------|-----------------------------------------------------------------------|
-| up to `OUTAGE_GRACE_SECONDS`       | goes on; an outage of the ledger does not stop a healthy stream        |
+| up to `OUTAGE_GRACE_SECONDS`       | continues; an outage of the ledger does not stop a healthy stream        |
 | after that                         | stops gracefully: the current batch may still end and be published     |
 | after `PUBLISH_DEADLINE_SECONDS`   | publishes nothing more                                                 |
 | after `LEASE_SECONDS`              | another run may get the lease                                          |
@@ -29,7 +29,7 @@ from sluice.errors import LeaseLostError
 from sluice.ledger.leases import LEASE_SECONDS
 
 OUTAGE_GRACE_SECONDS = 120.0
-"""How long a driver goes on without the ledger: twice the minute that a database may need to fail over or restart."""
+"""How long a driver continues without the ledger: twice the minute that a database may need to fail over or restart."""
 
 PUBLISH_DEADLINE_SECONDS = 230.0
 """How long after its newest renewal a driver may begin to publish: a graceful stop takes up to 110 s after
@@ -37,7 +37,7 @@ PUBLISH_DEADLINE_SECONDS = 230.0
 
 
 def seconds_since_boot() -> float:
-    """A clock that is never set and that goes on while the machine sleeps, which `time.monotonic` does not on Linux."""
+    """A clock that is never set and runs while the machine sleeps, which `time.monotonic` does not on Linux."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 

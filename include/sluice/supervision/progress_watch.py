@@ -50,7 +50,7 @@ def watch_progress(
 
     Returns
     -------
-    The progress; none without a live run that is to go on.
+    The progress; none without a live run that is to continue.
     """
     run = known.newest_run
     if run is None or not _is_watched(run):
@@ -88,7 +88,7 @@ def _event(stream: str, judged: ProgressJudgement) -> Event:
 
 
 def judge_known(wanted: LoadedStream, known: StreamRecords) -> ProgressJudgement | None:
-    """Judge a stream by its records; none without a live run that is to go on. Nothing is observed or changed."""
+    """Judge a stream by its records; none without a live run that is to continue. Nothing is observed or changed."""
     run = known.newest_run
     if run is None or not _is_watched(run):
         return None

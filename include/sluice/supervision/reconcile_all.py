@@ -34,7 +34,7 @@ from sluice.supervision.reconciler import follow_pause, look_after
 from sluice.supervision.red_increments import is_of_increment
 from sluice.supervision.stream_health import StreamHealth, StreamState, health_of_continuous, with_its_dag
 from sluice.supervision.supervisor import Supervisor
-from sluice.supervision.undeclared_streams import MisfitRun, find_misfits, look_after_misfit
+from sluice.supervision.undeclared_streams import OrphanedRun, find_orphaned_runs, look_after_orphan
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
-    misfits = find_misfits(declarations, newest_runs(supervisor.ledger))
+    orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
     streams = _rotated(_continuous(declarations), number)
     problems: dict[str, Alert] = {}
     dags = _note_pauses(supervisor, streams, observe_dag, problems)
@@ -84,7 +84,7 @@ def reconcile_all(
         stream.name: partial(_reconcile, supervisor, stream, known[stream.name], dags.get(stream.name))
         for stream in streams
     }
-    steps |= {misfit.stream: partial(_look_after, supervisor, misfit) for misfit in misfits}
+    steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
     _clear_others(supervisor, declarations, steps)
     for name, result in done.items():
@@ -150,16 +150,16 @@ def _reconcile(
     return _alert_of(supervisor, stream.name, health, dag)
 
 
-def _look_after(supervisor: Supervisor, misfit: MisfitRun) -> Alert | None:
+def _look_after(supervisor: Supervisor, orphan: OrphanedRun) -> Alert | None:
     """Report a run that fits no declaration, and end it where that is due."""
-    desired = find_desired_state(supervisor.ledger, misfit.stream).effective_state
-    if not misfit.run.is_live and desired is DesiredState.STOPPED:
-        clear_trouble(supervisor.ledger, misfit.stream, by=supervisor.launched_by)
+    desired = find_desired_state(supervisor.ledger, orphan.stream).effective_state
+    if not orphan.run.is_live and desired is DesiredState.STOPPED:
+        clear_trouble(supervisor.ledger, orphan.stream, by=supervisor.launched_by)
         return None
-    health = StreamHealth(state=StreamState(misfit.misfit), is_healthy=False, explanation=misfit.explanation)
-    trouble = record_trouble(supervisor.ledger, misfit.stream, reason=health.state, explanation=health.explanation)
-    look_after_misfit(supervisor, misfit, missing_for=trouble.lasted)
-    return _alert_of(supervisor, misfit.stream, health, None)
+    health = StreamHealth(state=StreamState(orphan.reason), is_healthy=False, explanation=orphan.explanation)
+    trouble = record_trouble(supervisor.ledger, orphan.stream, reason=health.state, explanation=health.explanation)
+    look_after_orphan(supervisor, orphan, missing_for=trouble.lasted)
+    return _alert_of(supervisor, orphan.stream, health, None)
 
 
 def _alert_of(supervisor: Supervisor, name: str, health: StreamHealth, dag: DagObservation | None) -> Alert | None:

@@ -22,7 +22,7 @@ WITHIN = timedelta(hours=1)
 
 
 def is_back_and_forth(runs: Sequence[RunObservation], *, digest: str, reset_at: datetime | None, now: datetime) -> bool:
-    """Whether another replacement would only go on with changing a declaration back and forth.
+    """Whether another replacement would only continue to change a declaration back and forth.
 
     Parameters
     ----------

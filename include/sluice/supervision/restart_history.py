@@ -22,7 +22,7 @@ class RestartHistory:
     newest_run_id, newest_ended_at, newest_reason, newest_failure: of the newest of them.
     of_class: those in a row that have the class of the newest; unset: all.
     ends: when every failure since the count was reset ended, newest first, whatever stayed up in between.
-    is_back_and_forth: whether another replacement of the live run would only go on with replacing runs back and forth.
+    is_back_and_forth: whether another replacement of the live run would only continue to replace runs back and forth.
     """
 
     failures: int = 0

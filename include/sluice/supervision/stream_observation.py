@@ -20,7 +20,7 @@ class StreamObservation:
     observed_at: the database's time, the reference of every age.
     process: whether the driver of the newest run is alive; unset when the run has ended or has no process yet.
     newest_batch: the newest of the stream; right after a reset it is one of the previous generation.
-    standing_batch: the newest of the current generation, at whose end the stream stands; unset before its first.
+    current_batch: the newest of the current generation, at whose end the stream stands; unset before its first.
     lease: the lease of the stream; unset before its first run.
     fingerprint: what its checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
     left_exit: how the newest run's driver ended, when its parent could not record that in the ledger and left a note.
@@ -33,7 +33,7 @@ class StreamObservation:
     process: ProcessState | None = None
     left_exit: DriverExit | None = None
     newest_batch: BatchObservation | None = None
-    standing_batch: BatchObservation | None = None
+    current_batch: BatchObservation | None = None
     lease: LeaseObservation | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -21,7 +21,7 @@ def observation_of(known: StreamRecords, launcher: Launcher) -> StreamObservatio
     run, batch = known.newest_run, known.newest_batch
     is_live = run is not None and run.is_live
     process = _observe_driver(launcher, run) if run is not None and is_live else None
-    is_standing = batch is not None and batch.key.generation == known.generation
+    is_current = batch is not None and batch.key.generation == known.generation
     return StreamObservation(
         stream=known.stream,
         desired=known.desired,
@@ -29,9 +29,9 @@ def observation_of(known: StreamRecords, launcher: Launcher) -> StreamObservatio
         process=process,
         left_exit=_left_exit(launcher, run, process) if run is not None and is_live else None,
         newest_batch=batch,
-        standing_batch=batch if is_standing else None,
+        current_batch=batch if is_current else None,
         lease=known.lease,
-        fingerprint=known.fingerprint if is_standing else {},
+        fingerprint=known.fingerprint if is_current else {},
         observed_at=known.observed_at,
     )
 

@@ -20,7 +20,7 @@ from sluice.supervision.stream_health import StreamHealth, StreamState, health_o
 from sluice.supervision.stream_observation import StreamObservation
 from sluice.supervision.stream_observer import observation_of
 from sluice.supervision.supervisor import plan_from
-from sluice.supervision.undeclared_streams import find_misfits
+from sluice.supervision.undeclared_streams import find_orphaned_runs
 
 RATE_SECONDS = 30.0
 """The time over which a rate is computed: some batches of a quick stream, and still recent."""
@@ -85,11 +85,11 @@ def _observe(
     else:
         seen = observation_of(known, launcher)
         health = health_of_increment(seen, now=seen.observed_at)
-    lag = LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.standing_batch)
+    lag = LAG_UNKNOWN if heads is None else heads.observe_lag(wanted.declaration, seen.current_batch)
     return _row(seen, figures, mode=wanted.declaration.mode, health=health, lag=lag)
 
 
-def observe_misfits(
+def observe_orphaned_runs(
     declarations: Declarations, *, ledger: Ledger, launcher: Launcher, only: str | None = None
 ) -> tuple[StreamRow, ...]:
     """Observe the runs that fit no declaration; one that has ended as requested is left out, unless it is asked for.
@@ -100,21 +100,21 @@ def observe_misfits(
     """
     newest = [run for run in newest_runs(ledger) if only is None or run.stream == only]
     rows = []
-    for misfit in find_misfits(declarations, newest):
-        known = read_stream(ledger, misfit.stream)
+    for orphan in find_orphaned_runs(declarations, newest):
+        known = read_stream(ledger, orphan.stream)
         seen = observation_of(known, launcher)
-        is_wanted = misfit.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
+        is_wanted = orphan.run.is_live or seen.desired.effective_state is DesiredState.RUNNING
         if is_wanted or only is not None:
             health = StreamHealth(
-                state=StreamState(misfit.misfit), is_healthy=not is_wanted, explanation=misfit.explanation
+                state=StreamState(orphan.reason), is_healthy=not is_wanted, explanation=orphan.explanation
             )
-            rows.append(_row(seen, _figures_of(ledger, known), mode=misfit.run.mode, health=health, lag=LAG_UNKNOWN))
+            rows.append(_row(seen, _figures_of(ledger, known), mode=orphan.run.mode, health=health, lag=LAG_UNKNOWN))
     return tuple(rows)
 
 
 def observe_known(ledger: Ledger, launcher: Launcher, declarations: Declarations, name: str) -> StreamRow:
     """Observe a stream that only the ledger knows."""
-    if rows := observe_misfits(declarations, ledger=ledger, launcher=launcher, only=name):
+    if rows := observe_orphaned_runs(declarations, ledger=ledger, launcher=launcher, only=name):
         return rows[0]
     known = read_stream(ledger, name)
     seen = observation_of(known, launcher)

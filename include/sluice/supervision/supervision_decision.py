@@ -36,7 +36,7 @@ class SupervisionReason(StrEnum):
     RESTART_BUDGET_SPENT = "restart_budget_spent"
     RESTART_WOULD_NOT_HELP = "restart_would_not_help"
     BREAKER_OPEN = "breaker_open"
-    STOPPED_AS_REQUESTED = "stopped_as_wished"
+    STOPPED_AS_REQUESTED = "stopped_as_requested"
     BEING_LAUNCHED = "being_launched"
     NEVER_LAUNCHED = "never_launched"
     EXIT_LEFT_BEHIND = "exit_left_behind"

@@ -106,6 +106,6 @@ def _evidence(decision: SupervisionDecision, seen: StreamObservation) -> dict[st
         "failure_class": None if failure is None else failure.failure_class,
         "failure_reason": None if failure is None else str(failure.reason),
         "failures": decision.failures or None,
-        "newest_batch": None if seen.standing_batch is None else str(seen.standing_batch.key),
+        "newest_batch": None if seen.current_batch is None else str(seen.current_batch.key),
     }
     return {name: fact for name, fact in facts.items() if fact is not None}

@@ -1,6 +1,6 @@
 """Runs whose stream is not declared any more, is broken, or has another mode: seen, reported, and ended where due.
 
-A driver reads its declaration once. When the file is deleted, renamed or given another mode, the old driver would go on
+A driver reads its declaration once. When the file is deleted, renamed or given another mode, the old driver would run
 for ever beside its successor, and no task looks after it. The ledger knows it all the same.
 """
 
@@ -30,7 +30,7 @@ _MOST_STEPS = 3
 """Looks of one call: a driver that does not stop is ended, its run closed, and observed once more."""
 
 
-class Misfit(StrEnum):
+class OrphanReason(StrEnum):
     """Why a run does not fit what is declared."""
 
     UNDECLARED = "undeclared"
@@ -39,22 +39,22 @@ class Misfit(StrEnum):
 
 
 _BECAUSE = {
-    Misfit.UNDECLARED: "no file declares its stream any more",
-    Misfit.BROKEN: "the declaration of its stream is broken",
-    Misfit.MODE_CHANGED: "its stream is declared with another mode now",
+    OrphanReason.UNDECLARED: "no file declares its stream any more",
+    OrphanReason.BROKEN: "the declaration of its stream is broken",
+    OrphanReason.MODE_CHANGED: "its stream is declared with another mode now",
 }
 """Why a run is asked to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MisfitRun:
+class OrphanedRun:
     """The newest run of a stream that does not fit what is declared.
 
-    may_end: whether it is to end; a run whose file is broken goes on until the file is corrected or deleted.
+    may_end: whether it is to end; a run whose file is broken continues until the file is corrected or deleted.
     """
 
     run: RunObservation
-    misfit: Misfit
+    reason: OrphanReason
     explanation: str
     may_end: bool
 
@@ -64,7 +64,7 @@ class MisfitRun:
         return self.run.stream
 
 
-def find_misfits(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[MisfitRun, ...]:
+def find_orphaned_runs(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[OrphanedRun, ...]:
     """The newest runs that do not fit what is declared now. Pure.
 
     While a folder holds no declaration at all, nothing is known about what is declared, and no run is to end.
@@ -74,10 +74,10 @@ def find_misfits(declarations: Declarations, newest: Iterable[RunObservation]) -
     newest: the newest run of every stream that ever ran.
     """
     is_known = bool(declarations.stream_names)
-    return tuple(misfit for run in newest if (misfit := _misfit_of(declarations, run, is_known=is_known)) is not None)
+    return tuple(orphan for run in newest if (orphan := _orphan_of(declarations, run, is_known=is_known)) is not None)
 
 
-def _misfit_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> MisfitRun | None:
+def _orphan_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> OrphanedRun | None:
     name = run.stream
     declared = declarations.streams.get(name)
     if declared is None and name in declarations.stream_names:
@@ -90,26 +90,26 @@ def _misfit_of(declarations: Declarations, run: RunObservation, *, is_known: boo
             f"No file in {declarations.folder} declares {name} any more, and {lives}. It ends after its batch; to keep "
             "it, restore its declaration."
         )
-        return MisfitRun(run=run, misfit=Misfit.UNDECLARED, explanation=text, may_end=is_known)
+        return OrphanedRun(run=run, reason=OrphanReason.UNDECLARED, explanation=text, may_end=is_known)
     if run.mode == declared.declaration.mode or run.mode != "continuous":
         return None  # the supervision of a continuous stream replaces a run of an increment itself
     text = f"{name} is declared {declared.declaration.mode} now, and {lives}. It ends after its batch."
-    return MisfitRun(run=run, misfit=Misfit.MODE_CHANGED, explanation=text, may_end=True)
+    return OrphanedRun(run=run, reason=OrphanReason.MODE_CHANGED, explanation=text, may_end=True)
 
 
-def _broken(declarations: Declarations, run: RunObservation) -> MisfitRun:
+def _broken(declarations: Declarations, run: RunObservation) -> OrphanedRun:
     file_name = f"{run.stream}{STREAM_SUFFIX}"
     problems = [problem for problem in declarations.problems if problem.location.file.name == file_name]
-    state = "goes on with its previous declaration" if run.is_live else "has ended, and none is started"
+    state = "continues with its previous declaration" if run.is_live else "has ended, and none is started"
     why = str(problems[0]).replace("\n", " ") if problems else "another declaration contradicts it"
     text = f"The declaration of {run.stream} is broken; run {run.run_id} {state}: {why}"
-    return MisfitRun(run=run, misfit=Misfit.BROKEN, explanation=text, may_end=False)
+    return OrphanedRun(run=run, reason=OrphanReason.BROKEN, explanation=text, may_end=False)
 
 
-def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for: timedelta) -> None:
+def look_after_orphan(supervisor: Supervisor, orphan: OrphanedRun, *, missing_for: timedelta) -> None:
     """Ask a run to end when that is due, and end its driver when it does not in time. Called each minute.
 
-    A run whose driver is gone is closed, whatever its misfit: no task does it.
+    A run whose driver is gone is closed, whatever the reason: no task does it.
 
     Parameters
     ----------
@@ -119,19 +119,19 @@ def look_after_misfit(supervisor: Supervisor, misfit: MisfitRun, *, missing_for:
     ------
     LaunchError: when a driver survives SIGKILL.
     """
-    if misfit.may_end and missing_for >= ENDED_AFTER:
-        because = _BECAUSE[misfit.misfit]
-        ask_to_end(supervisor.ledger, misfit.run.run_id, because=because, event=_event(supervisor, misfit))
-    _turn(supervisor, misfit.stream)
+    if orphan.may_end and missing_for >= ENDED_AFTER:
+        because = _BECAUSE[orphan.reason]
+        ask_to_end(supervisor.ledger, orphan.run.run_id, because=because, event=_event(supervisor, orphan))
+    _turn(supervisor, orphan.stream)
 
 
-def _event(supervisor: Supervisor, misfit: MisfitRun) -> Event:
+def _event(supervisor: Supervisor, orphan: OrphanedRun) -> Event:
     return Event(
-        name=misfit.stream,
+        name=orphan.stream,
         actor=Actor.component(supervisor.launched_by),
         action=EventAction.END_RUN,
-        reason=str(misfit.misfit).replace(" ", "_"),
-        explanation=misfit.explanation,
+        reason=str(orphan.reason).replace(" ", "_"),
+        explanation=orphan.explanation,
     )
 
 

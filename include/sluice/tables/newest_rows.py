@@ -1,7 +1,7 @@
 """Reads the newest rows of a table that is only appended to, from its newest files and within bounds, without a JVM.
 
 What is read does not grow with the table: its manifest list, the manifests and files that were added last, and of those
-files as many rows as are wanted. A file whose rows all have one time, as a batch writes them, is read no further.
+files as many rows as are asked for. A file whose rows all have one time, as a batch writes them, is read no further.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_newest_rows(
     Parameters
     ----------
     table: freshly loaded from the catalog. time_column: a column of type timestamptz that every row has.
-    limit: how many rows are wanted.
+    limit: how many rows are asked for.
     longest_text: texts are cut behind one character more, which shows that they are longer.
     deadline: when the reading ends with the rows found so far.
 
@@ -68,18 +68,18 @@ def read_newest_rows(
     LakehouseError: when a file cannot be read, or the table has delete files, which are not applied here.
     """
     name = ".".join(table.name())
-    wanted = _Wanted(time_column=time_column, limit=limit, longest_text=longest_text, deadline=deadline)
+    request = _Request(time_column=time_column, limit=limit, longest_text=longest_text, deadline=deadline)
     with catalog_refusals(f"read the newest rows of {name}"):
         files, is_cut = _newest_files(table, time_column)
         try:
-            rows = _newest_of(table, files, wanted)
+            rows = _newest_of(table, files, request)
         except pa.ArrowException as error:
             raise LakehouseError(f"A data file of {name} cannot be read: {error}.") from error
     return NewestRows(rows=rows, is_cut=is_cut and len(rows) < limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Request:
     """What is read. The parameters of `read_newest_rows`."""
 
     time_column: str
@@ -146,15 +146,15 @@ def _file_of(entry: ManifestEntry, column: int) -> _File:
     return _File(path=entry.data_file.file_path, newest=newest)
 
 
-def _newest_of(table: Table, files: Sequence[_File], wanted: _Wanted) -> tuple[Mapping[str, Any], ...]:
+def _newest_of(table: Table, files: Sequence[_File], request: _Request) -> tuple[Mapping[str, Any], ...]:
     rows: tuple[Mapping[str, Any], ...] = ()
     for file in files:
-        if wanted.has_all(rows, of=file.newest):
+        if request.has_all(rows, of=file.newest):
             break
         with table.io.new_input(file.path).open() as opened:
             parquet = pq.ParquetFile(cast("IO[bytes]", opened), buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            for group in _groups(parquet, wanted.time_column):
-                rows = _with_rows_of(parquet, group, rows, wanted)
+            for group in _groups(parquet, request.time_column):
+                rows = _with_rows_of(parquet, group, rows, request)
     return rows
 
 
@@ -180,16 +180,16 @@ def _groups_in_order(parquet: pq.ParquetFile, time_column: str) -> Iterator[_Gro
 
 
 def _with_rows_of(
-    parquet: pq.ParquetFile, group: _Group, rows: tuple[Mapping[str, Any], ...], wanted: _Wanted
+    parquet: pq.ParquetFile, group: _Group, rows: tuple[Mapping[str, Any], ...], request: _Request
 ) -> tuple[Mapping[str, Any], ...]:
     """The newest among some rows and those of a row group, which is left once none of its rows can be newer."""
     batches = parquet.iter_batches(_BATCH_ROWS, row_groups=[group.index])
-    while not wanted.has_all(rows, of=group.newest) and (batch := next(batches, None)) is not None:
-        oldest = wanted.oldest_that_counts(rows)
+    while not request.has_all(rows, of=group.newest) and (batch := next(batches, None)) is not None:
+        oldest = request.oldest_that_counts(rows)
         newer = (
-            batch if oldest is None else batch.filter(pc.greater(batch.column(wanted.time_column), pa.scalar(oldest)))
+            batch if oldest is None else batch.filter(pc.greater(batch.column(request.time_column), pa.scalar(oldest)))
         )
-        rows = wanted.newest([*rows, *_shortened(newer, wanted.longest_text)])
+        rows = request.newest([*rows, *_shortened(newer, request.longest_text)])
     return rows
 
 

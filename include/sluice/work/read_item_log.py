@@ -67,6 +67,6 @@ class FollowedLog:
         found = list(lines_of_item([*before, *lines], item))
         for line in found[len(before) :]:
             self.on_line(line)
-        goes_on = bool(found) and found[-1] is lines[-1]
+        is_cut = bool(found) and found[-1] is lines[-1]
         begun = (line for line in reversed(found) if list(lines_of_item([line], item)))
-        self._beginning = next(begun, "") if goes_on else ""
+        self._beginning = next(begun, "") if is_cut else ""

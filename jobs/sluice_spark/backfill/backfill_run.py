@@ -146,7 +146,7 @@ def backfill_and_follow(run: BackfillRun) -> BackfillResult:
     """Backfill an interval, and then the intervals of the streams that follow it, each in a commit of its own.
 
     When one of them cannot be replaced now, nothing is. When one fails, those before it stay replaced, and another run
-    finds their rows unchanged and goes on.
+    finds their rows unchanged and continues.
 
     Raises
     ------

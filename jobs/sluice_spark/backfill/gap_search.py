@@ -43,7 +43,7 @@ from sluice_spark.session.identifiers import quoted
 _MICROSECONDS = 1_000_000
 
 _AGAINST_COMMITS = (RefusalReason.READER_STOPS, RefusalReason.NOTHING_PUBLISHED)
-"""The refusals that do not stand against a search."""
+"""The refusals that do not block a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class GapSearch:
 
 
 def _without_publishing(plan: BackfillPlan) -> BackfillPlan:
-    """The plan without the reasons that stand against a commit alone."""
+    """The plan without the reasons that block only a commit."""
     refusals = tuple(one for one in plan.refusals if one.reason not in _AGAINST_COMMITS)
     return replace(plan, refusals=refusals)
 

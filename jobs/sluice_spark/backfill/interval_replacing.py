@@ -23,9 +23,14 @@ from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
 from sluice.processes.deadline import wait_until
 from sluice.publication.crash_points import CrashPoint, Reached
-from sluice.publication.interval_files import TouchedFiles, touched_files
 from sluice.publication.marks import TargetState, load_target_state
-from sluice.publication.replace_interval import IntervalReplacement, append_staged, replace_interval
+from sluice.publication.replace_interval import (
+    IntervalReplacement,
+    TouchedFiles,
+    append_staged,
+    replace_interval,
+    touched_files,
+)
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS

@@ -38,7 +38,7 @@ def require_exact(plan: StreamPlan, published: PublishedBatch) -> None:
 
     Raises
     ------
-    UnpublishableError: with the operator that stands against it.
+    UnpublishableError: with the operator that blocks it.
     """
     stream, operators = plan.declaration.stream, stateful_operators(plan.rows)
     if own := [name for name in operators if _OWN_STATE in name or name.startswith("FlatMapGroups")]:

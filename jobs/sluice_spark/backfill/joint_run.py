@@ -23,7 +23,7 @@ from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.locks import interval_lock
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.interval_files import TouchedFiles, is_whole, touched_files
+from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing, held_rows

@@ -20,12 +20,11 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
-from sluice.publication.checked_commit import NothingToCommit, commit_checked
+from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice.publication.table_committer import TableChange
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.united_outputs import part, row_counts
 from sluice_spark.session.spark_errors import first_line

@@ -13,11 +13,11 @@ from pyiceberg.table import Table
 from sluice.errors import DivergedError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition
-from sluice.publication.clear_staging import clear_staging
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, offsets_digest, read_summary
+from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.sinks.iceberg import IcebergTarget

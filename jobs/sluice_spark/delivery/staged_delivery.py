@@ -20,7 +20,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.locks import PublicationLocks
-from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.past_rejections import record_past_rejections
 from sluice.publication.recovered_batch import recovered_observation
@@ -223,7 +223,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         declaration=plan.declaration,
         context=context,
         staging=BatchStaging(
-            catalog=open_catalog(context.settings),  # of its own: publications may go on on another thread
+            catalog=open_catalog(context.settings),  # of its own: publications may run on another thread
             targets=plan.targets,
             carried=plan.carried,
             rejected=plan.rejected,

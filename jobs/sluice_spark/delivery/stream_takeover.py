@@ -9,13 +9,12 @@ from pyiceberg.catalog import Catalog
 
 from sluice.errors import UnpublishableError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.chain import is_behind, whole_batches
-from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.chain import CheckpointPosition, is_behind, whole_batches
 from sluice.publication.continuity import published_beyond, refuse_missing_batches, refuse_newer_table
+from sluice.publication.file_preparation import find_missing_files, refuse_missing_files
 from sluice.publication.lost_marks import restore_lost_mark
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output, reject_batch
 from sluice.publication.marks import load_target_state
-from sluice.publication.missing_files import find_missing_files, refuse_missing_files
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_batches

@@ -16,7 +16,7 @@ from sluice_spark.maintenance.spark_procedures import SparkProcedures
 
 
 def _unnoticed() -> None:
-    """Go on with the step."""
+    """Continue with the step."""
 
 
 def maintain_table(

@@ -1,7 +1,7 @@
 """The operators of a query that keep state, and all that gives kept values their meaning: a checkpoint is bound to it.
 
 Spark compares the state of a checkpoint with a query by the number and the types of its values. Two sums that have
-changed places have equal types, and each would go on with the other one's total.
+changed places have equal types, and each would continue with the other one's total.
 """
 
 from __future__ import annotations

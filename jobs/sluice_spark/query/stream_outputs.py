@@ -104,10 +104,10 @@ def _require_table_fit(spark: SparkSession, stream: LoadedStream, target: Iceber
 
 
 def _require_sink_fit(stream: LoadedStream, sink: Sink, rows: DataFrame) -> None:
-    if misfits := sink.misfits(rows.schema):
+    if mismatches := sink.mismatches(rows.schema):
         kind = stream.declaration.outputs[sink.output].kind
         raise DeliveryError(
-            f"The output {sink.output} of stream {stream.name} does not fit {sink.place}: {'; '.join(misfits)}.",
+            f"The output {sink.output} of stream {stream.name} does not fit {sink.place}: {'; '.join(mismatches)}.",
             next_step=f"Correct the transformation, or `outputs.{sink.output}.{kind}` in {stream.file.name}.",
         )
 

@@ -115,7 +115,7 @@ class RefreshRun:
         )
 
     def _build(self, spark: SparkSession, shadow: LoadedStream) -> None:
-        """Bring the shadow up to date while the live stream goes on."""
+        """Bring the shadow up to date while the live stream continues."""
         for number in range(1, MOST_INCREMENTS + 1):
             rows = self._increment(spark, shadow)
             _log.info("increment %d of %s has read %d rows", number, shadow.name, rows)

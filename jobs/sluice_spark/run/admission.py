@@ -11,7 +11,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import admit_run, find_run, record_process
-from sluice.ledger.vacated_runs import has_given_way
+from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.processes.driver_processes import identity_of
 
 _log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -
     try:
         run = _admit(ledger, stream, launched_by)
     except RunAlreadyLiveError as refusal:
-        if not has_given_way(ledger, find_run(ledger, refusal.run_id), launched_by=launched_by):
+        if not end_if_vacated(ledger, find_run(ledger, refusal.run_id), launched_by=launched_by):
             raise
-        _log.warning("run %s has given way; its batch, if any, runs again now", refusal.run_id)
+        _log.warning("run %s has ended, as its process is gone; its batch, if any, runs again now", refusal.run_id)
         run = _admit(ledger, stream, launched_by)
     return record_process(ledger, run.run_id, identity_of(os.getpid()), None)
 

@@ -28,7 +28,7 @@ _LAST_BEAT_SECONDS = 10.0
 class Heartbeat:
     """A thread that sends heartbeats while the run works, and a thread that watches the lease. A context manager.
 
-    A run goes on when the ledger does not answer: the tables keep every batch once without it. It stops after a while,
+    A run continues while the ledger does not answer: the tables keep every batch once without it. It stops in time,
     because its lease runs out meanwhile (`sluice.supervision.held_lease`). A second thread watches that, because the
     heartbeat may hang in a query to the ledger. A run stops at once when the ledger answers and does not know it: then
     an older copy of the ledger has replaced it, which may give the stream to another run at any moment.

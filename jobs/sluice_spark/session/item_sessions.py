@@ -43,7 +43,7 @@ class EngineProfile:
 
 
 def _unobserved(_: SparkSession) -> None:
-    """Go on; nothing waits for the application."""
+    """Continue; nothing waits for the application."""
 
 
 class ItemSessions:

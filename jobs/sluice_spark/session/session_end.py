@@ -1,4 +1,4 @@
-"""Ends a Spark session whose application goes on: closes what Spark keeps of it.
+"""Ends a Spark session whose application continues: closes what Spark keeps of it.
 
 Spark closes a session only with its application. What it keeps of each until then: the Iceberg catalogs that the
 session has loaded, each with threads, HTTP clients and S3 clients of its own, and the session's bus of streaming

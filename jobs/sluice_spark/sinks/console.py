@@ -36,7 +36,7 @@ class ConsoleSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Every schema can be logged."""
         return []
 

@@ -38,7 +38,7 @@ class DeltaSink:
         """Whether a batch replaces what is there: then one without rows empties the table."""
         return self.declared.mode == "overwrite"
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Report duplicate columns; Delta itself compares the schema with its table."""
         twice = sorted({name for name in rows.names if rows.names.count(name) > 1})
         return [f"column {', '.join(twice)} occurs twice"] if twice else []

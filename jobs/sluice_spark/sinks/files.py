@@ -50,9 +50,9 @@ class FilesSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written."""
-        return list(self._misfits(rows))
+        return list(self._mismatches(rows))
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write the folder of the batch, unless it is complete."""
@@ -70,7 +70,7 @@ class FilesSink:
         root = "/".join((self.connection.root.rstrip("/"), self.declared.path.strip("/")))
         return f"{root}/stream={key.stream}/generation={key.generation}/batch={key.batch}"
 
-    def _misfits(self, schema: StructType) -> Iterator[str]:
+    def _mismatches(self, schema: StructType) -> Iterator[str]:
         if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
             yield f"column {', '.join(twice)} occurs twice"
         for field in schema:

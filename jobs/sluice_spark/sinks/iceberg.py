@@ -8,8 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
-from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
-from sluice.publication.staged_mode import StagedMode
+from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedMode, StagedOutput
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.session.comparable_columns import comparable_columns
 from sluice_spark.session.identifiers import quoted, quoted_table

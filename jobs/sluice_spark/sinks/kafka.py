@@ -45,9 +45,9 @@ class KafkaSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written."""
-        return list(self._misfits(rows))
+        return list(self._mismatches(rows))
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write each row as a record."""
@@ -81,7 +81,7 @@ class KafkaSink:
         fields = fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside))
         return fn.to_json(fields, dict(JSON_TEXT))
 
-    def _misfits(self, schema: StructType) -> Iterator[str]:
+    def _mismatches(self, schema: StructType) -> Iterator[str]:
         declared = self.declared
         for role in ("topic_column", "key_column", "value_column", "headers_column"):
             name = getattr(declared, role)

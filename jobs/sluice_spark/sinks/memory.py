@@ -34,7 +34,7 @@ class MemorySink:
         """Whether a batch replaces what is there."""
         return False
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Every schema can be kept."""
         return []
 

@@ -32,7 +32,7 @@ class Sink(Protocol):
         """Whether a batch replaces what is there: then a batch without rows is written too."""
         ...
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Report why rows of this schema cannot be written; empty when they can."""
         ...
 

@@ -35,7 +35,7 @@ class PythonSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def misfits(self, rows: StructType) -> list[str]:
+    def mismatches(self, rows: StructType) -> list[str]:
         """Every schema is passed to the function."""
         return []
 

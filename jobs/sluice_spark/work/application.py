@@ -92,7 +92,7 @@ class WorkApplication:
 
         Raises
         ------
-        LedgerError: when the ledger refuses a query; while it cannot be reached, the items that run go on.
+        LedgerError: when the ledger refuses a query; while it cannot be reached, the items that run continue.
         """
         self._lingers_until = Deadline.after(self.linger_seconds)
         with ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="item") as pool:
@@ -245,7 +245,7 @@ class WorkApplication:
             _log.error("%s", line)
         if isinstance(error, JvmLostError):
             self._ends_because = f"its JVM is lost: {error.message}"
-            raise error  # what else runs cannot go on either; all of it waits again
+            raise error  # what else runs cannot continue either; all of it waits again
         self._record(item, ledger, WorkState.FAILED, failure=said)
         if is_suspect(error) and not self._ends_because:
             self._end_because(f"{item.kind} of {item.subject} has failed, by which the process may be damaged")
@@ -278,7 +278,7 @@ class WorkApplication:
         )
 
     def _while_reachable(self, query: Callable[[], Any], otherwise: Any) -> Any:
-        """What a query answers; while the ledger is away the items go on, and the reports end the process in time."""
+        """What a query answers; while the ledger is away, items continue, and the reports end the process in time."""
         try:
             return query()
         except LedgerUnreachableError as error:

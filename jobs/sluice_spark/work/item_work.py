@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from sluice.backfill.interval_gaps import require_no_gaps
 from sluice.backfill.intervals import parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
-from sluice.declarations.apart_partitions import are_apart
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.partition_alignment import is_partition_aligned
 from sluice.errors import SluiceError, UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
@@ -75,7 +75,7 @@ def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
     except SluiceError:  # the item itself reports it
         return IntervalLane(at_once=1, together=1)
     declared = declarations.tables.get(target)
-    is_apart = declared is not None and are_apart(declared.declaration, backfill.column, backfill.interval)
+    is_apart = declared is not None and is_partition_aligned(declared.declaration, backfill.column, backfill.interval)
     return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2 if is_apart else 1)
 
 

@@ -21,8 +21,8 @@ CONTINUOUS_OPERATION = """\
 - **Stop**: pause this DAG. The driver finishes its batch and ends, about a minute later; unpausing starts it again. Or
   `sluice stream stop {stream}`: then the stream stays stopped until somebody asks for it with
   `sluice stream start {stream}`, and the next DAG run waits for that without a worker slot.
-- **Change its declaration**: about a minute later the driver ends between two batches, and a new one goes on with the
-  new declaration. When the checkpoint cannot follow, the old driver goes on and `sluice stream status` says why.
+- **Change its declaration**: about a minute later the driver ends between two batches, and a new one continues with the
+  new declaration. When the checkpoint cannot follow, the old driver continues and `sluice stream status` says why.
 - **Everything by form**: the DAG `stream_control`, or the stream's page.
 - **Look**: `sluice stream status {stream}` and `sluice stream logs {stream}`.
 - **Clear the task** whenever in doubt: a driver that lives is adopted, never doubled. A DAG run that is triggered by
@@ -46,14 +46,14 @@ INCREMENTAL_OPERATION = """\
 - **Look**: `sluice stream status {stream}`; the driver's log is the task's log.
 
 ## What to do when it is red
-The end of the task's log names the reason. Repair the cause, then clear the task: the checkpoint knows where to go on.
+The end of the task's log names the reason. Repair the cause, then clear the task: the checkpoint knows its position.
 """
 
 
 BACKFILL_OPERATION = """\
 # Backfills of {stream}
 Each run computes one {interval} of `{target}` again, with the transformation of `{stream}` as it is declared now, and
-replaces the rows of that {interval} in one commit. The stream goes on beside it, and its position does not move.
+replaces the rows of that {interval} in one commit. The stream continues beside it, and its position does not move.
 
 ## How to operate it
 - **Backfill** with the button *Trigger* and its choice *Backfill*, with the API, or with

@@ -16,14 +16,14 @@ _DOCUMENT = """\
 # stream_reconciler
 Reconciles every continuous stream with its desired state, each minute, whatever its own DAG does.
 
-- A stream whose DAG a person has **paused** stops after its batch, and goes on when the DAG is unpaused. A DAG that
+- A stream whose DAG a person has **paused** stops after its batch, and continues when the DAG is unpaused. A DAG that
   Airflow paused itself, because its run failed or it is new, stops nothing.
 - A stream whose **declaration was edited** is restarted between two batches with the new one. When its checkpoint
-  cannot follow, the old driver goes on; the log of this task and `sluice stream status` show the reason.
+  cannot follow, the old driver continues; the log of this task and `sluice stream status` show the reason.
 - A stream that becomes **stalled** (its sources have input and no batch is recorded) or **late** (beyond its `max_lag`)
   fails one run of this DAG, the first that finds it so; `sluice stream status` shows it as long as it stays so. It is
   restarted when its declaration says so.
-- A driver that died or hangs while no trigger watched it (the triggerer was down) is replaced; a live one goes on.
+- A driver that died or hangs while no trigger watched it (the triggerer was down) is replaced; a live one continues.
 
 ## What to do when it is red
 The end of the task's log names each stream that could not be reconciled, or is stalled or late, and why. The others

@@ -26,8 +26,8 @@ task each, and those whose steps need Spark share one application.
 - Clearing a task is always safe: maintenance changes the layout of a table, never its rows, and writers go first.
 
 ## What to do when it is red
-The end of the task's log names the step that was not done and why. A step that gives way to writers is tried again in
-the next hour and turns the task red only when it gives way then, too; a step that a reader or a late writer has blocked
+The end of the task's log names the step that was not done and why. A step that yields to writers is tried again in
+the next hour and turns the task red only when it yields then, too; a step that a reader or a late writer has blocked
 for two days turns it red as well. Repair the cause and clear the task.
 """
 

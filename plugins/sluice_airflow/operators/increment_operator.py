@@ -57,7 +57,7 @@ class IncrementOperator(WorkOperator):
                 super().execute(context)
 
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
-        """Go on after a trigger fired."""
+        """Continue after a trigger fired."""
         with self._reporting_failures(context):
             super().look_again(context, event, item=item)
 

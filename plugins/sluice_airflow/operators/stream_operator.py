@@ -46,7 +46,7 @@ class StreamOperator(BaseOperator):
         self._wait(self._task(context).begin(retries=self.retries or 0))
 
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None) -> None:
-        """Go on after a trigger fired. Airflow's database holds this name for every deferred task."""
+        """Continue after a trigger fired. Airflow's database holds this name for every deferred task."""
         self._wait(self._task(context).resume(event))
 
     def _task(self, context: Context) -> StreamTask:

@@ -95,7 +95,7 @@ class WorkOperator(BaseOperator):
                 self._go_on(context, queue)
 
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
-        """Go on after a trigger fired. Airflow's database holds this name for every deferred task."""
+        """Continue after a trigger fired. Airflow's database holds this name for every deferred task."""
         self._item = item
         with _errors_of_airflow():
             deployment = self._deployment()

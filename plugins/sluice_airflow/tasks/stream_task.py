@@ -107,7 +107,7 @@ class StreamTask:
         return self._trigger_after(result)
 
     def resume(self, event: Mapping[str, Any] | None) -> LedgerTrigger | None:
-        """Go on after a trigger fired. What it saw is only the occasion; the next action follows from supervising.
+        """Continue after a trigger fired. What it saw is only the occasion; the next action follows from supervising.
 
         Raises
         ------

@@ -19,7 +19,7 @@ NOTICED_WITHIN = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousDagRun:
-    """The previous scheduled DAG run. ended_at: unset while it goes on."""
+    """The previous scheduled DAG run. ended_at: unset while it continues."""
 
     is_failed: bool
     ended_at: datetime | None

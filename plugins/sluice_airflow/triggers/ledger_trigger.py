@@ -33,7 +33,7 @@ MARKED_STATES = frozenset({"failed", "skipped", "success"})
 still; a cleared task has no state, or one on its way to be run again."""
 
 _background: set[asyncio.Task[None]] = set()
-"""Work that goes on for cancelled triggers; an event loop itself does not keep its tasks."""
+"""Work that continues for cancelled triggers; an event loop itself does not keep its tasks."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class LedgerTrigger(BaseTrigger):
         """Obey when the task was marked; do nothing when it was cleared, or only moved.
 
         Airflow waits 30 seconds for this. The first query of a triggerer to Airflow may take longer on a busy machine,
-        so the work goes on without the trigger: a person's click is not lost.
+        so the work continues without the trigger: a person's click is not lost.
         """
         work = asyncio.create_task(self._obey_if_marked())
         _background.add(work)
@@ -111,7 +111,7 @@ class LedgerTrigger(BaseTrigger):
     async def _obey_if_marked(self) -> None:
         task, noticed_at = self.task_instance, time.monotonic()
         if task is None or not await is_marked(task):
-            _log.info("%s goes on: its task was not marked", self.watched)
+            _log.info("%s continues: its task was not marked", self.watched)
             return
         await self.obey_mark(noticed_ago=timedelta(seconds=time.monotonic() - noticed_at))
         _log.info("%s stops unless it was requested since: its task was marked", self.watched)

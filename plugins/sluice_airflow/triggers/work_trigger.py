@@ -29,7 +29,7 @@ class WorkTrigger(LedgerTrigger):
     Each look says that the task still waits: an item that no task waits for is not begun. All triggers of a triggerer
     share one query. A task whose item is done may end here, without a worker; any other end calls it back.
 
-    A mark in the second before a trigger begins reaches none: what has begun goes on to its end then.
+    A mark in the second before a trigger begins reaches none: what has begun continues to its end then.
 
     Parameters
     ----------

@@ -29,8 +29,7 @@ from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.settle_output import publish_output
-from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.staged_mode import StagedMode
+from sluice.publication.staged_batch import StagedMode, StagedOutput
 from sluice.publication.undeclared_outputs import find_undeclared_outputs
 from sluice.tables.catalog import open_catalog
 

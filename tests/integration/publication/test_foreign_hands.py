@@ -15,8 +15,8 @@ from sluice.errors import (
     StagedFilesMissingError,
     StagingError,
 )
+from sluice.publication.file_preparation import find_missing_files, old_batches, refuse_missing_files
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.missing_files import find_missing_files, old_batches, refuse_missing_files
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_files
 

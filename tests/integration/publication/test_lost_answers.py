@@ -21,10 +21,9 @@ from tests.fixtures.tampering import ALWAYS, Fault, FaultyProxy, Requirements, U
 
 from sluice.errors import UncertainError
 from sluice.publication import publish_batches
-from sluice.publication.checked_commit import RacePolicy
+from sluice.publication.checked_commit import PreparedCommit, RacePolicy, TableChange
 from sluice.publication.mark_moves import reject_batch, take_over
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.table_committer import PreparedCommit, TableChange
 from sluice.tables.catalog import open_catalog
 
 BEHIND_A_CONNECTION = pytest.mark.parametrize("catalog_place", ["rest"], indirect=True)

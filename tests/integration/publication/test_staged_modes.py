@@ -7,8 +7,7 @@ from tests.fixtures.publication import Workbench
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.errors import DeliveryError, UndeclaredOutputError
-from sluice.publication.staged_batch import StagedBatch, StagedOutput, read_summary
-from sluice.publication.staged_mode import StagedMode
+from sluice.publication.staged_batch import StagedBatch, StagedMode, StagedOutput, read_summary
 from sluice.publication.undeclared_outputs import (
     close_output,
     find_undeclared_outputs,

@@ -12,11 +12,11 @@ from tests.fixtures.publication import Workbench
 
 from sluice.errors import StaleTokenError, UnpublishableError
 from sluice.publication.chain import MarkPosition
+from sluice.publication.checked_commit import HeadTag
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.table_committer import HeadTag
 from sluice.refresh.swap_content import NewContent, swap_content
 
 TAG = HeadTag(name="sluice_before_refresh_7", keeps=timedelta(days=2))

@@ -128,7 +128,7 @@ def test_a_broken_declaration_of_a_stream_that_ran_is_reported_and_its_dead_run_
     run = started(supervisor)
     declarations = declared(problems=(BROKEN,), others=("flights",))
     alert = passed(supervisor, declarations)["flights"]
-    assert (alert.reason, "goes on with its previous declaration: " in alert.sentence) == ("declaration broken", True)
+    assert (alert.reason, "continues with its previous declaration: " in alert.sentence) == ("declaration broken", True)
     let_pass(ledger, timedelta(hours=1))
     assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
     assert run.process is not None

@@ -322,7 +322,7 @@ def test_an_output_that_raises_ends_the_run_with_its_place(workshop: Workshop) -
 
 
 @pytest.mark.parametrize(
-    ("declared", "misfit"),
+    ("declared", "mismatch"),
     [
         ({"topic_column": "absent"}, "topic_column absent is not one of its columns, which are id, word, nested"),
         ({"topic_column": "id"}, "topic_column id is bigint, and a topic's name is a string"),
@@ -330,12 +330,12 @@ def test_an_output_that_raises_ends_the_run_with_its_place(workshop: Workshop) -
         ({"topic": "t", "headers_column": "word"}, "headers_column word is string, and headers are map<string,string>"),
     ],
 )
-def test_rows_that_fit_no_record_are_refused(declared: dict[str, Any], misfit: str) -> None:
+def test_rows_that_fit_no_record_are_refused(declared: dict[str, Any], mismatch: str) -> None:
     columns = {"id": LongType(), "word": StringType(), "nested": ArrayType(StringType())}
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     connection = KafkaConnection(kind="kafka", bootstrap_servers="127.0.0.1:1")
     output = KafkaOutput.model_validate({"connection": "c", **declared})
-    assert KafkaSink(output="o", declared=output, connection=connection).misfits(schema) == [misfit]
+    assert KafkaSink(output="o", declared=output, connection=connection).mismatches(schema) == [mismatch]
 
 
 def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:

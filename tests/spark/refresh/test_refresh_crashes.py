@@ -25,7 +25,7 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_run
-from sluice.ledger.vacated_runs import has_given_way
+from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.work.requests import RefreshTable
@@ -68,7 +68,7 @@ def test_a_killed_refresh_is_completed_by_the_next(step: CrashPoint, workshop: W
     assert rows_by_duckdb(workshop) == right(ROWS)
     left = newest_run(workshop.ledger, name)
     if left is not None and left.is_live:  # as a supervisor does
-        assert has_given_way(workshop.ledger, left, launched_by="a test")
+        assert end_if_vacated(workshop.ledger, left, launched_by="a test")
     _goes_on(workshop, name)
 
 

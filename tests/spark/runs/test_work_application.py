@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.fixtures.driver_uis import require_closed, require_readable
-from tests.fixtures.spark_jobs import secrets_of
+from tests.fixtures.spark_jobs import secrets_of, words_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
 from tests.fixtures.work import (
@@ -98,7 +98,7 @@ def test_a_process_does_one_increment_after_another_until_the_deployment_changes
         application = find_application(workshop.ledger, str(served_by[0]))
         assert application.pid is not None
         process, log = psutil.Process(application.pid), Path(str(application.log_file))
-        words = [word for one in (process, *process.children(recursive=True)) for word in one.cmdline()]
+        words = words_of([process, *process.children(recursive=True)])
         process.send_signal(signal.SIGTERM)  # the JVM, which is all that others see of a driver
         ended = await_end_of_application(workshop, application.application)
 

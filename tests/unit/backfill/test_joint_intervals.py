@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.backfill.intervals import Interval, IntervalLength, spanned, together
-from sluice.declarations.apart_partitions import are_apart
+from sluice.declarations.partition_alignment import is_partition_aligned
 from sluice.declarations.table_declaration import TableDeclaration
 
 
@@ -82,14 +82,14 @@ def table(*partitioning: dict[str, Any]) -> TableDeclaration:
 def test_partitions_keep_intervals_apart_that_are_at_least_as_long(transform: str, apart: set[str]) -> None:
     lengths: tuple[IntervalLength, ...] = ("hour", "day", "month")
 
-    found = {one for one in lengths if are_apart(table({"column": "at", "transform": transform}), "at", one)}
+    found = {one for one in lengths if is_partition_aligned(table({"column": "at", "transform": transform}), "at", one)}
 
     assert found == apart
 
 
 def test_partitions_of_another_column_and_no_partitions_keep_nothing_apart() -> None:
-    assert not are_apart(table({"column": "other", "transform": "day"}), "at", "day")
-    assert not are_apart(table(), "at", "day")
-    assert are_apart(
+    assert not is_partition_aligned(table({"column": "other", "transform": "day"}), "at", "day")
+    assert not is_partition_aligned(table(), "at", "day")
+    assert is_partition_aligned(
         table({"column": "other", "transform": "month"}, {"column": "at", "transform": "day"}), "at", "day"
     )

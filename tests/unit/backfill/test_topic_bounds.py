@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.backfill.read_bounds import OffsetRange
-from sluice.backfill.topic_bounds import PartitionSight, plan_topic_bound
+from sluice.backfill.topic_bounds import PartitionObservation, plan_topic_bound
 from sluice.declarations.source_declarations import KafkaSource
 
 DAY_3, DAY_4, DAY_5 = (datetime(2013, 1, day, tzinfo=UTC) for day in (3, 4, 5))
@@ -20,9 +20,9 @@ def source(**more: Any) -> KafkaSource:
     return KafkaSource.model_validate({"connection": "kafka", "topics": ["flights"], **more})
 
 
-def sight(**more: Any) -> PartitionSight:
+def sight(**more: Any) -> PartitionObservation:
     """A partition from which the first ten records were removed."""
-    return PartitionSight(**{"first": 10, "oldest": DAY_4, "since": None, "end": 30, "read": 20, **more})
+    return PartitionObservation(**{"first": 10, "oldest": DAY_4, "since": None, "end": 30, "read": 20, **more})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 S = "silver_flights.stream.yaml"
 T = "bronze.flights.table.yaml"
 A_NAME = (
-    "a name starts with a lower-case letter, goes on with lower-case letters, digits and single underscores, "
+    "a name starts with a lower-case letter, continues with lower-case letters, digits and single underscores, "
     "and has at most 63 characters"
 )
 A_DURATION = "a duration is a whole number and a unit: milliseconds, seconds, minutes, hours or days"

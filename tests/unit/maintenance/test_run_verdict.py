@@ -56,7 +56,7 @@ def test_a_step_that_gives_way_to_writers_is_red_the_second_time() -> None:
     assert problems_of_run(yielded, ()) == ()
     assert problems_of_run(yielded, (run(StepOutcome.DONE, hours_ago=1), yielded)) == ()
     (problem,) = problems_of_run(yielded, (run(StepOutcome.YIELDED, hours_ago=1),))
-    assert problem.endswith("; the run before gave way, too")
+    assert problem.endswith("; the run before yielded, too")
 
 
 @pytest.mark.parametrize("reason", ["reader_not_started", "readers_need_snapshots", "writer_late"])

@@ -10,10 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.chain import AbandonReason, MarkPosition, batches_to_publish, plan_publication, whole_batches
-from sluice.publication.checkpoint_position import CheckpointPosition
-from sluice.publication.staged_batch import BatchSummary, StagedBatch, canonical_offsets, offsets_digest, read_summary
-from sluice.publication.staged_mode import StagedMode
+from sluice.publication.chain import (
+    AbandonReason,
+    CheckpointPosition,
+    MarkPosition,
+    batches_to_publish,
+    plan_publication,
+    whole_batches,
+)
+from sluice.publication.staged_batch import (
+    BatchSummary,
+    StagedBatch,
+    StagedMode,
+    canonical_offsets,
+    offsets_digest,
+    read_summary,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

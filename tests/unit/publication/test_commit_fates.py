@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from sluice.publication.table_committer import Fate, decide_fate
+from sluice.publication.checked_commit import Fate, decide_fate
 
 OURS, PARENT = 7, 3
 """The snapshot of the commit, and the one on which it was prepared; its sequence number is 4."""

@@ -8,8 +8,7 @@ import pytest
 
 from sluice.errors import DivergedError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.chain import MarkPosition
-from sluice.publication.checkpoint_position import CheckpointPosition
+from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.continuity import refuse_missing_batches, refuse_newer_table
 from sluice.publication.staged_batch import BatchSummary, StagedOutput, canonical_offsets, offsets_digest
 

@@ -15,7 +15,7 @@ from tests.fixtures.delete_files import add_delete_file
 
 from sluice.errors import UnpublishableError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.interval_files import (
+from sluice.publication.replace_interval import (
     IntervalOfTable,
     TouchedFiles,
     change_since,
@@ -73,7 +73,7 @@ def change(table: Table, plan: tuple[int | None, TouchedFiles], *, own: StagedOu
 def test_a_file_that_was_removed_is_noticed(table: Table) -> None:
     plan = planned(table)
 
-    table.delete(EqualTo("id", 2))
+    table.delete(EqualTo(term="id", value=2))
 
     assert change(table, plan) == "1 of its files were removed or rewritten"
 
@@ -81,7 +81,7 @@ def test_a_file_that_was_removed_is_noticed(table: Table) -> None:
 def test_a_file_of_another_interval_may_be_removed(table: Table) -> None:
     plan = planned(table)
 
-    table.delete(EqualTo("id", 1))
+    table.delete(EqualTo(term="id", value=1))
 
     assert change(table, plan) is None
 

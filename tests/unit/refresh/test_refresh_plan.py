@@ -14,7 +14,7 @@ from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclarati
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.operations import RefusalReason, Stake
-from sluice.refresh.refresh_plan import InputToRead, RefreshSight, plan_refresh
+from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, plan_refresh
 from sluice.sources.kafka_beginnings import removed_records
 from sluice.sources.unread_input import PartitionBounds
 
@@ -36,7 +36,7 @@ def declaration(**changes: Any) -> StreamDeclaration:
     return StreamDeclaration.model_validate(DECLARED | changes)
 
 
-SEEN = RefreshSight(
+SEEN = RefreshTargetObservation(
     declaration=declaration(),
     digest="d",
     keeps=timedelta(days=7),
@@ -80,7 +80,7 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
         "Read input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files.",
         "Replace all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they stay as they "
         "are.",
-        "silver_flights goes on meanwhile; for the commit it is stopped, and then continues in a new generation.",
+        "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation.",
         "Keep the earlier content for 7 days: `sluice stream refresh silver_flights --take-back`.",
         "Reader gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
         "refreshed or backfilled.",
@@ -147,7 +147,7 @@ def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str
 
 def test_an_open_refresh_of_the_same_declaration_goes_on() -> None:
     going_on = plan_refresh(replace(SEEN, newest=OPEN))
-    assert next(going_on.sentences()) == "Go on with refresh 7 of silver_flights; it is building."
+    assert next(going_on.sentences()) == "Continue refresh 7 of silver_flights; it is building."
     assert going_on.seen.continues == OPEN
     ended = replace(OPEN, state=RefreshState.SWAPPED, ended_at=NOW)
     assert plan_refresh(replace(SEEN, newest=ended)).seen.continues is None

@@ -64,7 +64,7 @@ def test_a_refused_change_names_what_was_and_what_is() -> None:
     stream = seen(a_run(digest="old"), process=ALIVE, fingerprint=OTHER_SOURCE)
     decision = decide_supervision(wanted=WANTED, digest="d", seen=stream, history=NONE, now=NOW)
     assert decision.explanation == (
-        "Run run-1 goes on with its previous declaration. The checkpoint of flights cannot follow a change of its "
+        "Run run-1 continues with its previous declaration. The checkpoint of flights cannot follow a change of its "
         "declaration: input records was `kafka connection=flights_kafka topics=flights` and is now `rate`. "
         "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
         "checkpoint behind: `sluice stream reset flights` shows what is then read and published again."

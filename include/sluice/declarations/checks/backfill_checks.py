@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sluice.declarations.apart_partitions import are_apart
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
+from sluice.declarations.partition_alignment import is_partition_aligned
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import (
     RECORD_TIME,
@@ -97,7 +97,7 @@ def _partitions_beyond(
     stream: LoadedStream, backfill: BackfillDeclaration, path: KeyPath, table: LoadedTable
 ) -> Iterator[DeclarationError]:
     """A batch of the stream replaces whole partitions: one that holds rows of two intervals would lose those of one."""
-    if not are_apart(table.declaration, backfill.column, backfill.interval):
+    if not is_partition_aligned(table.declaration, backfill.column, backfill.interval):
         sentence = (
             f"a batch of the stream replaces whole partitions of {table.name}, and none of them holds rows of one "
             f"{backfill.interval} of {backfill.column} alone."
