@@ -32,7 +32,7 @@ from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger
-from sluice.operations import PlannedStep, steps_of
+from sluice.operations import PlannedStep
 from sluice.processes.deadline import Deadline, wait_until
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import TargetState, load_target_state, marked_outputs
@@ -160,17 +160,11 @@ def plan_with_followers(
         seen, _ = observe_backfill(catalog, ledger, declarations, one.stream, one.interval, settings=settings)
         return plan_backfill(seen)
 
-    backfill = backfill_of(stream)
-    parts, plan = divide(whole, backfill.interval), plan_of(Follower(stream=stream, interval=whole))
-    followers = followers_of(declarations, stream, whole)
-    commits = "one commit" if len(parts) == 1 else f"{len(parts)} commits, at most {backfill.at_once} at a time"
+    divide(whole, backfill_of(stream).interval)
+    plan, followers = plan_of(Follower(stream=stream, interval=whole)), followers_of(declarations, stream, whole)
     return replace(
         plan,
-        steps=(
-            *plan.steps,
-            *steps_of(f"Make {commits}: one for each {backfill.interval}."),
-            *map(_followed, followers),
-        ),
+        steps=(*plan.steps, *map(_followed, followers)),
         refusals=(*plan.refusals, *(refusal for one in followers for refusal in plan_of(one).refusals)),
     )
 

@@ -47,7 +47,7 @@ def backfill(
     The plan is shown, and you are asked to confirm it.
     """
     with open_cli_context() as ctx:
-        length = backfill_of(ctx.declarations.stream(stream)).interval
+        length, made = backfill_of(ctx.declarations.stream(stream)).interval, "Make one commit."
         if gaps:
             wholes = intervals = joined(_search_gaps(ctx, stream, start=start, end=end).gaps)
             if not intervals:
@@ -55,11 +55,12 @@ def backfill(
         else:
             wholes = (_interval(start, end),)
             intervals = divide(wholes[0], length)
+            made = f"Make {len(intervals)} commits: one for each {length}."
         if newest_first:
             intervals = tuple(reversed(intervals))
 
         def planned() -> list[BackfillPlan]:
-            return [_plan(ctx, stream, whole) for whole in wholes]
+            return [_plan(ctx, stream, whole).followed_by(made) for whole in wholes]
 
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
             _carry_out(ctx, stream, intervals, as_json=as_json)

@@ -115,7 +115,7 @@ def _settle(stream: str, output: str, verb: SettlementVerb, *, dry_run: bool, ye
         plan = plan_settlement(catalog, ctx.ledger, declaration, output=output, verb=verb)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        done = act(catalog, ctx.ledger, declaration, output=output, requested_by=person())
+        done = act(catalog, ctx.ledger, declaration, output=output, requested_by=person(), planned=plan.digest)
     print_done(verb, done.plan().as_json()["evidence"], done.sentence(), as_json=as_json)
 
 

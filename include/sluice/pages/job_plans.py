@@ -108,8 +108,10 @@ def plan_backfill_runs(
     plan = plan_with_followers(catalog, ledger, declarations, stream, whole, settings=settings)
     if not plan.is_refused_for_now:
         plan.require_unrefused()
-    runs = "one run" if len(parts) == 1 else f"{len(parts)} runs"
-    return plan.followed_by(f"The DAG {stream.name}{BACKFILL_SUFFIX} does this in {runs}.")
+    backfill = backfill_of(stream)
+    runs = "one run" if len(parts) == 1 else f"{len(parts)} runs, at most {backfill.at_once} at a time"
+    asked = f"The DAG {stream.name}{BACKFILL_SUFFIX} does this in {runs}: one commit for each {backfill.interval}."
+    return plan.followed_by(asked)
 
 
 def record_backfill_request(ledger: Ledger, stream: str, whole: Interval, *, by: str) -> None:

@@ -108,6 +108,7 @@ def publish_output(
     *,
     output: str,
     requested_by: str,
+    planned: str | None = None,
     reached: Reached = unnoticed,
 ) -> OutputSettlement:
     """Make the batches of an undeclared output visible in the table that they were staged for, and record them.
@@ -117,13 +118,14 @@ def publish_output(
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    planned: the digest of the plan that a person agreed to; unset: what is staged now.
     reached: is called with CHECKED before each commit is sent.
 
     Raises
     ------
     SluiceError: as `plan_settlement` does.
     """
-    with _settling(catalog, ledger, declaration, output, OperationVerb.PUBLISH_OUTPUT, requested_by) as (
+    with _settling(catalog, ledger, declaration, output, OperationVerb.PUBLISH_OUTPUT, requested_by, planned) as (
         found,
         plan,
         token,
@@ -139,19 +141,26 @@ def publish_output(
 
 
 def abandon_output(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, requested_by: str
+    catalog: Catalog,
+    ledger: Ledger,
+    declaration: StreamDeclaration,
+    *,
+    output: str,
+    requested_by: str,
+    planned: str | None = None,
 ) -> OutputSettlement:
     """Discard the batches that wait for an output. Their files stay until an orphan removal on the target.
 
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    planned: as for `publish_output`.
 
     Raises
     ------
     SluiceError: as `plan_settlement` does.
     """
-    with _settling(catalog, ledger, declaration, output, OperationVerb.ABANDON_OUTPUT, requested_by) as (
+    with _settling(catalog, ledger, declaration, output, OperationVerb.ABANDON_OUTPUT, requested_by, planned) as (
         found,
         plan,
         token,
@@ -178,6 +187,7 @@ def _settling(
     output: str,
     verb: SettlementVerb,
     requested_by: str,
+    planned: str | None,
 ) -> Iterator[tuple[UndeclaredOutput, OutputSettlement, int]]:
     """Hold the lease of the stream, and save the event. Yields what waits, the plan, and the fencing token."""
     stream, what = declaration.stream, f"settling what is staged for the output {output}"
@@ -185,6 +195,7 @@ def _settling(
     with run_of_command(ledger, stream, CommandMode.SETTLEMENT, requested_by=requested_by, what=what) as run:
         found = _settled(catalog, declaration, output, verb)
         plan = _settlement(found, verb)
+        plan.plan().require_same(planned)
         record_event(ledger, _event(plan, requested_by=requested_by))
         # The mark of a former output may have seen a higher token than a ledger that was replaced by an older copy.
         yield found, plan, max(run.token, found.position.token if found.position is not None else 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixtures.publication import Workbench
 from tests.fixtures.stack import Stack
-from tests.integration.publication.test_batch_commands import Deployment, deployment
+from tests.integration.publication.test_batch_commands import Deployment, deployment, former
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -13,13 +14,15 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
-from sluice.operations import OperationPlan
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.batch_rejections import plan_page_rejection
 from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
+from sluice.publication.settle_output import abandon_output, plan_settlement
+from sluice.publication.staged_batch import StagedMode
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 
-__all__ = ["deployment"]
+__all__ = ["deployment", "former"]
 ANN = "airflow: stream_control, ann"
 
 
@@ -91,6 +94,29 @@ def test_a_batch_that_is_another_one_by_now_is_not_rejected(deployment: Deployme
     with pytest.raises(UsageError, match="The plan is out of date"):
         carried_out(deployment, settings, shown)
     assert recent_batches(deployment.ledger, deployment.stream, limit=5) == ()
+    assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == ()
+
+
+def test_what_is_staged_for_a_former_output_since_its_plan_is_not_abandoned(
+    deployment: Deployment, former: Workbench
+) -> None:
+    declaration = declared(deployment).declaration
+    shown = plan_settlement(
+        former.catalog, deployment.ledger, declaration, output="former", verb=OperationVerb.ABANDON_OUTPUT
+    )
+    former.stage(2, [4], mode=StagedMode(mode="append", table=former.output.target))
+
+    with pytest.raises(UsageError, match="The plan is out of date"):
+        abandon_output(
+            former.catalog,
+            deployment.ledger,
+            declaration,
+            output="former",
+            requested_by=ANN,
+            planned=shown.digest,
+        )
+
+    assert len(former.staged()) == 3
     assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == ()
 
 
