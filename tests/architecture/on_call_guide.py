@@ -98,6 +98,8 @@ sluice batch reject STREAM 17
 sluice stream start STREAM
 ```
 
+On a terminal the command asks; elsewhere it needs `--yes` ([commands](commands.md)).
+
 *Stop*, *Reject batch* and *Start* on the stream's page in Airflow do the same, as does `reject-batch` in the DAG
 `stream_control`.
 
@@ -139,10 +141,10 @@ sluice batch publish STREAM OUTPUT
 sluice batch abandon STREAM OUTPUT
 ```
 
-`publish` adds the rows to the table that they were staged for. It is refused for mode `merge`, which only a driver can
-do: declare the output as it was and start the stream once. `abandon` discards the rows; a batch that Spark had not
-committed runs again, for the outputs that are declared now. An output that is declared again later continues where the
-checkpoint stands then.
+Both ask, unless `--yes` is given. `publish` adds the rows to the table that they were staged for. It is refused for
+mode `merge`, which only a driver can do: declare the output as it was and start the stream once. `abandon` discards the
+rows; a batch that Spark had not committed runs again, for the outputs that are declared now. An output that is declared
+again later continues where the checkpoint stands then.
 
 ## A table that is ahead of its checkpoint
 

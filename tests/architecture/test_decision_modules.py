@@ -16,6 +16,7 @@ DECISION_MODULES = (
     "sluice.failures.classification",
     "sluice.maintenance.maintenance_plan",
     "sluice.maintenance.pin_plan",
+    "sluice.operations",
     "sluice.publication.chain",
     "sluice.publication.staged_batch",
     "sluice.supervision.decide_about_pause",

@@ -27,6 +27,7 @@ _VALUES = (
     "sluice.failure_reasons",
     "sluice.processes",
     "sluice.stored_keys",
+    "sluice.operations",
     "sluice.declarations",
     "sluice.ledger",
 )
@@ -38,6 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.errors": ("sluice.messages", "sluice.failure_reasons"),
     "sluice.processes": (),
     "sluice.stored_keys": (),
+    "sluice.operations": ("sluice.errors",),
     "sluice.settings": ("sluice.errors", "sluice.processes"),
     "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),

@@ -300,7 +300,7 @@ class ExpiryDrill:
         set_desired_state(self.workshop.ledger, self.stream, DesiredState.STOPPED)
         continue_stream(self.workshop.ledger, stream, settings, plan, asked_by="a drill")
         set_desired_state(self.workshop.ledger, self.stream, DesiredState.RUNNING)
-        return plan.rows_read
+        return plan.seen.rows_read
 
     def _driver(self, point: CrashPoint, *, occurrence: int) -> Any:
         return faulty_driver(self.workshop, self.environment, self.stream, point=point, occurrence=occurrence)

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import InputBound
-from sluice.backfill.refusal import Refusal
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
-
-
-class RefusalReason(StrEnum):
-    """Why an interval cannot be backfilled now.
-
-    NOTHING_PUBLISHED: the stream has published nothing in its open generation, so no position of its sources is known.
-    OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
-    OPEN_INTERVAL: the watermark has not passed the interval and its margin; the live stream may still write there.
-    SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
-    SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source.
-    OTHER_WRITERS: rows of other streams lie in the target; replacing the interval would delete them.
-    READER_STOPS: a stream reads the target, and its declaration says that it fails when rows are overwritten.
-    """
-
-    NOTHING_PUBLISHED = "nothing_published"
-    OFFSETS_UNKNOWN = "offsets_unknown"
-    OPEN_INTERVAL = "open_interval"
-    SOURCE_UNREADABLE = "source_unreadable"
-    SOURCE_GONE = "source_gone"
-    OTHER_WRITERS = "other_writers"
-    READER_STOPS = "reader_stops"
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether the next batch of the stream usually removes the reason."""
-        return self in (RefusalReason.OFFSETS_UNKNOWN, RefusalReason.SOURCE_UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,43 +74,40 @@ class BackfillObservation:
     other_writers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPlan:
-    """What a backfill does: the observation it was planned on, and the refusals; it runs only without any."""
-
-    seen: BackfillObservation
-    refusals: tuple[Refusal[RefusalReason], ...] = field(default=())
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the interval must not be backfilled now."""
-        return bool(self.refusals)
-
-    @property
-    def is_refused_for_now(self) -> bool:
-        """Whether it is refused for reasons alone that the next batch of the stream usually removes."""
-        return self.is_refused and all(refusal.reason.is_passing for refusal in self.refusals)
-
-    def sentences(self) -> Iterator[str]:
-        """The plan for a person, one line each."""
-        seen = self.seen
-        yield f"{seen.output.target}: the rows of {seen.interval.spoken} are replaced, in one commit"
-        for source in seen.sources:
-            if not source.problem:
-                part = f"where {source.column} is in the interval" if source.column is not None else "whole"
-                yield f"input {source.input}: {source.what}, {part}"
-        for reader in seen.readers:
-            yield f"reader: {reader.meaning}"
-        for refusal in self.refusals:
-            yield refusal.line
+BackfillPlan = OperationPlan[BackfillObservation]
 
 
 def plan_backfill(seen: BackfillObservation) -> BackfillPlan:
     """Decide whether an interval can be backfilled now."""
-    return BackfillPlan(seen=seen, refusals=tuple(_refusals(seen)))
+    return OperationPlan(
+        verb=OperationVerb.BACKFILL,
+        subject=seen.output.stream,
+        part=seen.interval.spoken,
+        seen=seen,
+        steps=steps_of(*_sentences(seen)),
+        refusals=tuple(_refusals(seen)),
+        at_stake=Stake.ROWS,
+        evidence={
+            "table": seen.output.target,
+            "interval": seen.interval,
+            "snapshot_id": seen.head,
+            "inputs": {source.input: source.what for source in seen.sources},
+            "readers": [f"{reader.stream}, input {reader.input}" for reader in seen.readers],
+        },
+    )
 
 
-def _refusals(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
+def _sentences(seen: BackfillObservation) -> Iterator[str]:
+    yield f"Replace the rows of {seen.interval.spoken} in {seen.output.target}."
+    for source in seen.sources:
+        if not source.problem:
+            part = f"where {source.column} is in the interval" if source.column is not None else "whole"
+            yield f"Read input {source.input}: {source.what}, {part}."
+    for reader in seen.readers:
+        yield f"Reader {reader.meaning}."
+
+
+def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
     stream = seen.output.stream
     if seen.position is None or seen.position.end_offsets_digest is None:
         yield Refusal(
@@ -165,7 +135,7 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
     yield from _readers_that_stop(seen)
 
 
-def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal[RefusalReason]]:
+def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal]:
     closes_at = seen.interval.end + seen.margin
     if published.watermark is not None and published.watermark < closes_at:
         yield Refusal(
@@ -176,7 +146,7 @@ def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iter
         )
 
 
-def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
+def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
     for source in seen.sources:
         if source.problem:
             yield Refusal(
@@ -186,7 +156,7 @@ def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal[RefusalRe
             )
 
 
-def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal[RefusalReason]]:
+def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(

@@ -1,16 +1,18 @@
-"""Intervals of event time, in UTC: their boundaries, their names, and how a longer one is divided."""
+"""Intervals of event time, in UTC: their boundaries, their names, how a longer one is divided, which touch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sluice.errors import UsageError
 
 IntervalLength = Literal["hour", "day", "month"]
 """The length of one interval, as a declaration names it."""
+
+Wanted = TypeVar("Wanted")
 
 _FORM = "%Y%m%dT%H%M"
 
@@ -124,3 +126,25 @@ def parse_time(text: str) -> datetime:
     except ValueError as error:
         raise UsageError(f"{text!r} is not a time in ISO 8601, for example 2013-01-05 or 2013-01-05T06:00.") from error
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def together(wanted: Sequence[Wanted], *, interval_of: Callable[[Wanted], Interval], most: int) -> list[list[Wanted]]:
+    """Divide what is wanted into groups, in each of which every interval begins where another one ends.
+
+    Parameters
+    ----------
+    wanted: in the order of their requests, which a group keeps.
+    most: how many a group has at most.
+    """
+    intervals, groups = [interval_of(one) for one in wanted], list[list[int]]()
+    for number in sorted(range(len(wanted)), key=lambda number: intervals[number].start):
+        if groups and len(groups[-1]) < most and intervals[groups[-1][-1]].end == intervals[number].start:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return [[wanted[number] for number in sorted(group)] for group in groups]
+
+
+def spanned(intervals: Sequence[Interval]) -> Interval:
+    """The interval from the first start to the last end."""
+    return Interval(start=min(one.start for one in intervals), end=max(one.end for one in intervals))

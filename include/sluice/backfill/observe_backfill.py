@@ -1,17 +1,28 @@
-"""Observes what a backfill depends on: how far the stream has published, its sources, and the readers of its target."""
+"""Observes what a backfill depends on, and plans it: how far the stream has published, its sources, the readers of its
+target, and the streams that follow. Some reasons against a plan are removed by the next batch of the stream."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch, TargetReader
-from sluice.backfill.intervals import Interval
+from sluice.backfill.backfill_plan import (
+    BackfillObservation,
+    BackfillPlan,
+    PublishedBatch,
+    TargetReader,
+    plan_backfill,
+)
+from sluice.backfill.followers import Follower, followers_of
+from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -21,11 +32,19 @@ from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger
+from sluice.operations import PlannedStep
+from sluice.processes.deadline import Deadline, wait_until
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import TargetState, load_target_state, marked_outputs
 from sluice.publication.replace_interval import IntervalOfTable
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets, offsets_digest, read_summary
 from sluice.settings import Settings
+
+PATIENCE_SECONDS = 60.0
+"""How long a run waits for the next batch of the stream. A batch takes seconds; a stream that has not delivered one by
+then is stopped, or far behind, and the task is tried again later."""
+
+_POLL_SECONDS = 1.0
 
 
 def backfill_of(stream: LoadedStream) -> BackfillDeclaration:
@@ -116,6 +135,44 @@ def observe_backfill(
     ), state.table
 
 
+def plan_with_followers(
+    catalog: Catalog,
+    ledger: Ledger,
+    declarations: Declarations,
+    stream: LoadedStream,
+    whole: Interval,
+    *,
+    settings: Settings,
+) -> BackfillPlan:
+    """What a backfill of a whole interval does now, and those of the streams that follow. Nothing is changed.
+
+    Parameters
+    ----------
+    whole: made of whole hours, days or months, as the stream declares it.
+
+    Raises
+    ------
+    UsageError: when the stream does not declare a backfill, or the interval is not made of whole parts.
+    SluiceError: as `observe_backfill` raises it.
+    """
+
+    def plan_of(one: Follower) -> BackfillPlan:
+        seen, _ = observe_backfill(catalog, ledger, declarations, one.stream, one.interval, settings=settings)
+        return plan_backfill(seen)
+
+    divide(whole, backfill_of(stream).interval)
+    plan, followers = plan_of(Follower(stream=stream, interval=whole)), followers_of(declarations, stream, whole)
+    return replace(
+        plan,
+        steps=(*plan.steps, *map(_followed, followers)),
+        refusals=(*plan.refusals, *(refusal for one in followers for refusal in plan_of(one).refusals)),
+    )
+
+
+def _followed(one: Follower) -> PlannedStep:
+    return PlannedStep(sentence=f"{one.stream.name} follows: its rows of {one.interval.spoken} are replaced too.")
+
+
 def has_published(catalog: Catalog, stream: LoadedStream) -> bool:
     """Whether the backfilled output of a stream has published a batch in its open generation.
 
@@ -180,3 +237,52 @@ def readers_of(declarations: Declarations, target: str) -> Iterator[TargetReader
 def _parsed(offsets: str) -> Mapping[str, Any]:
     parsed: Mapping[str, Any] = json.loads(offsets)
     return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOn:
+    """A plan, and the target as it was loaded for it: its newest snapshot is the head of the plan."""
+
+    plan: BackfillPlan
+    target: Table
+
+
+@contextmanager
+def settled_plan(
+    look: Callable[[], PlannedOn],
+    *,
+    turn: Callable[[], AbstractContextManager[object]] | None,
+    patience_seconds: float = PATIENCE_SECONDS,
+    pause: Callable[[float], object] = time.sleep,
+) -> Iterator[PlannedOn]:
+    """A plan that is not refused, in a turn that lasts as long as the block.
+
+    The turn is never held while the next batch of the stream is waited for: the stream needs it to publish.
+
+    Parameters
+    ----------
+    look: observes and plans once.
+    turn: begins the turn of this run among those that merge into the target; unset when it needs none.
+    pause: makes the pause between two looks.
+
+    Raises
+    ------
+    UnpublishableError: when the plan is refused, with every reason.
+    """
+    deadline = Deadline.after(patience_seconds)
+    while True:
+        found = wait_until(look, _is_decided, seconds=patience_seconds, poll_seconds=_POLL_SECONDS, pause=pause)
+        found.plan.require_unrefused()
+        if turn is None:
+            yield found
+            return
+        with turn():
+            found = look()
+            if _is_decided(found) or deadline.is_over():
+                found.plan.require_unrefused()
+                yield found
+                return
+
+
+def _is_decided(found: PlannedOn) -> bool:
+    return not found.plan.is_refused_for_now

@@ -1,24 +1,37 @@
-"""Observes how far each input of a stream can be read for a backfill, one way for each kind of source."""
+"""Observes how far each input of a stream can be read for a backfill, so that it sees exactly what the stream had read.
+
+A table is read at a snapshot, files by the log of the checkpoint, topics by their offsets (`topic_bounds`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.backfill.backfill_plan import PublishedBatch
-from sluice.backfill.file_bounds import bound_of_files
 from sluice.backfill.intervals import Interval
-from sluice.backfill.read_bounds import FilesBound, InputBound, TopicBound
-from sluice.backfill.source_bounds import bound_of
+from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, TopicBound
 from sluice.backfill.topic_bounds import bound_of_topics
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
-from sluice.settings import FilesConnection, KafkaConnection, Settings
+from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
+from sluice.sources.unread_input import files_read_up_to, present_files
 from sluice.tables.declared_tables import require_table
+
+_BEGINNING = -1
+"""The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
+
+_MOST_NAMED = 3
+"""How many files a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +69,7 @@ class ObservedInputs:
         offset = published.end_offsets.get(name)
         match declared.declared_source.source:
             case IcebergSource() as source:
-                return bound_of(offset, require_table(self.catalog, source.table), input_name=name, column=column)
+                return bound_of_table(offset, require_table(self.catalog, source.table), input_name=name, column=column)
             case KafkaSource() as source:
                 return self._topics(name, source, offset, column)
             case FilesSource() as source:
@@ -89,3 +102,127 @@ def _is_read_evenly(name: str, published: PublishedBatch) -> bool:
     """Whether an input that is joined with itself was read equally far both times; each has an offset of its own."""
     offsets = published.end_offsets
     return all(offsets[one] == offsets.get(name) for one in offsets if one.startswith(f"{name} ("))
+
+
+def bound_of_table(offset: object, table: Table, *, input_name: str, column: str | None) -> TableBound:
+    """The snapshot up to which a stream has read a table, from its end offset.
+
+    An offset is a snapshot and a number of files that the snapshot added. When all of them were read, the stream had
+    read the table at that snapshot; when none were, at the one before. Later snapshots that appended nothing belong to
+    it: a backfill that corrected the source is one of them, and the stream may not have passed it yet. A correction
+    behind rows that the stream has not read is a problem: without it, the result would be as wrong as the source was.
+
+    Parameters
+    ----------
+    offset: the end offset of the newest published batch, as Iceberg's source writes it.
+    column: the column by which only an interval is read.
+    """
+    name = ".".join(table.name())
+    snapshot_id, problem = _snapshot_of(offset, table, name=name)
+    if snapshot_id is not None:
+        following = _since(table, snapshot_id)
+        read = list(takewhile(lambda snapshot: not _appends(snapshot), following))
+        snapshot_id = read[-1].snapshot_id if read else snapshot_id
+        if (missed := next(filter(_corrects, following[len(read) :]), None)) is not None:
+            snapshot_id, problem = (
+                None,
+                f"snapshot {missed.snapshot_id} corrected {name} after rows that the stream has not read yet.",
+            )
+    return TableBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
+
+
+def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None, str]:
+    if not isinstance(offset, Mapping) or "snapshot_id" not in offset or offset["snapshot_id"] == _BEGINNING:
+        return None, f"the stream has read nothing of {name} yet."
+    snapshot = table.snapshot_by_id(int(offset["snapshot_id"]))
+    if snapshot is None:
+        return None, f"the snapshot {offset['snapshot_id']} of {name}, which the stream has read up to, is expired."
+    added, position = _files_to_read(snapshot, offset), int(offset.get("position", 0))
+    if position >= added:
+        return snapshot.snapshot_id, ""
+    if position == 0 and not offset.get("scan_all_files") and snapshot.parent_snapshot_id is not None:
+        if table.snapshot_by_id(snapshot.parent_snapshot_id) is not None:
+            return snapshot.parent_snapshot_id, ""
+        return None, f"the snapshot of {name} that the stream has read up to is expired."
+    return None, f"the stream has read {position} of the {added} files that snapshot {snapshot.snapshot_id} added."
+
+
+def _since(table: Table, snapshot_id: int) -> Sequence[Snapshot]:
+    """The snapshots of main after one, oldest first; none when main does not lead back to it."""
+    later: list[Snapshot] = []
+    snapshot = table.current_snapshot()
+    while snapshot is not None and snapshot.snapshot_id != snapshot_id:
+        later.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    return () if snapshot is None else tuple(reversed(later))
+
+
+def _corrects(snapshot: Snapshot) -> bool:
+    """Whether a snapshot has changed or removed rows that were there before."""
+    summary = snapshot.summary
+    return summary is not None and summary.operation in (Operation.OVERWRITE, Operation.DELETE)
+
+
+def _appends(snapshot: Snapshot) -> bool:
+    summary = snapshot.summary
+    return summary is None or (
+        summary.operation is Operation.APPEND and int(summary.additional_properties.get("added-data-files", 0)) > 0
+    )
+
+
+def _files_to_read(snapshot: Snapshot, offset: Mapping[str, Any]) -> int:
+    summary = snapshot.summary
+    if summary is None:
+        return 0
+    if offset.get("scan_all_files"):
+        return int(summary.additional_properties.get("total-data-files", 0))
+    # A reader of appended rows leaves out what other operations added, or has stopped before them.
+    is_append = summary.operation is Operation.APPEND
+    return int(summary.additional_properties.get("added-data-files", 0)) if is_append else 0
+
+
+def bound_of_files(
+    offset: object,
+    source: FilesSource,
+    *,
+    input_name: str,
+    column: str | None,
+    root: str,
+    checkpoint: str,
+    object_store: ObjectStoreSettings,
+) -> FilesBound:
+    """The files that a stream has read, from its end offset. A file that was replaced under its name is read as it is
+    now; one that is gone is a problem, because its rows would be missing.
+
+    Parameters
+    ----------
+    offset: of the newest published batch, as Spark's source writes it. root: the folder of the connection.
+    checkpoint: of the generation of that batch.
+
+    Raises
+    ------
+    CheckpointError: when a storage does not answer.
+    """
+
+    def without(problem: str) -> FilesBound:
+        return FilesBound(input=input_name, column=column, problem=problem)
+
+    newest = offset.get("logOffset") if isinstance(offset, Mapping) else None
+    if newest is None or int(newest) < 0:
+        return without("the stream has read no file yet.")
+    read = files_read_up_to(int(newest), open_checkpoint_files(checkpoint, object_store))
+    if read is None:
+        return without(f"the checkpoint {checkpoint} does not list the files of the newest published batch.")
+    gone = sorted(read - present_files(source, root=root, object_store=object_store))
+    if gone:
+        named, more = ", ".join(gone[:_MOST_NAMED]), f" and {len(gone) - _MOST_NAMED} more"
+        return FilesBound(
+            input=input_name,
+            column=column,
+            problem=f"of the files that the stream has read, {len(gone)} are gone: {named}"
+            f"{more if len(gone) > _MOST_NAMED else ''}.",
+            is_gone=True,
+            way_out="Put them back under the same names; their rows would be missing.",
+        )
+    return FilesBound(input=input_name, column=column, paths=tuple(sorted(read)))

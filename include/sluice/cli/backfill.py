@@ -1,31 +1,29 @@
-"""`sluice backfill`: compute intervals of a stream again, beside the live stream."""
+"""`sluice backfill`: compute intervals of a stream again; `sluice stream gaps`: which differ from the sources."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
+from rich.table import Table
 
-from sluice.backfill.backfill_plan import BackfillPlan, plan_backfill
-from sluice.backfill.followers import Follower, followers_of
-from sluice.backfill.interval_gaps import joined
+from sluice.backfill.backfill_plan import BackfillPlan
+from sluice.backfill.interval_gaps import GapReport, joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
-from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.backfill.run_results import sentences_of
 from sluice.cli.cli_context import CliContext, open_cli_context
-from sluice.cli.command_options import AsJson, DryRun, StreamName
-from sluice.cli.gap_verbs import search_gaps
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
-from sluice.cli.work_requests import result_of, show_line
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.cli.operation import may_act
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, StreamName, Yes, console, print_json
+from sluice.cli.work_requests import have_done, result_of, show_line
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.work_items import ask
 from sluice.tables.catalog import open_catalog
 from sluice.work.await_items import asked_for, await_item
-from sluice.work.requests import ReplaceInterval
+from sluice.work.requests import FindGaps, ReplaceInterval
 from sluice.work.start_application import profile_for
 
 app = typer.Typer(add_completion=False)
@@ -41,22 +39,30 @@ def backfill(
     ] = False,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the newest interval.")] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute an interval of a stream again and replace it, hour by hour, day by day or month by month."""
+    """Compute an interval of a stream again and replace it, hour by hour, day by day or month by month.
+
+    The plan is shown, and you are asked to confirm it.
+    """
     with open_cli_context() as ctx:
-        length = backfill_of(ctx.declarations.stream(stream)).interval
+        length, made = backfill_of(ctx.declarations.stream(stream)).interval, "Make one commit."
         if gaps:
-            intervals = joined(search_gaps(ctx, stream, start=start, end=end).gaps)
+            wholes = intervals = joined(_search_gaps(ctx, stream, start=start, end=end).gaps)
             if not intervals:
                 typer.echo(f"No interval of {stream} differs from its sources.", err=True)
         else:
-            intervals = divide(_interval(start, end), length)
+            wholes = (_interval(start, end),)
+            intervals = divide(wholes[0], length)
+            made = f"Make {len(intervals)} commits: one for each {length}."
         if newest_first:
             intervals = tuple(reversed(intervals))
-        if dry_run:
-            _show_plans(ctx, stream, intervals, as_json=as_json)
-        else:
+
+        def planned() -> list[BackfillPlan]:
+            return [_plan(ctx, stream, whole).followed_by(made) for whole in wholes]
+
+        if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
             _carry_out(ctx, stream, intervals, as_json=as_json)
 
 
@@ -66,33 +72,10 @@ def _interval(start: str, end: str) -> Interval:
     return parse_interval(start, end)
 
 
-def _show_plans(ctx: CliContext, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
-    """Print the plan of each interval; nothing needs Spark."""
-    catalog, declarations = open_catalog(ctx.settings), ctx.declarations
-    observe = partial(observe_backfill, catalog, ctx.ledger, declarations, settings=ctx.settings)
-    plans = [
-        plan_backfill(observe(one.stream, one.interval)[0])
-        for interval in intervals
-        for one in _in_order(declarations, declarations.stream(stream), interval)
-    ]
-    if as_json:
-        print_json({"stream": stream, "dry_run": True, "plans": [json_value(plan) for plan in plans]})
-    else:
-        _print_plans(plans)
-    if any(plan.is_refused for plan in plans):
-        raise typer.Exit(UNHEALTHY_EXIT_CODE)
-
-
-def _in_order(declarations: Declarations, stream: LoadedStream, interval: Interval) -> tuple[Follower, ...]:
-    """The stream itself and those that follow it."""
-    return (Follower(stream=stream, interval=interval), *followers_of(declarations, stream, interval))
-
-
-def _print_plans(plans: list[BackfillPlan]) -> None:
-    for plan in plans:
-        for sentence in plan.sentences():
-            typer.echo(sentence)
-    print_dry_run_note()
+def _plan(ctx: CliContext, stream: str, whole: Interval) -> BackfillPlan:
+    """The plan of an interval; nothing needs Spark."""
+    catalog, declared = open_catalog(ctx.settings), ctx.declarations
+    return plan_with_followers(catalog, ctx.ledger, declared, declared.stream(stream), whole, settings=ctx.settings)
 
 
 def _carry_out(ctx: CliContext, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
@@ -110,3 +93,52 @@ def _carry_out(ctx: CliContext, stream: str, intervals: tuple[Interval, ...], *,
             result = result_of(seen, f"the backfill of {interval.spoken} of {stream}")
             for text in [json.dumps(result)] if as_json else sentences_of(result):
                 typer.echo(text)
+
+
+def gaps(
+    name: StreamName,
+    start: Annotated[str, typer.Option("--from", help="Where to begin, in ISO 8601; the oldest row if unset.")] = "",
+    end: Annotated[str, typer.Option("--to", help="Where to end; the newest closed interval if unset.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find the intervals of a stream's table that do not hold what its sources give. Ends with 1 if there are some."""
+    with open_cli_context() as ctx:
+        backfill_of(ctx.declarations.stream(name))
+        report = _search_gaps(ctx, name, start=start, end=end)
+    if as_json:
+        print_json(json_value(report))
+    else:
+        _print_gaps(report)
+    if report.gaps:
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+def _search_gaps(ctx: CliContext, stream: str, *, start: str, end: str) -> GapReport:
+    """Search the gaps of a stream; the log goes to stderr.
+
+    Raises
+    ------
+    UsageError: when the end is not after the start.
+    Exit: when the search fails.
+    """
+    if start and end:
+        parse_interval(start, end)
+    found = have_done(ctx, FindGaps(stream=stream, start=start, end=end, fails="no"))
+    return TypeAdapter(GapReport).validate_python(found)
+
+
+def _print_gaps(report: GapReport) -> None:
+    if not report.has_published:
+        typer.echo(f"{report.stream} has published nothing yet, so there is nothing to compare with its sources.")
+        return
+    if report.gaps:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for heading in ("interval", "", "rows expected", "rows held"):
+            table.add_column(heading)
+        for gap in report.gaps:
+            expected, held = f"{gap.expected_rows:,}", f"{gap.held_rows:,}"
+            table.add_row(gap.interval.spoken, gap.kind, expected, held)
+        console().print(table)
+    typer.echo(f"{len(report.gaps)} of {report.compared} intervals of {report.table} differ from the sources.")
+    if report.gaps:
+        typer.echo(f"`sluice backfill {report.stream} --gaps` replaces them.")

@@ -9,13 +9,14 @@ import typer
 from rich.table import Table
 
 from sluice.cli.cli_context import open_cli_context, person
-from sluice.cli.command_options import AsJson, DryRun, StreamName
-from sluice.cli.terminal import console, print_json
+from sluice.cli.operation import may_act, print_done
+from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.publication import batch_commands, batch_rejection
-from sluice.publication.batch_commands import BatchView
-from sluice.publication.batch_rejection import Rejection
+from sluice.operations import OperationVerb
+from sluice.publication.batch_commands import BatchView, observe_batches
+from sluice.publication.batch_rejection import plan_rejection
+from sluice.publication.batch_rejection import reject as reject_batch
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
@@ -66,63 +67,62 @@ def show(stream: StreamName, number: Number, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def reject(stream: StreamName, number: Number, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+def reject(
+    stream: StreamName, number: Number, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next.
 
-    When the command is interrupted, type it again: it completes the rejection. So does the next start of the stream.
+    The plan is shown, and you are asked to confirm it. When the command is interrupted, type it again: it completes the
+    rejection. So does the next start of the stream.
     """
     with open_cli_context() as ctx:
         declaration, catalog = ctx.declarations.stream(stream).declaration, open_catalog(ctx.settings)
-        if dry_run:
-            rejection = batch_rejection.plan_rejection(catalog, ctx.ledger, declaration, number=number)
-        else:
-            rejection = batch_rejection.reject(catalog, ctx.ledger, declaration, number=number, requested_by=person())
-    _print_rejection(rejection, dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
-def publish(stream: StreamName, output: OutputName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Make visible what is staged for an output that a stopped stream no longer declares, as it was staged."""
-    _settle(stream, output, SettlementVerb.PUBLISH, dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
-def abandon(stream: StreamName, output: OutputName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Discard what is staged for an output that a stopped stream no longer declares. Its rows are never published."""
-    _settle(stream, output, SettlementVerb.ABANDON, dry_run=dry_run, as_json=as_json)
-
-
-def _settle(stream: str, output: str, verb: SettlementVerb, *, dry_run: bool, as_json: bool) -> None:
-    with open_cli_context() as ctx:
-        declaration = ctx.declarations.stream(stream).declaration
-        catalog = open_catalog(ctx.settings)
-        if dry_run:
-            settled = plan_settlement(catalog, ctx.ledger, declaration, output=output, verb=verb)
-        else:
-            act = publish_output if verb is SettlementVerb.PUBLISH else abandon_output
-            settled = act(catalog, ctx.ledger, declaration, output=output, requested_by=person())
-    if as_json:
-        keys = [str(key) for key in settled.batches]
-        print_json({**json_value(settled), "dry_run": dry_run, "batches": keys})
-        return
-    done = {SettlementVerb.PUBLISH: "become visible in", SettlementVerb.ABANDON: "never become visible in"}[verb]
-    typer.echo(
-        f"{'Would: ' if dry_run else ''}{len(settled.batches)} batches of {stream}.{output} with {settled.rows:,} rows "
-        f"{done} {settled.target or 'any table'}: {settled.batches[0]} to {settled.batches[-1]}."
+        plan = plan_rejection(catalog, ctx.ledger, declaration, number=number)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        done = reject_batch(catalog, ctx.ledger, declaration, number=number, requested_by=person(), planned=plan.digest)
+    print_done(
+        plan.verb, plan.as_json()["evidence"] | {"found": done.state}, done.sentence(is_done=True), as_json=as_json
     )
+
+
+@app.command()
+def publish(
+    stream: StreamName, output: OutputName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Make visible what is staged for an output that a stopped stream no longer declares, as it was staged.
+
+    The plan is shown, and you are asked to confirm it.
+    """
+    _settle(stream, output, OperationVerb.PUBLISH_OUTPUT, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command()
+def abandon(
+    stream: StreamName, output: OutputName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Discard what is staged for an output that a stopped stream no longer declares. Its rows are never published.
+
+    The plan is shown, and you are asked to confirm it.
+    """
+    _settle(stream, output, OperationVerb.ABANDON_OUTPUT, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _settle(stream: str, output: str, verb: SettlementVerb, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    act = publish_output if verb is OperationVerb.PUBLISH_OUTPUT else abandon_output
+    with open_cli_context() as ctx:
+        declaration, catalog = ctx.declarations.stream(stream).declaration, open_catalog(ctx.settings)
+        plan = plan_settlement(catalog, ctx.ledger, declaration, output=output, verb=verb)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        done = act(catalog, ctx.ledger, declaration, output=output, requested_by=person(), planned=plan.digest)
+    print_done(verb, done.plan().as_json()["evidence"], done.sentence(), as_json=as_json)
 
 
 def _observe(stream: str, *, limit: int) -> tuple[BatchView, ...]:
     with open_cli_context() as ctx:
         declaration = ctx.declarations.stream(stream).declaration
-        return batch_commands.observe_batches(open_catalog(ctx.settings), ctx.ledger, declaration, limit=limit)
-
-
-def _print_rejection(rejection: Rejection, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"verb": "reject", "dry_run": dry_run, **json_value(rejection), "key": str(rejection.key)})
-        return
-    typer.echo(rejection.sentence(is_done=not dry_run))
+        return observe_batches(open_catalog(ctx.settings), ctx.ledger, declaration, limit=limit)
 
 
 def _as_json(sight: BatchView) -> dict[str, Any]:

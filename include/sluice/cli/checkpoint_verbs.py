@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from sluice.checkpoints.check_checkpoints import check_checkpoints
-from sluice.cli.command_options import AsJson
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.checkpoint_checks import CheckpointObservation

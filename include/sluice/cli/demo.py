@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.command_options import DryRun
 from sluice.cli.stream_rendering import rows_table
-from sluice.cli.terminal import print_dry_run_note
+from sluice.cli.terminal import DryRun, print_dry_run_note
 from sluice.demo.demonstration import DemoOptions, demonstrate
 from sluice.demo.preparation import plan_demo
 from sluice.demo.report import print_report

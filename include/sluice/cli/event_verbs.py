@@ -13,8 +13,7 @@ import typer
 from rich.table import Table
 
 from sluice.cli.cli_context import person
-from sluice.cli.command_options import AsJson, StreamName, TableName
-from sluice.cli.terminal import console, print_json
+from sluice.cli.terminal import AsJson, StreamName, TableName, console, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.scalar_types import parse_duration

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.cli_context import person
-from sluice.cli.command_options import AsJson, DryRun
-from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.cli.terminal import AsJson, DryRun, print_dry_run_note, print_json
 from sluice.launching.driver_logs import remove_driver_logs
 from sluice.launching.job_output import json_value
 from sluice.ledger import airflow_owner, migrations, retention

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.cli_context import open_cli_context, person
-from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.event_verbs import table_command
-from sluice.cli.terminal import print_dry_run_note, print_json
+from sluice.cli.operation import show_plans
+from sluice.cli.terminal import AsJson, DryRun, TableName, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
@@ -22,7 +22,7 @@ from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.maintenance_runs import MaintenanceObservation, newest_maintenance, recent_maintenance
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.maintenance_records import plan_sentences, run_sentences, table_sentences
+from sluice.maintenance.maintenance_records import maintenance_operation, plan_sentences, run_sentences, table_sentences
 from sluice.maintenance.run_maintenance import open_maintenance, require_no_problems
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
@@ -77,7 +77,7 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) 
     """Compact a table, rewrite its manifests, pin what readers need and expire the rest, where that is due."""
     settings = load_settings()
     if dry_run:
-        _print_plan(_plan(settings, name), name, as_json=as_json)
+        show_plans([maintenance_operation(_plan(settings, name))], as_json=as_json)
         return
     with open_cli_context() as ctx:
         find_declaration(ctx.declarations, name)
@@ -104,15 +104,6 @@ def _plan(settings: Settings, name: str) -> MaintenancePlan:
     with open_ledger(settings.ledger_url) as ledger:
         now = database_time(ledger)
         return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
-
-
-def _print_plan(plan: MaintenancePlan, name: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"table": name, "dry_run": True, "plan": json_value(plan.steps), "notes": list(plan.notes)})
-        return
-    for sentence in plan_sentences(plan):
-        typer.echo(sentence)
-    print_dry_run_note()
 
 
 def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:

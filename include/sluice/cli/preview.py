@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.command_options import AsJson
+from sluice.cli.terminal import AsJson
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.spark_reports import PreviewedOutput, PreviewObservation
 from sluice.launching.job_command import PreviewStream

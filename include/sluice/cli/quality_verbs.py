@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.command_options import AsJson
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, newest_checks

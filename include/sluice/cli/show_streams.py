@@ -1,15 +1,17 @@
-"""`sluice stream list | status | show`: streams as declared and as they run."""
+"""`sluice stream list | status | show | logs`: streams as declared and as they run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.table import Table
 
 from sluice.cli.cli_context import CliContext, open_cli_context
-from sluice.cli.command_options import AsJson, StreamName
 from sluice.cli.event_verbs import events_table
 from sluice.cli.stream_rendering import (
     batches_table,
@@ -20,17 +22,24 @@ from sluice.cli.stream_rendering import (
     runs_table,
     state_text,
 )
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, console, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, console, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
-from sluice.ledger.runs import newest_runs, recent_runs
+from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.supervision.stream_status import StreamRow, observe_rows
 from sluice.supervision.stream_verdict import find_orphaned_runs
+
+_POLL_SECONDS = 0.3
+_LEDGER_POLL_SECONDS = 3.0
+"""The interval at which the follower of a log asks the ledger whether the run has ended."""
+_SEARCHED_RUNS = 1000
 
 
 def list_streams(as_json: AsJson = False) -> None:
@@ -175,3 +184,69 @@ def _listed(stream: LoadedStream, row: StreamRow) -> dict[str, Any]:
 def _print_problems(problems: Sequence[str]) -> None:
     for problem in problems:
         typer.echo(f"broken: {problem}", err=True)
+
+
+def logs(
+    name: StreamName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="How many of the last lines.")
+    ] = 100,
+    run: Annotated[
+        str | None, typer.Option(help="The run's id, or its first characters; the newest run when not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last lines of the log of a stream's run."""
+    if follow and as_json:
+        raise UsageError("--follow prints lines as they come, so it does not go with --json.")
+    with open_cli_context() as ctx:
+        if not ctx.is_known_by_ledger_only(name):
+            ctx.declarations.stream(name)
+        observed = _find_run(ctx.ledger, name, run)
+        log_file = _log_file(observed)
+        with log_file.open(errors="replace") as log:
+            tail = log.read().splitlines(keepends=True)[-lines:]
+            if as_json:
+                tail_lines = "".join(tail).splitlines()
+                print_json({"run_id": observed.run_id, "log_file": str(log_file), "lines": tail_lines})
+                return
+            typer.echo("".join(tail), nl=False)
+            for text in _follow(ctx.ledger, observed, log) if follow else ():
+                typer.echo(text, nl=False)
+
+
+def _find_run(ledger: Ledger, name: str, run_id: str | None) -> RunObservation:
+    runs = recent_runs(ledger, name, limit=1 if run_id is None else _SEARCHED_RUNS)
+    for run in runs:
+        if run_id is None or run.run_id.startswith(run_id):
+            return run
+    which = "" if run_id is None else f" that begins with {run_id}"
+    raise UsageError(f"Stream {name} has no run{which}.", next_step=f"See its runs with `sluice stream show {name}`.")
+
+
+def _log_file(run: RunObservation) -> Path:
+    if run.log_file is None:
+        raise UsageError(
+            f"Run {run.run_id} has no log of its own.",
+            next_step=f"It was launched by {run.launched_by}, and its output is in that log.",
+        )
+    if not run.log_file.exists():
+        host = run.process.host if run.process is not None else "another host"
+        raise UsageError(f"{run.log_file} is not on this host.", next_step=f"Look on {host}.")
+    return run.log_file
+
+
+def _follow(ledger: Ledger, run: RunObservation, log: TextIO) -> Iterator[str]:
+    """Yield what is appended to the log, until the run has ended."""
+    is_live, ask_at = True, 0.0
+    while is_live:
+        if time.monotonic() >= ask_at:
+            is_live, ask_at = find_run(ledger, run.run_id).is_live, time.monotonic() + _LEDGER_POLL_SECONDS
+        if os.fstat(log.fileno()).st_size < log.tell():
+            log.seek(0)  # the log reached its limit and was truncated
+        if text := log.read():
+            yield text
+        else:
+            time.sleep(_POLL_SECONDS)
+    yield log.read()

@@ -13,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli.command_options import AsJson, DryRun
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, print_dry_run_note
 from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.errors import UsageError
 from sluice.stack import orchestration, stopping

@@ -1,23 +1,170 @@
-"""`sluice stream`: all verbs of the family, in the order of its help."""
+"""`sluice stream`: start, stop, restart, reset, continue; the other verbs come from modules of their own."""
 
 from __future__ import annotations
 
-import typer
+from typing import Annotated
 
-from sluice.cli import continue_stream, control_streams, event_verbs, follow_log, gap_verbs, refresh_verbs, show_streams
+import typer
+from rich.console import Console
+
+from sluice.cli import backfill, event_verbs, refresh_verbs, show_streams
+from sluice.cli.cli_context import CliContext, open_cli_context, person
+from sluice.cli.operation import may_act, print_done, show_plans
+from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, print_json
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.launching.job_output import json_value
+from sluice.ledger.run_values import RunObservation
+from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
+from sluice.supervision import control_plans, stream_commands, undeclared_streams
+from sluice.supervision.stream_reset import plan_reset, reset_stream
+from sluice.supervision.supervisor import SupervisionResult
+from sluice.tables.catalog import open_catalog
 
 app = typer.Typer(help="Streams as declared and as they run.", no_args_is_help=True, add_completion=False)
+
+
+def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Set a stream's desired state to running, reset its failure count, and start its driver when none runs."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            plan = control_plans.plan_start(ctx.supervisor(), stream)
+            show_plans([control_plans.with_beginning(plan, ctx.ledger, stream, ctx.settings)], as_json=as_json)
+            return
+        started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
+        _print_start("start", stream, started, as_json=as_json)
+
+
+def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Stop a stream after its current batch, and wait for it. It stays stopped until it is started again.
+
+    A run whose declaration was deleted, renamed or is broken is stopped by its name as well.
+    """
+    with open_cli_context() as ctx:
+        stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
+        if dry_run:
+            mode = None if stream is None else stream.declaration.mode
+            show_plans([control_plans.plan_stop(ctx.supervisor(), name, mode=mode)], as_json=as_json)
+            return
+        ended = _stop_known(ctx, name) if stream is None else _stop(ctx, stream)
+    if as_json:
+        _print_run("stop", name, ended)
+    elif ended is None:
+        typer.echo(f"{name} is stopped; it never ran.")
+    else:
+        typer.echo(f"{name} is stopped. Its newest run {ended.run_id} ended: {ended.reason}.")
+
+
+def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Stop a stream between two batches and start it again with its current declaration."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            show_plans([control_plans.plan_restart(ctx.supervisor(), stream)], as_json=as_json)
+            return
+        _print_start("restart", stream, _restart(ctx, stream), as_json=as_json)
+
+
+def reset(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Abandon a stopped stream's checkpoint: the next start rereads from the declared beginning.
+
+    The old checkpoint is kept, and published rows stay published. The plan is shown, and you are asked to confirm it.
+    """
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        plan = plan_reset(ctx.ledger, stream, ctx.settings)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        opened = reset_stream(ctx.ledger, stream, ctx.settings, leaving=plan.seen.leaves, asked_by=person())
+    sentence = (
+        f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` reads from the beginning."
+    )
+    print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
+
+
+def continue_past_gap(
+    name: StreamName,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Never read the missing rows; continue with what is left.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a stopped stream past snapshots of its input that were expired before it had read them.
+
+    Where the missing rows can be proved to be files that are still in the table, the next batch reads exactly these;
+    otherwise the choices are named. The old checkpoint is kept. The plan is shown, and you are asked to confirm it.
+    """
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        plan = plan_continuation(ctx.ledger, open_catalog(ctx.settings), stream, ctx.settings, leaves_out=leave_out)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        opened = continue_stream(ctx.ledger, stream, ctx.settings, plan, asked_by=person())
+    sentence = f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` continues."
+    print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
+
+
+def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Reset a stream's failure count, so that it is restarted at once. Its desired state does not change."""
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        if dry_run:
+            show_plans([control_plans.plan_reset_breaker(ctx.supervisor(), stream)], as_json=as_json)
+            return
+        desired = stream_commands.reset_breaker(ctx.supervisor(), stream, requested_by=person())
+    if as_json:
+        print_json({"verb": "reset-breaker", "desired_state": json_value(desired)})
+    else:
+        typer.echo(f"The failure count of {name} is reset. It should be {desired.effective_state}.")
+
+
+def _stop(ctx: CliContext, stream: LoadedStream) -> RunObservation | None:
+    """Stop the stream, and show on stderr what is waited for."""
+    with Console(stderr=True).status(f"{stream.name} is asked to stop") as spinner:
+        return stream_commands.stop_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _stop_known(ctx: CliContext, name: str) -> RunObservation | None:
+    """Stop a stream that only the ledger knows."""
+    with Console(stderr=True).status(f"{name} is asked to stop"):
+        return undeclared_streams.stop_known_run(ctx.supervisor(), name, requested_by=person())
+
+
+def _restart(ctx: CliContext, stream: LoadedStream) -> SupervisionResult | None:
+    """Restart the stream, and show on stderr what is waited for."""
+    with Console(stderr=True).status(f"{stream.name} is asked to end its run") as spinner:
+        return stream_commands.restart_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool) -> None:
+    run = None if started is None else started.run
+    if as_json:
+        _print_run(verb, stream.name, run)
+    elif started is None or run is None:
+        typer.echo(
+            f"{stream.name} is incremental, and its desired state is running. Its DAG starts the next run on schedule."
+        )
+    else:
+        typer.echo(f"{stream.name}: {started.decision.action}: {started.decision.explanation}")
+        typer.echo(f"run {run.run_id}, log {run.log_file}")
+
+
+def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:
+    print_json({"verb": verb, "stream": stream, "run": None if run is None else json_value(run)})
+
 
 app.command("list")(show_streams.list_streams)
 app.command()(show_streams.status)
 app.command()(show_streams.show)
-app.command()(control_streams.start)
-app.command()(control_streams.stop)
-app.command()(control_streams.restart)
-app.command()(control_streams.reset)
+app.command()(start)
+app.command()(stop)
+app.command()(restart)
+app.command()(reset)
 app.command()(refresh_verbs.refresh)
-app.command("continue")(continue_stream.continue_past_gap)
-app.command()(follow_log.logs)
-app.command()(gap_verbs.gaps)
+app.command("continue")(continue_past_gap)
+app.command()(show_streams.logs)
+app.command()(backfill.gaps)
 app.command("events")(event_verbs.stream_events)
-app.command("reset-breaker")(control_streams.reset_breaker)
+app.command("reset-breaker")(reset_breaker)

@@ -2,28 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pyiceberg.catalog import Catalog
 from rich.console import Console
 from rich.table import Table
 
 from sluice.cli import event_verbs, maintenance_verbs
-from sluice.cli.command_options import AsJson, DryRun, TableName
 from sluice.cli.event_verbs import table_command
-from sluice.cli.table_outcome import TableOutcome, create_or_change_table, plan_table
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, print_dry_run_note, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.errors import LakehouseError
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.events import EventAction, record_event
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
+from sluice.tables.change_plan import plan_table_changes
+from sluice.tables.declared_tables import apply_table_changes, load_table
 
 app = typer.Typer(help="Tables as declared and as they are.", no_args_is_help=True, add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutcome:
+    """The changes of one table, or the reason why it may not be changed.
+
+    Parameters
+    ----------
+    table: its name.
+    exists: whether it is in the catalog.
+    changes: what is or was to be changed, a sentence for each point.
+    refusal: why the declaration cannot be applied; None when it can.
+    """
+
+    table: str
+    exists: bool
+    changes: tuple[str, ...] = ()
+    refusal: str | None = None
+
+    @property
+    def state(self) -> str:
+        """The outcome in a few words."""
+        if self.refusal is not None:
+            return "refused"
+        if not self.exists:
+            return "not created"
+        return f"to be changed in {len(self.changes)} points" if self.changes else "as declared"
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome for a program."""
+        return {"table": self.table, "exists": self.exists, "changes": list(self.changes), "refusal": self.refusal}
+
+
+def _plan_table(catalog: Catalog, declaration: TableDeclaration) -> TableOutcome:
+    """Compare a declaration with its table; nothing is changed."""
+    return _outcome(catalog, declaration, is_applied=False)
+
+
+def _create_or_change_table(catalog: Catalog, declaration: TableDeclaration) -> TableOutcome:
+    """Create a table, or change it to its declaration. A refused change is in the outcome, not raised."""
+    return _outcome(catalog, declaration, is_applied=True)
+
+
+def _outcome(catalog: Catalog, declaration: TableDeclaration, *, is_applied: bool) -> TableOutcome:
+    table = load_table(catalog, declaration.table)
+    exists = table is not None
+    try:
+        changes = plan_table_changes(declaration, table.metadata if table is not None else None)
+        if is_applied:
+            apply_table_changes(catalog, declaration, changes)
+    except LakehouseError as error:
+        return TableOutcome(table=declaration.table, exists=exists, refusal=str(error))
+    return TableOutcome(
+        table=declaration.table, exists=exists or is_applied, changes=tuple(str(change) for change in changes)
+    )
 
 
 @app.command("list")
@@ -32,7 +90,7 @@ def list_tables(as_json: AsJson = False) -> None:
     settings = load_settings()
     declarations, catalog = load_declarations(settings.pipelines), open_catalog(settings)
     tables = all_tables(declarations)
-    outcomes = [plan_table(catalog, declaration) for declaration in tables.values()]
+    outcomes = [_plan_table(catalog, declaration) for declaration in tables.values()]
     if as_json:
         print_json([outcome.as_json() | {"state": outcome.state} for outcome in outcomes])
         return
@@ -51,7 +109,7 @@ def show(name: TableName, as_json: AsJson = False) -> None:
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
     declaration = _declared(declarations, [name])[0]
-    outcome = plan_table(open_catalog(settings), declaration)
+    outcome = _plan_table(open_catalog(settings), declaration)
     writers = _writers(declarations, name)
     readers = sorted(stream.name for stream in declarations.streams.values() if name in stream.declaration.tables_read)
     if as_json:
@@ -80,10 +138,10 @@ def create(
     declarations = load_declarations(settings.pipelines)
     declared = _declared(declarations, _with_quarantines(declarations, names or []))
     catalog = open_catalog(settings)
-    outcomes = [plan_table(catalog, declaration) for declaration in declared]
+    outcomes = [_plan_table(catalog, declaration) for declaration in declared]
     if not dry_run:
         _save(settings, outcomes)
-        outcomes = [create_or_change_table(catalog, declaration) for declaration in declared]
+        outcomes = [_create_or_change_table(catalog, declaration) for declaration in declared]
     if as_json:
         print_json({"dry_run": dry_run, "tables": [outcome.as_json() for outcome in outcomes]})
     else:

@@ -1,11 +1,18 @@
-"""What several commands print alike."""
+"""The options that several commands share, and what they print alike."""
 
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 from rich.console import Console
+
+StreamName = Annotated[str, typer.Argument(help="The stream's name.")]
+TableName = Annotated[str, typer.Argument(help="The table, <namespace>.<table>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 UNHEALTHY_EXIT_CODE = 1
 """The command did its work, and what it looked at is not healthy or not as declared."""

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sluice.cli.command_options import AsJson
-from sluice.cli.terminal import console, print_json
+from sluice.cli.terminal import AsJson, console, print_json
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.applications import recent_applications

@@ -5,7 +5,7 @@
                      BUILDING, SWAPPING ─► abandon_refresh ─► ABANDONED
 
 The commit on the table lies between the two steps of each line. After a crash the mark on the table shows whether it
-landed (`sluice.refresh.settle_refresh`).
+landed (`sluice.refresh.swap_content`).
 """
 
 from __future__ import annotations

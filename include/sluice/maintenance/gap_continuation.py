@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -30,16 +31,16 @@ from sluice.ledger.generations import GenerationObservation, checkpoint_of, find
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
 from sluice.sources.iceberg_positions import StreamOffset, history_of
 from sluice.sources.input_gap import InputGap, find_gap
-from sluice.supervision.control_plans import ControlPlan, PlannedStep
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
 
-class Continuation(StrEnum):
+class ContinuationWay(StrEnum):
     """How a stream is taken past a gap. EXACT: its rows are read once. LEAVE_OUT: they are never read."""
 
     EXACT = "exact"
@@ -63,8 +64,8 @@ class SourceGap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuationPlan(ControlPlan):
-    """The plan of a continuation.
+class Continuation:
+    """What a continuation leaves, reads and opens.
 
     leaves, opens: the generation that is left, and the one that begins.
     continues, checkpoint: their checkpoints.
@@ -74,7 +75,7 @@ class ContinuationPlan(ControlPlan):
     content: of the new checkpoint.
     """
 
-    way: Continuation
+    way: ContinuationWay
     leaves: int
     opens: int
     continues: str
@@ -83,6 +84,24 @@ class ContinuationPlan(ControlPlan):
     rows_read: int
     rows_left_out: int
     content: ContinuedCheckpoint
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The facts, without the content of the checkpoint."""
+        return {
+            "way": self.way,
+            "leaves": self.leaves,
+            "opens": self.opens,
+            "continues": self.continues,
+            "checkpoint": self.checkpoint,
+            "missing_snapshots": [step.snapshot_id for one in _distinct(self.gaps) for step in one.gap.missing],
+            "resumes_at": [one.gap.resumes_at.snapshot_id for one in _distinct(self.gaps)],
+            "rows_read": self.rows_read,
+            "rows_left_out": self.rows_left_out,
+        }
+
+
+ContinuationPlan = OperationPlan[Continuation]
 
 
 def plan_continuation(
@@ -127,13 +146,13 @@ def continue_stream(
     CheckpointError: when the folder has files of another origin, or its storage does not answer.
     """
     require_at_rest(ledger, wanted.name)
-    left = find_generation(ledger, wanted.name)
-    new = open_checkpoint_files(plan.checkpoint, settings.object_store)
-    write_checkpoint(open_checkpoint_files(plan.continues, settings.object_store), new, plan.content)
+    left, planned = find_generation(ledger, wanted.name), plan.seen
+    new = open_checkpoint_files(planned.checkpoint, settings.object_store)
+    write_checkpoint(open_checkpoint_files(planned.continues, settings.object_store), new, planned.content)
     opened = open_next_generation(
         ledger,
         wanted.name,
-        leaving=plan.leaves,
+        leaving=planned.leaves,
         checkpoints_root=settings.checkpoints,
         opened_by=asked_by,
         event=_event(wanted, plan, asked_by),
@@ -148,16 +167,8 @@ def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event
         EventAction.CONTINUE,
         wanted.name,
         by=asked_by,
-        explanation=" ".join(step.sentence for step in plan.steps[: 2 * len(_distinct(plan.gaps))]),
-        evidence={
-            "way": plan.way,
-            "leaves": plan.leaves,
-            "opens": plan.opens,
-            "checkpoint": plan.checkpoint,
-            "missing_snapshots": [step.snapshot_id for one in _distinct(plan.gaps) for step in one.gap.missing],
-            "rows_read": plan.rows_read,
-            "rows_left_out": plan.rows_left_out,
-        },
+        explanation=" ".join(step.sentence for step in plan.steps[: 2 * len(_distinct(plan.seen.gaps))]),
+        evidence=plan.evidence,
     )
 
 
@@ -233,11 +244,8 @@ def _plan(
         *([f"Copy its state: {len(content.state):,} files, {content.state_bytes:,} bytes."] if content.state else ()),
         f"{wanted.name} stays stopped until it is started.",
     )
-    return ContinuationPlan(
-        verb="continue",
-        stream=wanted.name,
-        steps=tuple(PlannedStep(sentence=sentence) for sentence in sentences),
-        way=Continuation.EXACT if is_exact else Continuation.LEAVE_OUT,
+    found = Continuation(
+        way=ContinuationWay.EXACT if is_exact else ContinuationWay.LEAVE_OUT,
         leaves=left.generation,
         opens=opens,
         continues=left.checkpoint,
@@ -246,6 +254,15 @@ def _plan(
         rows_read=sum(one.reads.rows for one in distinct if one.reads is not None),
         rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
         content=content,
+    )
+    return OperationPlan(
+        verb=OperationVerb.CONTINUE,
+        subject=wanted.name,
+        seen=found,
+        steps=steps_of(*sentences),
+        at_stake=Stake.CHECKPOINT,
+        rows=found.rows_read + found.rows_left_out,
+        evidence=found.evidence,
     )
 
 

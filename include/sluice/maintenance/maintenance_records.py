@@ -16,6 +16,7 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.reader_costs import ReaderCost
+from sluice.operations import OperationPlan, OperationVerb, steps_of
 from sluice.tables.table_observation import TableObservation
 
 _PLANNED = {StepAction.RUN: "would run", StepAction.SKIP: "skipped", StepAction.REFUSE: "refused"}
@@ -117,6 +118,26 @@ def plan_sentences(plan: MaintenancePlan) -> Iterator[str]:
     for decision in plan.steps:
         yield f"{plan.seen.table}: {decision.step} {_PLANNED[decision.action]}: {decision.explanation}"
     yield from note_sentences(plan)
+
+
+def maintenance_operation(plan: MaintenancePlan) -> OperationPlan[MaintenancePlan]:
+    """The maintenance of a table as what a person does: no row of its newest snapshot is at stake."""
+    table = plan.seen.table
+    sentences = (sentence.removeprefix(f"{table}: ") for sentence in plan_sentences(plan))
+    return OperationPlan(
+        verb=OperationVerb.MAINTAIN,
+        subject=table,
+        seen=plan,
+        steps=steps_of(*(_spoken(sentence) for sentence in sentences)),
+        evidence={"snapshot_id": plan.seen.snapshot_id, "decisions": plan.steps, "notes": plan.notes},
+    )
+
+
+def _spoken(sentence: str) -> str:
+    """A sentence of a plan with its step in words: `Rewrite data files would run`."""
+    step = next((step for step in MaintenanceStep if sentence.startswith(step)), None)
+    words = sentence if step is None else sentence.replace(step, step.replace("_", " "), 1)
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def note_sentences(plan: MaintenancePlan) -> Iterator[str]:

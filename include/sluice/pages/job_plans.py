@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from pyiceberg.table import Table
 
-from sluice.backfill.backfill_plan import plan_backfill
-from sluice.backfill.followers import followers_of
+from sluice.backfill.backfill_plan import BackfillPlan
 from sluice.backfill.intervals import Interval, divide
-from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
-from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_records import plan_sentences
+from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.maintenance_records import maintenance_operation
+from sluice.operations import OperationPlan, OperationVerb, steps_of
+from sluice.publication.batch_rejection import Rejection, plan_rejection
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
-from sluice.supervision.control_plans import ControlPlan, PlannedStep
-from sluice.supervision.rejection_plans import REJECT_BATCH, RejectionPlan, plan_batch_rejection
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -40,14 +38,6 @@ MOST_FILES = 20_000
 
 MOST_INTERVALS = 400
 """How many runs a page asks for at most: a year of days, two weeks of hours."""
-
-
-class JobVerb(StrEnum):
-    """What a page asks Airflow to run."""
-
-    MAINTAIN = "maintain"
-    BACKFILL = "backfill"
-    REJECT_BATCH = "reject-batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +73,9 @@ def backfill_request(stream: LoadedStream, whole: Interval) -> AirflowRequest:
     return AirflowRequest(path="backfills", body=body)
 
 
-def plan_maintenance_run(ledger: Ledger, declarations: Declarations, settings: Settings, table: str) -> ControlPlan:
+def plan_maintenance_run(
+    ledger: Ledger, declarations: Declarations, settings: Settings, table: str
+) -> OperationPlan[MaintenancePlan | None]:
     """What a maintenance run of a table would do now. Nothing is changed.
 
     Raises
@@ -94,42 +86,34 @@ def plan_maintenance_run(ledger: Ledger, declarations: Declarations, settings: S
     declaration = find_declaration(declarations, table)
     loaded = require_table(open_catalog(settings), table)
     files = _files_of(loaded)
+    asked = f"A run of the DAG {MAINTENANCE_DAG} does this for {table} alone, after runs that are on already."
     if files > MOST_FILES:
-        sentences = [f"It has {files:,} files, too many to look at for a page. The run looks at them and decides."]
-    else:
-        now = database_time(ledger)
-        plan = plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=loaded, now=now)
-        sentences = [_spoken(sentence.removeprefix(f"{table}: ")) for sentence in plan_sentences(plan)]
-    sentences.append(f"A run of the DAG {MAINTENANCE_DAG} does this for {table} alone, after runs that are on already.")
-    return ControlPlan(verb=JobVerb.MAINTAIN, stream=table, steps=_steps(sentences))
+        unseen = f"It has {files:,} files, too many to look at for a page. The run looks at them and decides."
+        return OperationPlan(verb=OperationVerb.MAINTAIN, subject=table, seen=None, steps=steps_of(unseen, asked))
+    now = database_time(ledger)
+    plan = plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=loaded, now=now)
+    return maintenance_operation(plan).followed_by(asked)
 
 
 def plan_backfill_runs(
     ledger: Ledger, declarations: Declarations, settings: Settings, stream: LoadedStream, whole: Interval
-) -> ControlPlan:
+) -> BackfillPlan:
     """What the backfill of an interval would do now. Nothing is changed.
 
     Raises
     ------
-    UsageError: as `backfill_request`, and when it cannot be backfilled now; the message says why.
+    UsageError: as `backfill_request`.
+    UnpublishableError: when it cannot be backfilled now, for a reason that no batch of the stream removes.
     LakehouseError, DeliveryError, LedgerError: when a table or the ledger cannot be read.
     """
-    backfill, parts = backfill_of(stream), _parts(stream, whole)
-    catalog = open_catalog(settings)
-    plan = plan_backfill(observe_backfill(catalog, ledger, declarations, stream, whole, settings=settings)[0])
-    if plan.is_refused:
-        sentence = " ".join(refusal.sentence for refusal in plan.refusals)
-        raise UsageError(sentence, next_step=plan.refusals[0].next_step)
+    parts, catalog = _parts(stream, whole), open_catalog(settings)
+    plan = plan_with_followers(catalog, ledger, declarations, stream, whole, settings=settings)
+    if not plan.is_refused_for_now:
+        plan.require_unrefused()
+    backfill = backfill_of(stream)
     runs = "one run" if len(parts) == 1 else f"{len(parts)} runs, at most {backfill.at_once} at a time"
-    sentences = [
-        f"{stream.name}{BACKFILL_SUFFIX}: {runs}, one for each {backfill.interval}",
-        *plan.sentences(),
-        *(
-            f"{one.stream.name} follows: its rows of {one.interval.spoken} are replaced too"
-            for one in followers_of(declarations, stream, whole)
-        ),
-    ]
-    return ControlPlan(verb=JobVerb.BACKFILL, stream=stream.name, steps=_steps(sentences))
+    asked = f"The DAG {stream.name}{BACKFILL_SUFFIX} does this in {runs}: one commit for each {backfill.interval}."
+    return plan.followed_by(asked)
 
 
 def record_backfill_request(ledger: Ledger, stream: str, whole: Interval, *, by: str) -> None:
@@ -173,12 +157,6 @@ def _parts(stream: LoadedStream, whole: Interval) -> tuple[Interval, ...]:
     return parts
 
 
-def _spoken(sentence: str) -> str:
-    """A sentence of a plan with its step in words: `rewrite data files would run`."""
-    step = next((step for step in MaintenanceStep if sentence.startswith(step)), None)
-    return sentence if step is None else sentence.replace(step, step.replace("_", " "), 1)
-
-
 def _files_of(table: Table) -> int:
     """The data files of the newest snapshot, as its summary counts them; a writer that does not count: none."""
     newest = table.current_snapshot()
@@ -186,38 +164,34 @@ def _files_of(table: Table) -> int:
     return int((counted or {}).get("total-data-files", 0))
 
 
-def _steps(sentences: list[str]) -> tuple[PlannedStep, ...]:
-    return tuple(PlannedStep(sentence=f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences)
-
-
 def can_stage(stream: LoadedStream) -> bool:
     """Whether batches of a stream wait in staging tables, so that one can be rejected."""
     return next(staged_outputs(stream.declaration), None) is not None
 
 
-def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> RejectionPlan:
+def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> OperationPlan[Rejection]:
     """What the rejection of the next waiting batch would do now. Nothing is changed.
 
     Raises
     ------
-    SluiceError: as `plan_batch_rejection` does.
+    SluiceError: as `plan_rejection` does.
     """
-    plan = plan_batch_rejection(ledger, stream, settings)
+    plan = plan_rejection(open_catalog(settings), ledger, stream.declaration)
     sentence = f"A run of the DAG {CONTROL_DAG} does this under your name, and only with the batch that you see here."
     if settings.approval_by_another:
         sentence += " It waits there for the approval of another person, for a day at most."
-    return RejectionPlan(
-        verb=plan.verb,
-        stream=plan.stream,
-        steps=(*plan.steps, PlannedStep(sentence=sentence)),
-        batch=plan.batch,
-        digest=plan.digest,
-    )
+    return plan.followed_by(sentence)
 
 
 def rejection_request(stream: str, *, batch: int, digest: str) -> AirflowRequest:
     """A run that rejects a batch, if it is still the one that was shown."""
-    conf = {"stream": stream, "verb": REJECT_BATCH, "dry_run": False, "batch": batch, "plan_digest": digest}
+    conf = {
+        "stream": stream,
+        "verb": str(OperationVerb.REJECT_BATCH),
+        "dry_run": False,
+        "batch": batch,
+        "plan_digest": digest,
+    }
     return AirflowRequest(path=f"dags/{CONTROL_DAG}/dagRuns", body={"logical_date": None, "conf": conf})
 
 

@@ -14,18 +14,18 @@ from sluice.errors import UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
+from sluice.operations import OperationPlan
 from sluice.pages.stream_lines import ObservingLauncher, StreamLine
 from sluice.settings import Settings
 from sluice.supervision.control_plans import (
     ControlPlan,
-    PlannedStep,
     plan_reset_breaker,
     plan_restart,
     plan_start,
     plan_stop,
 )
 from sluice.supervision.stream_commands import request_restart, request_start, request_stop, reset_breaker
-from sluice.supervision.stream_reset import ResetPlan, plan_reset, reset_stream
+from sluice.supervision.stream_reset import GenerationChange, plan_reset, reset_stream
 from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervisor import Supervisor
 
@@ -49,9 +49,9 @@ MEANINGS: Mapping[PageVerb, str] = {
 }
 """What each verb does, in one sentence."""
 
-_CARRIED_OUT = PlannedStep(
-    sentence="This page only asks. The task of the stream carries it out within seconds; while its DAG is paused, the "
-    "DAG stream_reconciler does within about a minute."
+_CARRIED_OUT = (
+    "This page only asks. The task of the stream carries it out within seconds; while its DAG is paused, the DAG "
+    "stream_reconciler does within about a minute."
 )
 
 
@@ -66,7 +66,7 @@ class PageActions:
     settings: Settings
     actor: str
 
-    def plan(self, verb: PageVerb, stream: LoadedStream) -> ControlPlan:
+    def plan(self, verb: PageVerb, stream: LoadedStream) -> OperationPlan[GenerationChange | None]:
         """What would be done now. Nothing is changed.
 
         Raises
@@ -76,8 +76,7 @@ class PageActions:
         if verb is PageVerb.RESET:
             self._require_one_person_suffices()
             return plan_reset(self.ledger, stream, self.settings)
-        plan = _PLANS[verb](self.supervisor(), stream)
-        return ControlPlan(verb=plan.verb, stream=plan.stream, steps=(*plan.steps, _CARRIED_OUT))
+        return _PLANS[verb](self.supervisor(), stream).followed_by(_CARRIED_OUT)
 
     def carry_out(self, verb: PageVerb, stream: LoadedStream, *, leaves: int | None) -> None:
         """Save the request with its event.
@@ -128,9 +127,9 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
 
 
-def leaves_of(plan: ControlPlan) -> int | None:
+def leaves_of(plan: OperationPlan[GenerationChange | None]) -> int | None:
     """The generation that the plan of a reset leaves; unset for other plans."""
-    return plan.leaves if isinstance(plan, ResetPlan) else None
+    return None if plan.seen is None else plan.seen.leaves
 
 
 def _no_request(stream: LoadedStream, run: RunObservation) -> LaunchRequest:

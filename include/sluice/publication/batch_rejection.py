@@ -9,10 +9,8 @@ command typed again, moves the marks that have not moved, and neither publishes 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
@@ -24,6 +22,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import beat
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.batch_commands import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -48,19 +47,48 @@ class RejectionState(StrEnum):
 class Rejection:
     """The rejection of a batch.
 
-    state: as the command found it. outputs: those whose marks it moves past the batch.
-    rows: by output, as they are staged; they never become visible. Empty once the staging tables are cleared.
+    state: as the command found it. waiting: the outputs whose marks it moves past the batch.
+    batches: by output, as they are staged; their rows never become visible. Empty once the staging tables are cleared.
     """
 
     key: PublicationKey
     state: RejectionState
-    outputs: tuple[str, ...]
-    rows: Mapping[str, int]
+    waiting: tuple[OutputView, ...] = field(repr=False)
+    batches: Mapping[str, StagedBatch] = field(repr=False)
 
     @property
-    def digest(self) -> str:
-        """Names the batch and its rows, so that what is carried out is what a person was shown."""
-        return hashlib.sha256(json.dumps([str(self.key), dict(self.rows)], sort_keys=True).encode()).hexdigest()
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs whose marks it moves."""
+        return tuple(view.output.output for view in self.waiting)
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """The rows that never become visible, by output."""
+        return {output: batch.summary.rows or 0 for output, batch in self.batches.items()}
+
+    def plan(self) -> OperationPlan[Rejection]:
+        """The rejection for a person who is to agree to it."""
+        evidence = {"batch": str(self.key), "found": self.state, "outputs": self.outputs, "rows": self.rows}
+        return OperationPlan(
+            verb=OperationVerb.REJECT_BATCH,
+            subject=self.key.stream,
+            part=f"batch {self.key.generation}:{self.key.batch}",
+            seen=self,
+            steps=steps_of(*self._sentences()),
+            at_stake=Stake.ROWS if self.state is RejectionState.NEW else Stake.NOTHING,
+            rows=sum(self.rows.values()),
+            evidence=evidence,
+        )
+
+    def _sentences(self) -> tuple[str, ...]:
+        if not self.outputs:
+            return (self.sentence(is_done=False),)
+        return (
+            self.sentence(is_done=False),
+            f"The ledger records it as rejected, and {', '.join(self.outputs)} continue behind it. Its rows stay in "
+            "files that no table refers to, until orphan removal deletes them. This cannot be undone.",
+            "No driver can begin meanwhile; the next start of the stream publishes what waits behind it.",
+        )
 
     def sentence(self, *, is_done: bool) -> str:
         """What it does, for a person. is_done: whether it was carried out."""
@@ -75,40 +103,32 @@ class Rejection:
         return f"{batch} {verb}: {rows} never become visible."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """rejection: what the command says. batches: the staged batch by output. waiting: the outputs to move."""
-
-    rejection: Rejection
-    batches: Mapping[str, StagedBatch]
-    waiting: tuple[OutputView, ...]
-
-
-def next_waiting(catalog: Catalog, declaration: StreamDeclaration) -> int:
-    """The number of the batch that is to be published next: the only one that can be rejected.
-
-    Raises
-    ------
-    UsageError: when no batch waits.
-    DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
-    """
-    waiting = [view.plan.ready[0].summary.key.batch for view in output_views(catalog, declaration) if view.plan.ready]
+def _next_of(declaration: StreamDeclaration, views: Sequence[OutputView]) -> int:
+    """The number of the batch that is to be published next: the only one that can be rejected."""
+    waiting = [view.plan.ready[0].summary.key.batch for view in views if view.plan.ready]
     if not waiting:
         raise UsageError(f"No batch of {declaration.stream} is staged and waits for its publication.")
     return min(waiting)
 
 
-def plan_rejection(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int) -> Rejection:
+def plan_rejection(
+    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, number: int | None = None
+) -> OperationPlan[Rejection]:
     """Check whether a batch may be rejected now, and plan the rejection. Nothing is changed.
+
+    Parameters
+    ----------
+    number: of the batch; unset: the one that is to be published next.
 
     Raises
     ------
     RunAlreadyLiveError: when the stream has a live run, which publishes the staged batches.
-    UsageError: when the batch is not the next one, or not all of its outputs are staged.
+    UsageError: when no batch waits, the batch is not the next one, or not all of its outputs are staged.
     DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
     refuse_live_run(ledger, declaration.stream)
-    return _plan(ledger, declaration, output_views(catalog, declaration), number).rejection
+    views = output_views(catalog, declaration)
+    return _find(ledger, declaration, views, _next_of(declaration, views) if number is None else number).plan()
 
 
 def reject(
@@ -143,26 +163,26 @@ def reject(
     stream = declaration.stream
     with run_of_command(ledger, stream, CommandMode.REJECTION, requested_by=requested_by, what=what) as admitted:
         run = with_raised_token(admitted, declaration, ledger=ledger, catalog=catalog)
-        plan = _plan(ledger, declaration, output_views(catalog, declaration), number)
-        if plan.rejection.state is RejectionState.COMPLETE:
-            return plan.rejection
-        _require_planned(plan.rejection, planned)
-        record_event(ledger, _event(plan.rejection, run, requested_by=requested_by))
-        record_batch(ledger, rejected_observation(declaration, plan.batches))
+        found = _find(ledger, declaration, output_views(catalog, declaration), number)
+        if found.state is RejectionState.COMPLETE:
+            return found
+        _require_planned(found, planned)
+        record_event(ledger, _event(found, run, requested_by=requested_by))
+        record_batch(ledger, rejected_observation(declaration, found.batches))
         reached(CrashPoint.RECORDED)
-        for position, view in enumerate(plan.waiting):
+        for position, view in enumerate(found.waiting):
             _require_lease(ledger, run)
-            batch = plan.batches[view.output.output]
+            batch = found.batches[view.output.output]
             reject_batch(catalog, view.output, batch, token=run.token, reached=reached)
-            if position == 0 and len(plan.waiting) > 1:
+            if position == 0 and len(found.waiting) > 1:
                 reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         reached(CrashPoint.PUBLISHED)
-    return plan.rejection
+    return found
 
 
 def _require_planned(rejection: Rejection, planned: str | None) -> None:
     """Refuse a batch that is another one than the plan showed. What the ledger has as rejected is only completed."""
-    if planned is not None and rejection.state is RejectionState.NEW and rejection.digest != planned:
+    if planned is not None and rejection.state is RejectionState.NEW and rejection.plan().digest != planned:
         rows = ", ".join(f"{count:,} rows of {output}" for output, count in rejection.rows.items())
         raise UsageError(
             f"The plan is out of date: what waits as batch {rejection.key} now has {rows}, or another generation.",
@@ -186,11 +206,11 @@ def _event(rejection: Rejection, run: RunObservation, *, requested_by: str) -> E
         reason=REQUESTED,
         explanation=f"Batch {rejection.key} is never published.",
         run_id=run.run_id,
-        evidence={"batch": str(rejection.key), "rows": rejection.rows, "found": rejection.state},
+        evidence=rejection.plan().evidence,
     )
 
 
-def _plan(ledger: Ledger, declaration: StreamDeclaration, views: Sequence[OutputView], number: int) -> _Plan:
+def _find(ledger: Ledger, declaration: StreamDeclaration, views: Sequence[OutputView], number: int) -> Rejection:
     if not views:
         raise UsageError(f"Nothing is staged for {declaration.stream}: it has no staging table.")
     generations = {view.plan.position.generation for view in views}
@@ -212,13 +232,12 @@ def _plan(ledger: Ledger, declaration: StreamDeclaration, views: Sequence[Output
         for batch in (*view.plan.published, *view.plan.ready)
         if batch.position == (generation, number)
     }
-    rejection = Rejection(
+    return Rejection(
         key=PublicationKey(stream=declaration.stream, generation=generation, batch=number),
         state=_state(is_recorded=recorded is not None, is_waiting=bool(waiting)),
-        outputs=tuple(view.output.output for view in waiting),
-        rows={output: batch.summary.rows or 0 for output, batch in batches.items()},
+        waiting=waiting,
+        batches=batches,
     )
-    return _Plan(rejection=rejection, batches=batches, waiting=waiting)
 
 
 def _is_next(view: OutputView, number: int) -> bool:

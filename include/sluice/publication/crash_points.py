@@ -1,6 +1,6 @@
-"""The named points in the delivery of a batch at which tests kill the process.
+"""The named points at which tests kill the process: in the delivery of a batch, a backfill, a refresh, and a work item.
 
-After a crash between any two of them recovery must complete the delivery. Production code reports every point that it
+After a crash between any two of them recovery must complete the work. Production code reports every point that it
 reaches to a `Reached`, which does nothing unless a test passes another one.
 """
 
@@ -11,9 +11,10 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """A point in the delivery of a batch, in the order in which a batch passes them. After AUDITED, a batch of an
-    appending output continues on its own thread while Spark works on the next batch.
+    """A point, in the order in which it is passed.
 
+    In the delivery of a batch. After AUDITED, a batch of an appending output continues on its own thread while Spark
+    works on the next batch.
     BATCH_BEGUN: Spark has handed the batch over; nothing of it is written.
     FIRST_OUTPUT_STAGED: one of several outputs is staged, the others are not.
     STAGED: every output of the batch is staged: from then on the batch is never lost.
@@ -24,6 +25,30 @@ class CrashPoint(StrEnum):
     PUBLISHED: every output is visible.
     RECORDED: the ledger knows the batch.
     CLEARED: the staging tables no longer hold it.
+
+    In a backfill: PLANNED, COMPUTED, STAGED, AUDITED, QUARANTINED, CHECKED, PUBLISHED, RECORDED. Whatever ends the
+    process there, the table holds the interval either as before or as after, and another run completes it.
+    PLANNED: the head of the target and the positions of the sources are known.
+    COMPUTED: the rows of the interval are known.
+    STAGED: they are in the staging table, with the rows of other intervals that lie in the same files.
+    AUDITED: the numbers of rows add up.
+    QUARANTINED: newly rejected rows are in the quarantine.
+
+    In a refresh: BEGUN, BUILT, STOPPED, CAUGHT_UP, SWAPPING, COMMITTED, RECORDED, CLEARED; on the way back: COPIED,
+    STOPPED, TAKING_BACK, COMMITTED, RECORDED.
+    BEGUN: the ledger has the refresh.
+    BUILT: an increment of the shadow has ended; the live stream continues.
+    STOPPED: the stream is stopped and fenced off.
+    CAUGHT_UP: the shadow has read what the stream had read.
+    SWAPPING, TAKING_BACK: the ledger expects the commit.
+    COMMITTED: readers see the new content.
+    COPIED: the files of the old content were copied; nothing refers to the copies.
+
+    Of a work item in an application; the points of what it asks for lie between ITEM_CLAIMED and ITEM_DONE.
+    ITEM_CHOSEN: the application claims the item; the ledger does not have the claim yet.
+    ITEM_CLAIMED: the ledger has it, and nothing has begun.
+    ITEM_DONE: what the item changes is visible, or it has failed; the ledger does not have its end.
+    ITEM_RECORDED: it has.
     """
 
     BATCH_BEGUN = "batch_begun"
@@ -36,11 +61,26 @@ class CrashPoint(StrEnum):
     PUBLISHED = "published"
     RECORDED = "recorded"
     CLEARED = "cleared"
+    PLANNED = "planned"
+    COMPUTED = "computed"
+    QUARANTINED = "quarantined"
+    BEGUN = "begun"
+    BUILT = "built"
+    STOPPED = "stopped"
+    CAUGHT_UP = "caught_up"
+    SWAPPING = "swapping"
+    TAKING_BACK = "taking_back"
+    COMMITTED = "committed"
+    COPIED = "copied"
+    ITEM_CHOSEN = "item_chosen"
+    ITEM_CLAIMED = "item_claimed"
+    ITEM_DONE = "item_done"
+    ITEM_RECORDED = "item_recorded"
 
 
 Reached = Callable[[CrashPoint], None]
 """Called with each point when it is reached. It may raise or kill the process; its exceptions are not caught."""
 
 
-def unnoticed(point: CrashPoint) -> None:
-    """Continue; production uses it at every point."""
+def unnoticed(point: CrashPoint, item: object = None) -> None:
+    """Continue; production uses it at every point. item: the work item that has reached it, in an application."""

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby
+from typing import Literal
 
 from pyiceberg.catalog import Catalog
 
@@ -20,6 +20,7 @@ from sluice.errors import MarkError, UnpublishableError, UsageError
 from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.chain import AbandonedBatch, AbandonReason
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import Reached, unnoticed
@@ -40,11 +41,8 @@ from sluice.tables.declared_tables import load_table
 _log = logging.getLogger(__name__)
 
 
-class SettlementVerb(StrEnum):
-    """What is done with the batches: PUBLISH makes them visible, ABANDON discards them."""
-
-    PUBLISH = "publish"
-    ABANDON = "abandon"
+SettlementVerb = Literal[OperationVerb.PUBLISH_OUTPUT, OperationVerb.ABANDON_OUTPUT]
+"""Whether the batches become visible, or are discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +60,37 @@ class OutputSettlement:
     batches: tuple[PublicationKey, ...]
     rows: int
 
+    def sentence(self) -> str:
+        """What it does, for a person."""
+        become = "become" if self.verb is OperationVerb.PUBLISH_OUTPUT else "never become"
+        which = f": {self.batches[0]} to {self.batches[-1]}" if self.batches else ""
+        return (
+            f"{len(self.batches)} batches of {self.stream}.{self.output} with {self.rows:,} rows {become} visible in "
+            f"{self.target or 'any table'}{which}."
+        )
+
+    def plan(self) -> OperationPlan[OutputSettlement]:
+        """The settlement for a person who is to agree to it."""
+        return OperationPlan(
+            verb=self.verb,
+            subject=self.stream,
+            part=f"output {self.output}",
+            seen=self,
+            steps=steps_of(self.sentence()),
+            at_stake=Stake.ROWS,
+            rows=self.rows,
+            evidence={
+                "output": self.output,
+                "target": self.target,
+                "batches": [str(key) for key in self.batches],
+                "rows": self.rows,
+            },
+        )
+
 
 def plan_settlement(
     catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, verb: SettlementVerb
-) -> OutputSettlement:
+) -> OperationPlan[OutputSettlement]:
     """Check whether the batches of an output can be published or abandoned now, and say which they are.
 
     Raises
@@ -76,7 +101,7 @@ def plan_settlement(
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
     refuse_live_run(ledger, declaration.stream)
-    return _settlement(_settled(catalog, declaration, output, verb), verb)
+    return _settlement(_settled(catalog, declaration, output, verb), verb).plan()
 
 
 def publish_output(
@@ -86,6 +111,7 @@ def publish_output(
     *,
     output: str,
     requested_by: str,
+    planned: str | None = None,
     reached: Reached = unnoticed,
 ) -> OutputSettlement:
     """Make the batches of an undeclared output visible in the table that they were staged for, and record them.
@@ -95,13 +121,18 @@ def publish_output(
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    planned: the digest of the plan that a person agreed to; unset: what is staged now.
     reached: is called with CHECKED before each commit is sent.
 
     Raises
     ------
     SluiceError: as `plan_settlement` does.
     """
-    with _settling(catalog, ledger, declaration, output, SettlementVerb.PUBLISH, requested_by) as (found, plan, token):
+    with _settling(catalog, ledger, declaration, output, OperationVerb.PUBLISH_OUTPUT, requested_by, planned) as (
+        found,
+        plan,
+        token,
+    ):
         names = StagedOutput(stream=found.stream, output=output, target=found.target or "")
         restore_lost_mark(catalog, names, token=token)
         for mode, alike in groupby(found.waiting, key=_mode_of):
@@ -113,19 +144,30 @@ def publish_output(
 
 
 def abandon_output(
-    catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration, *, output: str, requested_by: str
+    catalog: Catalog,
+    ledger: Ledger,
+    declaration: StreamDeclaration,
+    *,
+    output: str,
+    requested_by: str,
+    planned: str | None = None,
 ) -> OutputSettlement:
     """Discard the batches that wait for an output. Their files stay until an orphan removal on the target.
 
     Parameters
     ----------
     requested_by: the person, as the ledger names them.
+    planned: as for `publish_output`.
 
     Raises
     ------
     SluiceError: as `plan_settlement` does.
     """
-    with _settling(catalog, ledger, declaration, output, SettlementVerb.ABANDON, requested_by) as (found, plan, token):
+    with _settling(catalog, ledger, declaration, output, OperationVerb.ABANDON_OUTPUT, requested_by, planned) as (
+        found,
+        plan,
+        token,
+    ):
         for key in plan.batches:
             _log.warning("%s: staged batch %s is abandoned", found, key)
         if found.position is None or found.target is None:
@@ -148,13 +190,15 @@ def _settling(
     output: str,
     verb: SettlementVerb,
     requested_by: str,
+    planned: str | None,
 ) -> Iterator[tuple[UndeclaredOutput, OutputSettlement, int]]:
     """Hold the lease of the stream, and save the event. Yields what waits, the plan, and the fencing token."""
-    stream, what = declaration.stream, f"{verb} of the output {output}"
+    stream, what = declaration.stream, f"settling what is staged for the output {output}"
     plan_settlement(catalog, ledger, declaration, output=output, verb=verb)  # a refused command leaves no run behind
     with run_of_command(ledger, stream, CommandMode.SETTLEMENT, requested_by=requested_by, what=what) as run:
         found = _settled(catalog, declaration, output, verb)
         plan = _settlement(found, verb)
+        plan.plan().require_same(planned)
         record_event(ledger, _event(plan, requested_by=requested_by))
         # The mark of a former output may have seen a higher token than a ledger that was replaced by an older copy.
         yield found, plan, max(run.token, found.position.token if found.position is not None else 0)
@@ -173,21 +217,16 @@ def _settlement(found: UndeclaredOutput, verb: SettlementVerb) -> OutputSettleme
 
 def _event(plan: OutputSettlement, *, requested_by: str) -> Event:
     actions = {
-        SettlementVerb.PUBLISH: EventAction.PUBLISH_OUTPUT,
-        SettlementVerb.ABANDON: EventAction.ABANDON_OUTPUT,
+        OperationVerb.PUBLISH_OUTPUT: EventAction.PUBLISH_OUTPUT,
+        OperationVerb.ABANDON_OUTPUT: EventAction.ABANDON_OUTPUT,
     }
     return Event(
         name=plan.stream,
         actor=Actor.person(requested_by),
         action=actions[plan.verb],
         reason=REQUESTED,
-        explanation=f"{len(plan.batches)} batches of the former output {plan.output}: {plan.verb}.",
-        evidence={
-            "output": plan.output,
-            "target": plan.target,
-            "batches": [str(key) for key in plan.batches],
-            "rows": plan.rows,
-        },
+        explanation=plan.sentence(),
+        evidence=plan.plan().evidence,
     )
 
 
@@ -196,7 +235,7 @@ def _settled(catalog: Catalog, declaration: StreamDeclaration, output: str, verb
     tables = [load_output_tables(catalog, each) for each in declared]
     found = find_undeclared_outputs(catalog, declaration.stream, tables)
     one = next((each for each in found if each.output == output), None)
-    if one is None and verb is SettlementVerb.ABANDON:
+    if one is None and verb is OperationVerb.ABANDON_OUTPUT:
         one = _without_mark(catalog, next((each for each in declared if each.output == output), None))
     if one is None and any(each.output == output for each in declared):
         raise UsageError(
@@ -205,7 +244,7 @@ def _settled(catalog: Catalog, declaration: StreamDeclaration, output: str, verb
         )
     if one is None or not one.waiting:
         raise UsageError(f"Nothing waits for an output {output} of stream {declaration.stream}.")
-    if verb is SettlementVerb.PUBLISH:
+    if verb is OperationVerb.PUBLISH_OUTPUT:
         _refuse_unpublishable(one)
     return one
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
 from sluice.backfill.observe_backfill import other_writers_of, readers_of
@@ -20,10 +21,12 @@ from sluice.ledger.refreshes import newest_refresh
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
-from sluice.refresh.refreshed_table import delete_files_of, merges_on_read, rows_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.topic_starts import missing_from_beginning
 from sluice.supervision.observed_starts import ObservedStart, observe_starts
+from sluice.tables.catalog import catalog_refusals
+
+_MERGE_MODE = "write.merge.mode"
 
 KEEPS = timedelta(days=7)
 """How long the earlier content is kept after a refresh unless a person says otherwise."""
@@ -128,3 +131,37 @@ def _kafka_input(name: str, source: KafkaSource, settings: Settings) -> InputToR
     except SluiceError as error:
         return InputToRead(input=name, what=what, problem=error.message.rstrip("."))
     return InputToRead(input=name, what=what, rows=found.rows, problem="; ".join(found.missing))
+
+
+def rows_of(table: Table) -> int | None:
+    """The rows of the newest snapshot as its summary counts them; none when it does not say, 0 without a snapshot."""
+    newest = table.current_snapshot()
+    if newest is None:
+        return 0
+    counted = newest.summary.additional_properties.get("total-records") if newest.summary is not None else None
+    return None if counted is None else int(counted)
+
+
+def delete_files_of(table: Table) -> int:
+    """How many live delete files the newest snapshot has.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    newest = table.current_snapshot()
+    if newest is None:
+        return 0
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
+        return sum(
+            len(manifest.fetch_manifest_entry(table.io, discard_deleted=True))
+            for manifest in newest.manifests(table.io)
+            if manifest.content == ManifestContent.DELETES
+        )
+
+
+def merges_on_read(table: Table, declaration: StreamDeclaration) -> bool:
+    """Whether a stream merges into a table whose MERGE writes delete files."""
+    tables = (declared.iceberg for declared in declaration.outputs.values())
+    is_merged = any(one is not None and one.mode == "merge" for one in tables)
+    return is_merged and table.properties.get(_MERGE_MODE, "copy-on-write") != "copy-on-write"

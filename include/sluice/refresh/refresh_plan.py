@@ -5,36 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
 from sluice.backfill.backfill_plan import TargetReader
-from sluice.backfill.refusal import Refusal
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 
 REFRESHED_MODES = ("append", "merge")
 
 _READ_AGAIN = (KafkaSource, FilesSource, IcebergSource)
-
-
-class RefusalReason(StrEnum):
-    """Why a table cannot be refreshed.
-
-    NOT_YET: the stream has something that no refresh handles yet. NEVER_PUBLISHED: it has published nothing.
-    SOURCE_INCOMPLETE: an input cannot be read from its beginning any more. OTHER_WRITERS: other streams write
-        the table.
-    READER_STOPS: a reader of the table fails when rows are overwritten. DELETE_FILES: the table has some.
-    OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
-    """
-
-    NOT_YET = "not_yet"
-    NEVER_PUBLISHED = "never_published"
-    SOURCE_INCOMPLETE = "source_incomplete"
-    OTHER_WRITERS = "other_writers"
-    READER_STOPS = "reader_stops"
-    DELETE_FILES = "delete_files"
-    OTHER_REFRESH = "other_refresh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,36 +56,13 @@ class RefreshTargetObservation:
     other_writers: tuple[str, ...]
     newest: RefreshObservation | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshPlan:
-    """What a refresh does, and the refusals; it runs only without any. continues: the open refresh, if any."""
-
-    seen: RefreshTargetObservation
-    continues: RefreshObservation | None
-    refusals: tuple[Refusal[RefusalReason], ...]
-
     @property
-    def is_refused(self) -> bool:
-        """Whether the table must not be refreshed now."""
-        return bool(self.refusals)
+    def continues(self) -> RefreshObservation | None:
+        """The open refresh, if any."""
+        return self.newest if self.newest is not None and self.newest.state in OPEN_STATES else None
 
-    def sentences(self) -> Iterator[str]:
-        """The plan for a person, one line each."""
-        seen, stream = self.seen, self.seen.declaration.stream
-        if self.continues is not None:
-            yield f"refresh {self.continues.number} of {stream} continues; it is {self.continues.state}"
-        for one in seen.inputs:
-            yield f"input {one.input}: {one.what}{_amount(one)}"
-        holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
-        yield f"the result replaces all rows of {seen.target}{holds}, in one commit; until then they stay as they are"
-        yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation"
-        days = seen.keeps / timedelta(days=1)
-        yield f"the earlier content is kept for {days:g} days: `sluice stream refresh {stream} --take-back`"
-        for reader in seen.readers:
-            yield f"reader: {meaning_of(reader)}"
-        for refusal in self.refusals:
-            yield refusal.line
+
+RefreshPlan = OperationPlan[RefreshTargetObservation]
 
 
 def meaning_of(reader: TargetReader) -> str:
@@ -120,12 +77,51 @@ def meaning_of(reader: TargetReader) -> str:
 
 def plan_refresh(seen: RefreshTargetObservation) -> RefreshPlan:
     """Decide whether a table can be refreshed now, and whether an open refresh continues."""
-    newest = seen.newest
-    continues = newest if newest is not None and newest.state in OPEN_STATES else None
-    return RefreshPlan(seen=seen, continues=continues, refusals=(*not_yet(seen.declaration), *_refusals(seen)))
+    newest, continues = seen.newest, seen.continues
+    if newest is not None and newest.state is RefreshState.SWAPPED and newest.ended_at is None:
+        step = f"Complete refresh {newest.number}: its content is visible, and what it was built in is dropped."
+        return OperationPlan(
+            verb=OperationVerb.REFRESH,
+            subject=seen.declaration.stream,
+            part=f"refresh {newest.number}",
+            seen=seen,
+            steps=steps_of(step),
+        )
+    return OperationPlan(
+        verb=OperationVerb.REFRESH,
+        subject=seen.declaration.stream,
+        seen=seen,
+        steps=steps_of(*_sentences(seen)),
+        refusals=(*not_yet(seen.declaration), *_refusals(seen)),
+        at_stake=Stake.ROWS,
+        rows=seen.rows,
+        evidence={
+            "table": seen.target,
+            "keep_seconds": seen.keeps.total_seconds(),
+            "leaves": seen.generation,
+            "inputs": seen.inputs,
+            "readers": seen.readers,
+            "continues": None if continues is None else continues.number,
+        },
+    )
 
 
-def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal[RefusalReason]]:
+def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
+    stream = seen.declaration.stream
+    if seen.continues is not None:
+        yield f"Continue refresh {seen.continues.number} of {stream}; it is {seen.continues.state}."
+    for one in seen.inputs:
+        yield f"Read input {one.input}: {one.what}{_amount(one)}."
+    holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
+    yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
+    yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation."
+    days = seen.keeps / timedelta(days=1)
+    yield f"Keep the earlier content for {days:g} days: `sluice stream refresh {stream} --take-back`."
+    for reader in seen.readers:
+        yield f"Reader {meaning_of(reader)}."
+
+
+def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
     """What of a declaration no refresh handles yet."""
     outputs = tuple(declaration.outputs.values())
     table = outputs[0].iceberg
@@ -147,7 +143,7 @@ def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal[RefusalReason]]:
             yield _refused_yet(declaration, f"reads {declared.declared_source.kind} (input {name})")
 
 
-def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal[RefusalReason]:
+def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal:
     return Refusal(
         reason=RefusalReason.NOT_YET,
         sentence=f"{declaration.stream} cannot be refreshed yet: it {what}.",
@@ -156,12 +152,12 @@ def _refused_yet(declaration: StreamDeclaration, what: str) -> Refusal[RefusalRe
     )
 
 
-def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
+def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     stream = seen.declaration.stream
     yield from _other_refresh(seen)
     if seen.generation is None or not seen.has_published:
         yield Refusal(
-            reason=RefusalReason.NEVER_PUBLISHED,
+            reason=RefusalReason.NOTHING_PUBLISHED,
             sentence=f"{stream} has published nothing in its open generation.",
             next_step=f"Start it: it reads from the beginning. `sluice stream start {stream}`.",
         )
@@ -190,7 +186,7 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]
     yield from _readers_that_stop(seen)
 
 
-def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
+def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     newest = seen.newest
     if newest is None or newest.state not in OPEN_STATES:
         return
@@ -210,7 +206,7 @@ def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalRe
         )
 
 
-def _readers_that_stop(seen: RefreshTargetObservation) -> Iterator[Refusal[RefusalReason]]:
+def _readers_that_stop(seen: RefreshTargetObservation) -> Iterator[Refusal]:
     for reader in seen.readers:
         if reader.on_overwrite == "fail":
             yield Refusal(

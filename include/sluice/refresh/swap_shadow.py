@@ -1,27 +1,67 @@
-"""The swap of a refresh: the content of the shadow becomes that of the table, and its generation that of the stream."""
+"""The swap of a refresh: the content of the shadow becomes that of the table, and its generation that of the stream.
+
+Before it, pins are set where the stream reads, so that it continues from there when the refresh is taken back. They
+have the name of the shadow. Maintenance respects them as long as that is possible, and removes them afterwards
+(`sluice.ledger.refreshes.kept_shadows`).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnpublishableError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
+from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.pin_plan import plan_own_pins
+from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
 from sluice.publication.chain import MarkPosition
 from sluice.publication.checked_commit import HeadTag
+from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.mark_moves import plan_output, take_over
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
-from sluice.refresh.observe_refresh import refreshed_output
-from sluice.refresh.refresh_steps import ReachedStep, RefreshStep
-from sluice.refresh.refreshed_table import delete_files_of, rows_of
+from sluice.refresh.observe_refresh import delete_files_of, refreshed_output, rows_of
 from sluice.refresh.shadow_stream import shadow_output
 from sluice.refresh.swap_content import NewContent, swap_content
+from sluice.settings import ObjectStoreSettings
+from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
+
+
+def keep_positions(
+    catalog: Catalog,
+    ledger: Ledger,
+    stream: LoadedStream,
+    refresh: RefreshObservation,
+    *,
+    object_store: ObjectStoreSettings,
+) -> None:
+    """Pin the positions of a stream in the tables that it reads, under the name of its shadow.
+
+    Raises
+    ------
+    LedgerError, LakehouseError: when the positions cannot be read or pinned; nothing is swapped then.
+    """
+    for name in dict.fromkeys(source.table for _, source in streamed_tables(stream.declaration)):
+        table = require_table(catalog, name)
+        listed = tuple(snapshot.snapshot_id for snapshot in table.snapshots())
+        readers = observe_stream_inputs(ledger, stream.declaration, name, listed=listed, object_store=object_store)
+        refs = table.refs().items()
+        pins = plan_own_pins(
+            main_line=tuple(step.snapshot_id for step in history_of(table)),
+            tags={tag: ref.snapshot_id for tag, ref in refs if ref.snapshot_ref_type is SnapshotRefType.TAG},
+            readers=[replace(reader, stream=refresh.shadow) for reader in readers],
+            writers=(),
+        )
+        commit_pins(table, to_set=pins, properties={})
 
 
 def swap_shadow(
@@ -31,7 +71,7 @@ def swap_shadow(
     refresh: RefreshObservation,
     *,
     token: int,
-    reached: ReachedStep,
+    reached: Reached,
 ) -> RefreshObservation:
     """Exchange the content of a table for that of the shadow. The stream is stopped, and the caller holds its lease.
 
@@ -55,7 +95,7 @@ def swap_shadow(
     before = load_target_state(catalog, output).position(output)
     previous = {"generation": before.generation, "batch": before.batch, "end_offsets_digest": before.end_offsets_digest}
     opening = begin_swap(ledger, refresh.number, previous=previous)
-    reached(RefreshStep.SWAPPING)
+    reached(CrashPoint.SWAPPING)
     assert opening.opens is not None  # noqa: S101  # `begin_swap` sets it
     files = live_files(shadow.table)
     content = NewContent(
@@ -69,7 +109,7 @@ def swap_shadow(
         tag=HeadTag(name=refresh.tag, keeps=refresh.keeps),
     )
     landed = swap_content(catalog, content)
-    reached(RefreshStep.COMMITTED)
+    reached(CrashPoint.COMMITTED)
     rows = rows_of(shadow.table) or 0
     return record_swap(ledger, refresh.number, batch=end.batch, snapshot_ids={output.output: landed}, rows=rows)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import newest_run
+from sluice.operations import OperationPlan, OperationVerb, PlannedStep, steps_of
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs
@@ -21,21 +20,8 @@ PLANNED_RUN_ID = "<run id>"
 """Stands in a plan for the id that the ledger will assign."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
-    """One step of a plan: a sentence, and the argv when a program is started."""
-
-    sentence: str
-    command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlan:
-    """What a command will do to a stream, in order."""
-
-    verb: str
-    stream: str
-    steps: tuple[PlannedStep, ...]
+ControlPlan = OperationPlan[None]
+"""Of a command that only asks something of a supervisor: nothing is at stake."""
 
 
 def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: bool = True) -> ControlPlan:
@@ -63,7 +49,7 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
         )
         sentence = f"{foreseen.decision.action.capitalize()}: {foreseen.decision.explanation}"
         steps.append(PlannedStep(sentence=sentence, command=command))
-    return ControlPlan(verb="start", stream=wanted.name, steps=tuple(steps))
+    return _plan(OperationVerb.START, wanted.name, *steps)
 
 
 def with_beginning(plan: ControlPlan, ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ControlPlan:
@@ -72,8 +58,7 @@ def with_beginning(plan: ControlPlan, ledger: Ledger, wanted: LoadedStream, sett
     if generation is not None and newest_batch(ledger, wanted.name, generation=generation.generation) is not None:
         return plan
     observed = observe_starts(wanted.declaration, settings, now=database_time(ledger))
-    begins = tuple(PlannedStep(sentence=sentence) for sentence in describe_inputs(wanted.declaration, observed))
-    return replace(plan, steps=(*plan.steps, *begins))
+    return plan.followed_by(*describe_inputs(wanted.declaration, observed))
 
 
 def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> ControlPlan:
@@ -83,17 +68,18 @@ def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> Control
     ----------
     mode: as the stream is declared; unset: only the ledger knows it.
     """
-    steps = [PlannedStep(sentence=f"Ask that {name} stops; it stays stopped until it is started again.")]
+    sentences = [f"Ask that {name} stops; it stays stopped until it is started again."]
     run = newest_run(supervisor.ledger, name)
     if run is None or not run.is_live:
-        steps.append(PlannedStep(sentence="No run is live: there is nothing to wait for."))
-        return ControlPlan(verb="stop", stream=name, steps=tuple(steps))
+        sentences.append("No run is live: there is nothing to wait for.")
+        return _plan(OperationVerb.STOP, name, *steps_of(*sentences))
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
-    steps.append(PlannedStep(sentence=f"Wait up to {seconds} s for run {run.run_id}, which finishes its batch."))
+    sentences.append(f"Wait up to {seconds} s for run {run.run_id}, which finishes its batch.")
     if mode != "incremental":
-        sentence = f"If it is still alive then: SIGTERM to its driver, after {STOP_GRACE_SECONDS:.0f} s more SIGKILL."
-        steps.append(PlannedStep(sentence=sentence))
-    return ControlPlan(verb="stop", stream=name, steps=tuple(steps))
+        sentences.append(
+            f"If it is still alive then: SIGTERM to its driver, after {STOP_GRACE_SECONDS:.0f} s more SIGKILL."
+        )
+    return _plan(OperationVerb.STOP, name, *steps_of(*sentences))
 
 
 def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
@@ -105,12 +91,10 @@ def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
         else "No run so far."
     )
     if wanted.declaration.mode == "incremental":
-        return ControlPlan(verb="show", stream=wanted.name, steps=(PlannedStep(sentence=newest),))
+        return _plan(OperationVerb.SHOW, wanted.name, *steps_of(newest))
     decision = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher).decision
     sentence = f"{decision.action.capitalize()}, {decision.reason}: {decision.explanation}"
-    return ControlPlan(
-        verb="show", stream=wanted.name, steps=(PlannedStep(sentence=newest), PlannedStep(sentence=sentence))
-    )
+    return _plan(OperationVerb.SHOW, wanted.name, *steps_of(newest, sentence))
 
 
 def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: bool = True) -> ControlPlan:
@@ -127,24 +111,28 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command:
     run = newest_run(supervisor.ledger, wanted.name)
     started = plan_start(supervisor, wanted, shows_command=shows_command)
     if run is None or not run.is_live:
-        return ControlPlan(verb="restart", stream=wanted.name, steps=started.steps)
+        return _plan(OperationVerb.RESTART, wanted.name, *started.steps)
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
-    steps = (
-        PlannedStep(sentence=f"Ask run {run.run_id} to end after its batch; the desired state of {wanted.name} stays."),
-        PlannedStep(sentence=f"Wait up to {seconds} s for it; a driver that is still alive then is ended."),
-        PlannedStep(sentence="Start the stream again, with its declaration as it is now."),
+    steps = steps_of(
+        f"Ask run {run.run_id} to end after its batch; the desired state of {wanted.name} stays.",
+        f"Wait up to {seconds} s for it; a driver that is still alive then is ended.",
+        "Start the stream again, with its declaration as it is now.",
     )
-    return ControlPlan(verb="restart", stream=wanted.name, steps=steps)
+    return _plan(OperationVerb.RESTART, wanted.name, *steps)
 
 
 def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     """What `reset_breaker` would do now. Nothing is changed."""
     planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-    steps = (
-        PlannedStep(sentence=f"Reset the failure count of {wanted.name}. Now: {planned.decision.explanation}"),
-        PlannedStep(sentence="Its task starts it at once when it waits for a delay; a paused DAG must be unpaused."),
+    steps = steps_of(
+        f"Reset the failure count of {wanted.name}. Now: {planned.decision.explanation}",
+        "Its task starts it at once when it waits for a delay; a paused DAG must be unpaused.",
     )
-    return ControlPlan(verb="reset-breaker", stream=wanted.name, steps=steps)
+    return _plan(OperationVerb.RESET_BREAKER, wanted.name, *steps)
+
+
+def _plan(verb: OperationVerb, stream: str, *steps: PlannedStep) -> ControlPlan:
+    return OperationPlan(verb=verb, subject=stream, seen=None, steps=steps)
 
 
 def _planned_run(supervisor: Supervisor, wanted: LoadedStream, foreseen: SupervisionResult) -> RunObservation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
@@ -21,9 +21,9 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction
 from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.batch_commands import BatchState, observe_batches
 from sluice.settings import Settings
-from sluice.supervision.control_plans import ControlPlan, PlannedStep
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 from sluice.supervision.supervision_events import command_event
@@ -33,8 +33,8 @@ _WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED, BatchState.UNDECLARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetPlan(ControlPlan):
-    """The plan of a reset.
+class GenerationChange:
+    """What a reset leaves behind.
 
     leaves, opens: the generation that is left, and the one that begins. checkpoint: of the latter.
     newest_batch: the last one recorded of the former; unset when it has none. end_offsets: where that one ends.
@@ -47,7 +47,7 @@ class ResetPlan(ControlPlan):
     end_offsets: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ResetPlan:
+def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> OperationPlan[GenerationChange]:
     """What `reset_stream` would do now. Nothing is changed.
 
     Raises
@@ -73,15 +73,24 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Rese
         *describe_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
         f"{wanted.name} stays stopped until it is started.",
     )
-    return ResetPlan(
-        verb="reset",
-        stream=wanted.name,
-        steps=tuple(PlannedStep(sentence=sentence) for sentence in sentences),
-        leaves=left.generation,
-        opens=opens,
+    change = _change(left.generation, checkpoint, batch)
+    return OperationPlan(
+        verb=OperationVerb.RESET,
+        subject=wanted.name,
+        seen=change,
+        steps=steps_of(*sentences),
+        at_stake=Stake.CHECKPOINT,
+        evidence=asdict(change),
+    )
+
+
+def _change(leaves: int, checkpoint: str, newest: BatchObservation | None) -> GenerationChange:
+    return GenerationChange(
+        leaves=leaves,
+        opens=leaves + 1,
         checkpoint=checkpoint,
-        newest_batch=None if batch is None else batch.key.batch,
-        end_offsets={} if batch is None else batch.end_offsets,
+        newest_batch=None if newest is None else newest.key.batch,
+        end_offsets={} if newest is None else newest.end_offsets,
     )
 
 
@@ -108,13 +117,7 @@ def reset_stream(
         wanted.name,
         by=asked_by,
         explanation=f"Leave generation {leaving}, and open generation {opens} with an empty checkpoint.",
-        evidence={
-            "leaves": leaving,
-            "opens": opens,
-            "checkpoint": checkpoint,
-            "newest_batch": None if newest is None else newest.key.batch,
-            "end_offsets": {} if newest is None else newest.end_offsets,
-        },
+        evidence=asdict(_change(leaving, checkpoint, newest)),
     )
     return open_next_generation(
         ledger, wanted.name, leaving=leaving, checkpoints_root=settings.checkpoints, opened_by=asked_by, event=event

@@ -1,31 +1,37 @@
-"""Runs the backfill of one interval: plans, computes, stages, audits and replaces it; again when others changed it."""
+"""Runs the backfill of one interval: plans, computes, stages, audits and replaces it; again when others changed it.
+
+After it come the backfills of the streams that follow, in the same Spark session.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.backfill_steps import BackfillStep, ReachedStep, unnoticed_step
+from sluice.backfill.followers import followers_of
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import (
+    PATIENCE_SECONDS,
+    PlannedOn,
     backfill_of,
     backfilled_output,
     observe_backfill,
     replaces_rows,
+    settled_plan,
 )
-from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.locks import PublicationLocks, interval_lock
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
@@ -54,7 +60,7 @@ class BackfillRun:
     interval: Interval
     launched_by: str
     open_session: Callable[[], SparkSession]
-    reached: ReachedStep = unnoticed_step
+    reached: Reached = unnoticed
     patience_seconds: float = PATIENCE_SECONDS
 
     def work(self) -> BackfillResult:
@@ -99,7 +105,7 @@ class BackfillRun:
         with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
             result = self._compute_and_replace(catalog, planned, attempt)
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
-        self.reached(BackfillStep.RECORDED)
+        self.reached(CrashPoint.RECORDED)
         return result
 
     def observe(self, catalog: Catalog) -> tuple[BackfillObservation, Table]:
@@ -118,7 +124,7 @@ class BackfillRun:
         if seen.published is None:  # refused before
             raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
         record_plan(self.ledger, attempt, planned_on=seen.head, end_offsets=seen.published.end_offsets)
-        self.reached(BackfillStep.PLANNED)
+        self.reached(CrashPoint.PLANNED)
         spark = self.open_session()
         require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
         computed = compute_interval(spark, self.stream, self.settings, seen)
@@ -134,3 +140,61 @@ class BackfillRun:
             return replacing.replace(spark, computed)
         finally:
             computed.release()
+
+
+def backfill_and_follow(run: BackfillRun) -> BackfillResult:
+    """Backfill an interval, and then the intervals of the streams that follow it, each in a commit of its own.
+
+    When one of them cannot be replaced now, nothing is. When one fails, those before it stay replaced, and another run
+    finds their rows unchanged and continues.
+
+    Raises
+    ------
+    SluiceError: as `BackfillRun.work` raises it.
+    """
+    require_followers(run)
+    return follow(run, run.work())
+
+
+def require_followers(run: BackfillRun) -> None:
+    """Refuse a backfill whose followers cannot be backfilled now, for a reason that no batch of the stream can change.
+
+    Raises
+    ------
+    UnpublishableError: with every reason.
+    """
+    for follower in _followers(run):
+        _require_possible(follower)
+
+
+def follow(run: BackfillRun, result: BackfillResult) -> BackfillResult:
+    """Backfill the intervals of the streams that follow, each in a commit of its own.
+
+    Returns
+    -------
+    The result of the run with theirs.
+
+    Raises
+    ------
+    SluiceError: as `BackfillRun.work` raises it.
+    """
+    return replace(result, followers=tuple(follower.work() for follower in _followers(run)))
+
+
+def _followers(run: BackfillRun) -> list[BackfillRun]:
+    return [
+        replace(run, stream=follower.stream, interval=follower.interval)
+        for follower in followers_of(run.declarations, run.stream, run.interval)
+    ]
+
+
+def _require_possible(run: BackfillRun) -> None:
+    """Refuse what no batch of the stream can change.
+
+    Raises
+    ------
+    UnpublishableError: with every reason.
+    """
+    plan = plan_backfill(run.observe(open_catalog(run.settings))[0])
+    if not plan.is_refused_for_now:
+        plan.require_unrefused()

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.backfill.backfill_plan import BackfillObservation, BackfillPlan, RefusalReason, plan_backfill
+from sluice.backfill.backfill_plan import BackfillObservation, BackfillPlan, plan_backfill
 from sluice.backfill.interval_gaps import (
     EARLIEST,
     Fingerprint,
@@ -22,11 +22,17 @@ from sluice.backfill.interval_gaps import (
     searched_interval,
 )
 from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
-from sluice.backfill.observe_backfill import backfill_of, observe_backfill
+from sluice.backfill.observe_backfill import (
+    PATIENCE_SECONDS,
+    PlannedOn,
+    backfill_of,
+    observe_backfill,
+    settled_plan,
+)
 from sluice.backfill.read_bounds import TopicBound
-from sluice.backfill.settled_plan import PATIENCE_SECONDS, PlannedOn, settled_plan
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
+from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import compute_interval, require_exact

@@ -1,34 +1,49 @@
-"""Replaces one interval by computed rows: stages, audits and publishes them."""
+"""Replaces one interval by computed rows: stages, audits and publishes them; what is rejected is quarantined."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation
-from sluice.backfill.backfill_steps import BackfillStep, ReachedStep
 from sluice.backfill.balance import RowCounts, RowTotals, require_balance
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.errors import LakehouseError
+from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
-from sluice.publication.replace_interval import IntervalReplacement, TouchedFiles, replace_interval, touched_files
-from sluice.publication.staged_batch import canonical_offsets
+from sluice.processes.deadline import wait_until
+from sluice.publication.crash_points import CrashPoint, Reached
+from sluice.publication.marks import TargetState, load_target_state
+from sluice.publication.replace_interval import (
+    IntervalReplacement,
+    TouchedFiles,
+    append_staged,
+    replace_interval,
+    touched_files,
+)
+from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
-from sluice_spark.backfill.rejected_rows import RejectedRows
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
+from sluice_spark.session.columns import quoted_table
 
 _log = logging.getLogger(__name__)
+
+_REJECTED_COLUMNS = ("reason", "position", "payload")
+
+_QUARANTINE_SECONDS = 30.0
+"""How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,84 @@ class BackfillResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRows:
+    """The rejected rows of one attempt. staging: the name of their staging table."""
+
+    attempt: BackfillAttemptKey
+    key: str
+    seen: BackfillObservation
+    staging: str
+
+    @property
+    def _output(self) -> StagedOutput:
+        stream = self.attempt.stream
+        return StagedOutput(stream=stream, output=QUARANTINE_OUTPUT, target=f"quarantine.{stream}")
+
+    def publish(self, spark: SparkSession, catalog: Catalog, rejected: DataFrame, *, catalog_name: str) -> int:
+        """Add the rows that the quarantine does not hold yet, counting repeated ones. Returns how many were added.
+
+        Raises
+        ------
+        IntervalChangedError: when the stream has published the batch of the plan in its target and not yet in its
+            quarantine, or another backfill has added rejected rows meanwhile; a later attempt sees them.
+        DeliveryError, LakehouseError: when they cannot be staged or published.
+        """
+        head = self._settled_head(catalog)
+        reader = spark.read if head is None else spark.read.option("versionAsOf", str(head))
+        table = reader.table(quoted_table(catalog_name, self._output.target))
+        known = table.where(fn.col("stream") == self.attempt.stream).select(*_REJECTED_COLUMNS)
+        new = rejected.select(*_REJECTED_COLUMNS).exceptAll(known).persist()
+        try:
+            added = new.count()
+            if added:
+                self._append(catalog, new, head=head)
+        finally:
+            new.unpersist()
+        return added
+
+    def _settled_head(self, catalog: Catalog) -> int | None:
+        position = self.seen.position
+        wanted = (position.generation, position.batch) if position is not None else (0, 0)
+
+        def has_batch(state: TargetState) -> bool:
+            if state.mark is None:
+                return True
+            quarantined = state.position(self._output)
+            return (quarantined.generation, quarantined.batch) >= wanted
+
+        state = wait_until(
+            lambda: load_target_state(catalog, self._output), has_batch, seconds=_QUARANTINE_SECONDS, poll_seconds=0.5
+        )
+        if not has_batch(state):
+            raise IntervalChangedError(
+                f"{self._output.target} does not have the rejected rows of batch {wanted[1]} of {self.attempt.stream} "
+                "yet."
+            )
+        head = state.table.current_snapshot()
+        return head.snapshot_id if head is not None else None
+
+    def _append(self, catalog: Catalog, new: DataFrame, *, head: int | None) -> None:
+        position = self.seen.position
+        rows = new.select(
+            fn.lit(self.attempt.stream).alias("stream"),
+            fn.lit(position.generation if position is not None else 1).alias("generation"),
+            fn.lit(position.batch if position is not None else 0).cast("long").alias("batch"),
+            *_REJECTED_COLUMNS,
+            fn.lit(datetime.now(UTC)).alias("refused_at"),
+        )
+        staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)
+        append_staged(
+            catalog,
+            self._output,
+            key=self.key,
+            head=head,
+            staging=staged.table,
+            staged=staged.files,
+            summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalReplacing:
     """One attempt to replace an interval by computed rows. target: as it was loaded for the plan."""
 
@@ -54,7 +147,7 @@ class IntervalReplacing:
     seen: BackfillObservation
     target: Table
     attempt: BackfillAttemptKey
-    reached: ReachedStep
+    reached: Reached
 
     @property
     def key(self) -> str:
@@ -80,15 +173,15 @@ class IntervalReplacing:
         held = held_rows(spark, self.catalog, self.stream, self.seen)
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
-        self.reached(BackfillStep.COMPUTED)
+        self.reached(CrashPoint.COMPUTED)
         try:
             staged = None if new.is_same_as(old) else self._stage(computed, held, touched)
-            self.reached(BackfillStep.STAGED)
+            self.reached(CrashPoint.STAGED)
             counts = self.audit(computed.totals(), new=new, old=old, staged=staged, touched=touched)
-            self.reached(BackfillStep.AUDITED)
+            self.reached(CrashPoint.AUDITED)
             if computed.rejected is not None:
                 self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
-            self.reached(BackfillStep.QUARANTINED)
+            self.reached(CrashPoint.QUARANTINED)
             return self.publish(staged, touched, counts)
         finally:
             self.drop_staging()
@@ -138,7 +231,7 @@ class IntervalReplacing:
         DeliveryError, LakehouseError: as `replace_interval` raises them.
         """
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
-        self.reached(BackfillStep.PUBLISHED)
+        self.reached(CrashPoint.PUBLISHED)
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
         return BackfillResult(key=self.key, state=state, snapshot_id=snapshot_id, rows=asdict(counts))
 
@@ -181,7 +274,7 @@ class IntervalReplacing:
                 ROWS: str(counts.published),
             },
         )
-        return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(BackfillStep.CHECKED))
+        return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(CrashPoint.CHECKED))
 
 
 def held_rows(spark: SparkSession, catalog: Catalog, stream: LoadedStream, seen: BackfillObservation) -> HeldRows:

@@ -15,16 +15,14 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.balance import RowCounts
 from sluice.backfill.interval_gaps import Fingerprint
-from sluice.backfill.intervals import Interval, divide
-from sluice.backfill.joint_intervals import spanned
+from sluice.backfill.intervals import Interval, divide, spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
-from sluice.backfill.settled_plan import require_unrefused
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.locks import interval_lock
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
@@ -78,7 +76,7 @@ class JointRun:
             divide(interval, backfill_of(run.stream).interval)
         catalog, whole = open_catalog(run.settings), spanned(self._intervals)
         seen, target = replace(run, interval=whole).observe(catalog)
-        require_unrefused(plan_backfill(seen))
+        plan_backfill(seen).require_unrefused()
         touched = touched_files(target, interval_of_table(run.stream, whole)).files
         files = self._apart(target, touched)
         replacing = {one.interval: self._begin(one, catalog, seen, target) for one in self.runs}
@@ -116,7 +114,7 @@ class JointRun:
         results: dict[Interval, BackfillResult],
     ) -> None:
         run = self._any
-        run.reached(BackfillStep.PLANNED)
+        run.reached(CrashPoint.PLANNED)
         spark = run.open_session()
         if seen.published is not None:  # as the plan says
             require_exact(plan_stream(spark, run.stream, run.settings), seen.published)
@@ -144,19 +142,19 @@ class JointRun:
             new = fingerprints(computed.rows, column, self._intervals)
         held = held_rows(spark, first.catalog, run.stream, seen).of_interval(seen.interval)
         old = fingerprints(held, column, self._intervals) if any(files.values()) else {}
-        run.reached(BackfillStep.COMPUTED)
+        run.reached(CrashPoint.COMPUTED)
         staged = self._stage(computed, first, new=new, old=old)
-        run.reached(BackfillStep.STAGED)
+        run.reached(CrashPoint.STAGED)
         totals, prepared = computed.totals(), {}
         for interval, one in replacing.items():
             touched = TouchedFiles(whole=tuple(files[interval]), partial=())
             before, here = old.get(interval, Fingerprint.of_no_rows()), staged.get(interval)
             counts = one.audit(totals, new=new[interval], old=before, staged=here, touched=touched)
             prepared[interval] = (here, touched, counts)
-        run.reached(BackfillStep.AUDITED)
+        run.reached(CrashPoint.AUDITED)
         if computed.rejected is not None:
             first.rejected.publish(spark, first.catalog, computed.rejected, catalog_name=first.catalog.name)
-        run.reached(BackfillStep.QUARANTINED)
+        run.reached(CrashPoint.QUARANTINED)
         return prepared
 
     def _stage(
@@ -195,7 +193,7 @@ class JointRun:
             return
         end_attempt(ledger, replacing.attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
         results[replacing.seen.interval] = result
-        self._any.reached(BackfillStep.RECORDED)
+        self._any.reached(CrashPoint.RECORDED)
 
     def _apart(self, table: Table, files: Sequence[DataFile]) -> dict[Interval, list[DataFile]]:
         """The files of each interval.

@@ -13,21 +13,20 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import LeaseLostError, UnpublishableError, UsageError
+from sluice.errors import LeaseLostError, UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, begin_refresh, end_refresh, newest_refresh
 from sluice.ledger.run_values import RunObservation
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.repair import with_raised_token
-from sluice.refresh.kept_positions import keep_positions
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh
-from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
-from sluice.refresh.refresh_steps import ReachedStep, RefreshStep, unnoticed_step
-from sluice.refresh.settle_refresh import settle_refresh
+from sluice.refresh.refresh_plan import plan_refresh
 from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, shadow_of
 from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_shadow import swap_shadow
+from sluice.refresh.swap_content import settle_refresh
+from sluice.refresh.swap_shadow import keep_positions, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
 from sluice.supervision.supervision_events import command_event
@@ -64,7 +63,7 @@ class RefreshRun:
     asked_by: str
     open_session: Callable[[], SparkSession]
     keeps: timedelta = KEEPS
-    reached: ReachedStep = unnoticed_step
+    reached: Reached = unnoticed
 
     def work(self) -> RefreshObservation:
         """Refresh the table of the stream, or complete what an earlier process began.
@@ -81,7 +80,7 @@ class RefreshRun:
         if newest is not None and newest.state is RefreshState.SWAPPED and newest.ended_at is None:
             return self._cleared(newest)
         refresh = self._begun()
-        self.reached(RefreshStep.BEGUN)
+        self.reached(CrashPoint.BEGUN)
         ensure_shadow(self._catalog, self.stream, refresh)
         spark, shadow = self.open_session(), shadow_of(self.stream, refresh)
         self._build(spark, shadow)
@@ -95,10 +94,9 @@ class RefreshRun:
         seen = observe_refresh(
             self._catalog, self.ledger, self.declarations, self.stream, self.settings, keeps=self.keeps
         )
-        plan = plan_refresh(seen)
-        require_unrefused(plan)
-        if plan.continues is not None:
-            return plan.continues
+        plan_refresh(seen).require_unrefused()
+        if seen.continues is not None:
+            return seen.continues
         event = command_event(
             EventAction.REFRESH,
             self.stream.name,
@@ -121,7 +119,7 @@ class RefreshRun:
         for number in range(1, MOST_INCREMENTS + 1):
             rows = self._increment(spark, shadow)
             _log.info("increment %d of %s has read %d rows", number, shadow.name, rows)
-            self.reached(RefreshStep.BUILT)
+            self.reached(CrashPoint.BUILT)
             if rows <= CAUGHT_UP_ROWS:
                 return
 
@@ -129,10 +127,10 @@ class RefreshRun:
         """Stop the stream, read what it has read, and exchange the content."""
         what = f"refresh {refresh.number}"
         with stopped_stream(self.ledger, self.stream.name, requested_by=self.asked_by, what=what) as run:
-            self.reached(RefreshStep.STOPPED)
+            self.reached(CrashPoint.STOPPED)
             with self._held(run) as lease:
                 self._increment(spark, shadow)
-                self.reached(RefreshStep.CAUGHT_UP)
+                self.reached(CrashPoint.CAUGHT_UP)
                 keep_positions(
                     self._catalog, self.ledger, self.stream, refresh, object_store=self.settings.object_store
                 )
@@ -142,7 +140,7 @@ class RefreshRun:
                 swapped = swap_shadow(
                     self._catalog, self.ledger, self.stream, refresh, token=fenced.token, reached=self.reached
                 )
-        self.reached(RefreshStep.RECORDED)
+        self.reached(CrashPoint.RECORDED)
         return swapped
 
     def _increment(self, spark: SparkSession, shadow: LoadedStream) -> int:
@@ -181,19 +179,5 @@ class RefreshRun:
                 f"Refresh {refresh.number} of {refresh.stream} is {refresh.state}: it was ended meanwhile."
             )
         drop_shadow(self._catalog, self.stream, refresh)
-        self.reached(RefreshStep.CLEARED)
+        self.reached(CrashPoint.CLEARED)
         return end_refresh(self.ledger, refresh.number)
-
-
-def require_unrefused(plan: RefreshPlan) -> None:
-    """Require a plan that may be carried out.
-
-    Raises
-    ------
-    UnpublishableError: with every reason.
-    """
-    if plan.is_refused:
-        raise UnpublishableError(
-            " ".join(refusal.sentence for refusal in plan.refusals),
-            next_step=" ".join(refusal.next_step for refusal in plan.refusals),
-        )

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from sluice.backfill.joint_intervals import together
+from sluice.backfill.intervals import together
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import JvmLostError, LedgerUnreachableError, SluiceError, WithdrawnError
 from sluice.failure_reasons import FailureClass
@@ -31,6 +31,7 @@ from sluice.ledger.work_items import claim, end_item, withdrawn_among
 from sluice.ledger.work_listener import WorkListener
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
+from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.settings import Settings
 from sluice.work.choose_items import Bench, interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult
@@ -38,8 +39,7 @@ from sluice_spark.run.job import failure_of_error, last_lines, named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work.interval_work import interval_lane
-from sluice_spark.work.item_work import ItemWork, ReachedStep, WorkStep, unnoticed_step
+from sluice_spark.work.item_work import ItemWork, ReachedOfItem, interval_lane
 
 _LISTEN_SECONDS = 5.0
 """How long the thread listens before it looks whether it is to end."""
@@ -122,7 +122,7 @@ class WorkApplication:
     is_worn: Callable[[], str]
     stop: StopRequest = field(default_factory=StopRequest)
     linger_seconds: float
-    reached: ReachedStep = unnoticed_step
+    reached: ReachedOfItem = unnoticed
     turned_at: float = field(default_factory=time.monotonic, init=False)
     _running: dict[Future[None], Unit] = field(default_factory=dict)
     _lingers_until: Deadline = field(init=False)
@@ -207,7 +207,7 @@ class WorkApplication:
     def _claim(self, pool: Executor) -> None:
         claimed = self._while_reachable(self._claimed, ())
         for item in claimed:
-            self.reached(WorkStep.CLAIMED, item)
+            self.reached(CrashPoint.ITEM_CLAIMED, item)
         for items in self._units(claimed):
             unit = Unit(items=tuple(items), stops={item.item: StopRequest() for item in items})
             future = pool.submit(self._work, unit)
@@ -225,7 +225,7 @@ class WorkApplication:
         def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:
             chosen = bench.choose(waiting)
             for item in chosen:
-                self.reached(WorkStep.CHOSEN, item)
+                self.reached(CrashPoint.ITEM_CHOSEN, item)
             return chosen
 
         return claim(self.ledger, self.application, choose)
@@ -302,7 +302,7 @@ class WorkApplication:
         self, item: WorkItem, ledger: Ledger, state: WorkState, *, failure: str | None = None, result: Any = None
     ) -> None:
         """Record an end; while the ledger is away, again, until the application would count as dead."""
-        self.reached(WorkStep.DONE, item)
+        self.reached(CrashPoint.ITEM_DONE, item)
         for attempt in Retrying(
             retry=retry_if_exception_type(LedgerUnreachableError),
             stop=stop_after_delay(DEAD_AFTER.total_seconds()),
@@ -312,7 +312,7 @@ class WorkApplication:
             with attempt:
                 if not end_item(ledger, item, self.application, state, failure=failure, result=result):
                     _log.warning("%s of %s is not wanted from this application any more", item.kind, item.subject)
-        self.reached(WorkStep.RECORDED, item)
+        self.reached(CrashPoint.ITEM_RECORDED, item)
 
     def _work_on(self, item: WorkItem, stop: StopRequest, ledger: Ledger) -> ItemWork:
         return ItemWork(

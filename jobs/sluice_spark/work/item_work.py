@@ -1,13 +1,15 @@
-"""What an application does for a work item of each kind, and what it returns for who has asked."""
+"""What an application does for a work item of each kind, and what it returns for who has asked.
+
+Intervals that touch are replaced as one batch, the others one by one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -15,17 +17,21 @@ from pyspark.sql import SparkSession
 
 from sluice.backfill.interval_gaps import require_no_gaps
 from sluice.backfill.intervals import parse_time
+from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.errors import UnhealthyError, WithdrawnError
+from sluice.declarations.table_declaration import is_partition_aligned
+from sluice.errors import SluiceError, UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS
 from sluice.ledger.work_values import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import Settings
+from sluice.work.choose_items import IntervalLane, interval_of
 from sluice.work.requests import (
     CheckTable,
     FindGaps,
@@ -36,44 +42,96 @@ from sluice.work.requests import (
     WorkRequest,
     request_of,
 )
+from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow, follow, require_followers
 from sluice_spark.backfill.gap_search import GapSearch
+from sluice_spark.backfill.interval_replacing import BackfillResult
+from sluice_spark.backfill.joint_run import JointRun
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.quality.table_check import check_table
 from sluice_spark.refresh.refresh_run import RefreshRun
 from sluice_spark.run.increment_job import run_increment
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work.interval_work import IntervalWork
-
-
-class WorkStep(StrEnum):
-    """A step, in the order in which an item reaches it; the steps of what it asks for lie between CLAIMED and DONE.
-
-    CHOSEN: the application claims the item; the ledger does not have the claim yet.
-    CLAIMED: the ledger has it, and nothing has begun.
-    DONE: what the item changes is visible, or it has failed; the ledger does not have its end.
-    RECORDED: it has.
-    """
-
-    CHOSEN = "chosen"
-    CLAIMED = "claimed"
-    DONE = "done"
-    RECORDED = "recorded"
-
-
-ReachedStep = Callable[[StrEnum, WorkItem], object]
-"""Called with each step of an item, also with those of a backfill or a refresh. It may raise or kill the process; its
-exceptions are not caught."""
-
-
-def unnoticed_step(step: StrEnum, item: WorkItem) -> None:
-    """Continue; production uses it at every step."""
-
 
 _log = logging.getLogger(__name__)
 
+ReachedOfItem = Callable[[CrashPoint, WorkItem], object]
+"""Called with each crash point of an item, also with those of a backfill or a refresh. It may raise or kill the
+process; its exceptions are not caught."""
+
 _AS_TABLES = StateDeclaration()
 """The state settings of a session that only works on tables."""
+
+
+def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
+    """How the intervals of a stream are replaced.
+
+    Half of those that are processed at the same time are computed as one batch, so that one batch is computed while
+    another is published; one when a file of the target may hold rows of several intervals.
+    """
+    try:
+        stream = declarations.stream(name)
+        backfill, target = backfill_of(stream), backfilled_output(stream).target
+    except SluiceError:  # the item itself reports it
+        return IntervalLane(at_once=1, together=1)
+    declared = declarations.tables.get(target)
+    is_apart = declared is not None and is_partition_aligned(declared.declaration, backfill.column, backfill.interval)
+    return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2 if is_apart else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalWork:
+    """The intervals of one stream that an application replaces in one thread.
+
+    open_session: the session of this thread. reached: is called at each step.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    declarations: Declarations
+    open_session: Callable[[], SparkSession]
+    reached: Reached = unnoticed
+
+    def replace_alone(self, item: WorkItem) -> BackfillResult:
+        """Replace an interval, and those of the streams that follow.
+
+        Raises
+        ------
+        SluiceError: as `backfill_and_follow` raises it.
+        """
+        return backfill_and_follow(self._run(item))
+
+    def replace_together(self, items: Sequence[WorkItem]) -> dict[str, BackfillResult]:
+        """Replace intervals that touch as one batch, each in a commit of its own.
+
+        Returns
+        -------
+        The results of those that were replaced, by item; the others have to be replaced alone.
+        """
+        results: dict[str, BackfillResult] = {}
+        runs = {item.item: self._run(item) for item in items}
+        try:
+            for run in runs.values():
+                require_followers(run)
+            replaced = JointRun(runs=tuple(runs.values())).work()
+            for item, run in runs.items():
+                if run.interval in replaced:
+                    results[item] = follow(run, replaced[run.interval])
+        except SluiceError as error:
+            _log.info("the intervals that are left are replaced one by one: %s", error)
+        return results
+
+    def _run(self, item: WorkItem) -> BackfillRun:
+        return BackfillRun(
+            settings=self.settings,
+            ledger=self.ledger,
+            declarations=self.declarations,
+            stream=self.declarations.stream(item.subject),
+            interval=interval_of(item),
+            launched_by=item.asked_by,
+            open_session=self.open_session,
+            reached=self.reached,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +148,7 @@ class ItemWork:
     ledger: Ledger
     item: WorkItem
     stop: StopRequest
-    reached: ReachedStep = unnoticed_step
+    reached: ReachedOfItem = unnoticed
 
     def do(self) -> Any:
         """Do what the item asks for.
@@ -214,8 +272,8 @@ class ItemWork:
     def _state_of(self, stream: str) -> StateDeclaration:
         return self.declarations.stream(stream).declaration.state
 
-    def _has_reached(self, step: StrEnum) -> None:
-        self.reached(step, self.item)
+    def _has_reached(self, point: CrashPoint) -> None:
+        self.reached(point, self.item)
         self._continue_unless_stopped()
 
     def _continue_unless_stopped(self) -> None:

@@ -16,6 +16,7 @@ from sluice.launching.job_command import RunWork
 from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.work_items import hand_back
+from sluice.publication.crash_points import unnoticed
 from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, EngineProfile, files_digest
 from sluice_spark.run.driver_ui import new_ui_key
@@ -23,7 +24,7 @@ from sluice_spark.run.stop_request import SIGNALS, StopRequest
 from sluice_spark.session.item_context import hand_context_on
 from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.work.application import News, WorkApplication
-from sluice_spark.work.item_work import ReachedStep, unnoticed_step
+from sluice_spark.work.item_work import ReachedOfItem
 from sluice_spark.work.wear import Wear
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ LOST_EXIT_CODE = 70
 """The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
 
 
-def run_work(command: RunWork, *, reached: ReachedStep = unnoticed_step) -> None:
+def run_work(command: RunWork, *, reached: ReachedOfItem = unnoticed) -> None:
     """Do the items of a pool until there is none for a while.
 
     Parameters

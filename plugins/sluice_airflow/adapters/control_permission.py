@@ -28,14 +28,14 @@ _CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused. status: of HTTP."""
+class Denial:
+    """The answer to a request that is not permitted. status: of HTTP."""
 
     status: int
     detail: str
 
 
-MayControl = Callable[["Scope", str], Awaitable[Refusal | None]]
+MayControl = Callable[["Scope", str], Awaitable[Denial | None]]
 StreamOfRun = Callable[[str], Awaitable[str | None]]
 
 
@@ -69,7 +69,7 @@ class ControlPermission:
             return
         await self._app(scope, _repeated(body, receive), send)
 
-    async def _refusal(self, scope: Scope, run_id: str | None, body: bytes, *, is_trigger: bool) -> Refusal | None:
+    async def _refusal(self, scope: Scope, run_id: str | None, body: bytes, *, is_trigger: bool) -> Denial | None:
         document = _document_of(body)
         if is_trigger:
             conf = document.get("conf")
@@ -78,7 +78,7 @@ class ControlPermission:
             return await self._may_control(scope, stream) if isinstance(stream, str) else None
         named = run_id or document.get("dag_run_id")
         if not isinstance(named, str) or named in _MANY_RUNS:
-            return Refusal(403, "Name one DAG run of stream_control: who may change it depends on its stream.")
+            return Denial(403, "Name one DAG run of stream_control: who may change it depends on its stream.")
         stream = await self._stream_of_run(named)
         return None if stream is None else await self._may_control(scope, stream)
 
@@ -87,7 +87,7 @@ def _is_trigger(scope: Scope, place: re.Match[str]) -> bool:
     return scope["method"] == "POST" and place["rest"] == "dagRuns"
 
 
-async def _may_control(scope: Scope, stream: str) -> Refusal | None:
+async def _may_control(scope: Scope, stream: str) -> Denial | None:
     """Ask Airflow's auth manager, as the API does when the stream's own DAG is paused."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
@@ -105,7 +105,7 @@ async def _may_control(scope: Scope, stream: str) -> Refusal | None:
     try:
         user = await get_user(request, None, _bearer(token) if kind.lower() == "bearer" else None)
     except HTTPException as error:
-        return Refusal(error.status_code, str(error.detail))
+        return Denial(error.status_code, str(error.detail))
 
     def is_allowed() -> bool:
         details = DagDetails(id=stream, team_name=DagModel.get_team_name(stream))
@@ -113,7 +113,7 @@ async def _may_control(scope: Scope, stream: str) -> Refusal | None:
 
     if await run_in_threadpool(is_allowed):
         return None
-    return Refusal(403, f"You may not edit the DAG {stream}, and so not control its stream.")
+    return Denial(403, f"You may not edit the DAG {stream}, and so not control its stream.")
 
 
 def _bearer(token: str) -> Any:
@@ -165,7 +165,7 @@ def _repeated(body: bytes, receive: Receive) -> Receive:
     return repeat
 
 
-async def _refuse(refusal: Refusal, send: Send) -> None:
+async def _refuse(refusal: Denial, send: Send) -> None:
     body = json.dumps({"detail": refusal.detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

@@ -8,7 +8,7 @@ DAG that does it, a backfill and a rejection also that to edit the DAG of the st
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Query, Request
@@ -16,11 +16,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
     CONTROL_DAG,
     MAINTENANCE_DAG,
-    JobVerb,
     backfill_request,
     can_stage,
     maintenance_request,
@@ -34,7 +34,6 @@ from sluice.pages.job_plans import (
 )
 from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb, leaves_of
 from sluice.pages.page_templates import render
-from sluice.supervision.control_plans import ControlPlan
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin
@@ -48,9 +47,9 @@ _NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Ope
 
 
 _JOB_MEANINGS = {
-    JobVerb.MAINTAIN: "Run its maintenance now, where something is due.",
-    JobVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
-    JobVerb.REJECT_BATCH: "Discard the next staged batch for good, because it cannot be published.",
+    OperationVerb.MAINTAIN: "Run its maintenance now, where something is due.",
+    OperationVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
+    OperationVerb.REJECT_BATCH: "Discard the next staged batch for good, because it cannot be published.",
 }
 
 Moment = Annotated[str, Query(max_length=40)]
@@ -135,10 +134,10 @@ def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: St
 
 def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
     _require_maintainer(reader, table, pages)
-    _confirmed(reader, pages, token, subject=table, verb=JobVerb.MAINTAIN)
+    _confirmed(reader, pages, token, subject=table, verb=OperationVerb.MAINTAIN)
     record_maintenance_request(pages.ledger, table, by=reader.actor)
     pages.ask_airflow(request, maintenance_request(table))
-    return _done(request, reader, JobVerb.MAINTAIN, f"tables/{quote(table)}")
+    return _done(request, reader, OperationVerb.MAINTAIN, f"tables/{quote(table)}")
 
 
 def _backfill_form(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
@@ -158,31 +157,31 @@ def _plan_backfill(
 
 def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
     wanted = _stream_to_backfill(stream, reader, pages)
-    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.BACKFILL)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=OperationVerb.BACKFILL)
     start, _, end = shown.interval.partition("/")
     whole = parse_interval(start, end)
     asked = backfill_request(wanted, whole)
     record_backfill_request(pages.ledger, stream, whole, by=reader.actor)
     pages.ask_airflow(request, asked)
-    return _done(request, reader, JobVerb.BACKFILL, f"streams/{quote(stream)}")
+    return _done(request, reader, OperationVerb.BACKFILL, f"streams/{quote(stream)}")
 
 
 def _plan_rejection(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     wanted = stream_to_reject_from(stream, reader, pages)
     plan = plan_page_rejection(pages.ledger, pages.deployment.settings, wanted)
-    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=plan.batch, digest=plan.digest)
-    label = f"Reject batch {plan.batch} of"
+    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=plan.seen.key.batch, digest=plan.digest)
+    label = f"Reject batch {plan.seen.key.batch} of"
     return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=True)
 
 
 def _reject(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
     stream_to_reject_from(stream, reader, pages)
-    shown = _confirmed(reader, pages, token, subject=stream, verb=JobVerb.REJECT_BATCH)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=OperationVerb.REJECT_BATCH)
     if shown.number is None:
         raise HTTPException(403, _NOT_SHOWN)
     record_rejection_request(pages.ledger, stream, batch=shown.number, by=reader.actor)
     pages.ask_airflow(request, rejection_request(stream, batch=shown.number, digest=shown.digest))
-    return _done(request, reader, JobVerb.REJECT_BATCH, f"streams/{quote(stream)}")
+    return _done(request, reader, OperationVerb.REJECT_BATCH, f"streams/{quote(stream)}")
 
 
 def stream_to_reject_from(name: str, reader: Reader, pages: PageState) -> LoadedStream:
@@ -219,14 +218,21 @@ def _require_starter(reader: Reader, dag: str) -> None:
 
 
 def _shown(
-    request: Request, reader: Reader, pages: PageState, plan: ControlPlan, *, place: str, interval: str = ""
+    request: Request, reader: Reader, pages: PageState, plan: OperationPlan[Any], *, place: str, interval: str = ""
 ) -> HTMLResponse:
-    shown = ShownPlan(user=reader.name, subject=plan.stream, verb=plan.verb, interval=interval)
+    shown = ShownPlan(user=reader.name, subject=plan.subject, verb=plan.verb, interval=interval)
     return _page_of(request, pages, plan, shown, place=place, label=plan.verb.capitalize(), is_grave=False)
 
 
 def _page_of(
-    request: Request, pages: PageState, plan: ControlPlan, shown: ShownPlan, *, place: str, label: str, is_grave: bool
+    request: Request,
+    pages: PageState,
+    plan: OperationPlan[Any],
+    shown: ShownPlan,
+    *,
+    place: str,
+    label: str,
+    is_grave: bool,
 ) -> HTMLResponse:
     values = {
         "base": base_of(request),
@@ -234,20 +240,20 @@ def _page_of(
         "plan": plan,
         "verb": plan.verb,
         "label": label,
-        "meaning": _JOB_MEANINGS[JobVerb(plan.verb)],
+        "meaning": _JOB_MEANINGS[plan.verb],
         "is_grave": is_grave,
         "token": pages.tokens.token_of(shown),
     }
     return HTMLResponse(render("plan", values))
 
 
-def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: JobVerb) -> ShownPlan:
+def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: OperationVerb) -> ShownPlan:
     shown = pages.tokens.plan_of(token, user=reader.name, subject=subject, verb=verb)
     if shown is None:
         raise HTTPException(403, _NOT_SHOWN)
     return shown
 
 
-def _done(request: Request, reader: Reader, verb: JobVerb, place: str) -> RedirectResponse:
+def _done(request: Request, reader: Reader, verb: OperationVerb, place: str) -> RedirectResponse:
     _log.info("%s asked Airflow: %s %s", reader.name, verb, place)
     return RedirectResponse(f"{base_of(request)}/{place}?done={verb}", status_code=303)

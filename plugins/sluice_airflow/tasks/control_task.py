@@ -13,6 +13,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import SluiceError, UsageError
 from sluice.ledger.connection import Ledger
+from sluice.operations import OperationPlan, OperationVerb
+from sluice.publication.batch_rejection import plan_rejection, reject
 from sluice.supervision.control_plans import (
     ControlPlan,
     plan_reset_breaker,
@@ -22,15 +24,10 @@ from sluice.supervision.control_plans import (
     plan_stop,
     with_beginning,
 )
-from sluice.supervision.rejection_plans import (
-    REJECT_BATCH,
-    plan_batch_rejection,
-    reject_planned,
-    require_same_plan,
-)
 from sluice.supervision.stream_commands import reset_breaker, restart_stream, start_stream, stop_stream
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import Supervisor
+from sluice.tables.catalog import open_catalog
 from sluice_airflow.composition import Deployment, load_deployment
 
 _log = logging.getLogger(__name__)
@@ -74,7 +71,7 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if params["verb"] == "reset":
             _show_reset(deployment, ledger, stream)
-        elif params["verb"] == REJECT_BATCH:
+        elif params["verb"] == OperationVerb.REJECT_BATCH:
             _show_rejection(deployment, ledger, stream, params)
         else:
             supervisor = deployment.supervisor(ledger, launched_by=requesting_user(dag_id))
@@ -89,7 +86,7 @@ def needs_approval(params: Mapping[str, Any]) -> bool:
     """Whether the chosen verb waits for the answer of a person: a reset, and a rejection where another must approve."""
     if params["dry_run"]:
         return False
-    is_rejection = params["verb"] == REJECT_BATCH
+    is_rejection = params["verb"] == OperationVerb.REJECT_BATCH
     return params["verb"] == "reset" or (is_rejection and load_deployment().settings.approval_by_another)
 
 
@@ -107,7 +104,7 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         person = requesting_user(dag_id)
         supervisor = deployment.supervisor(ledger, launched_by=person)
-        if params["verb"] == REJECT_BATCH:
+        if params["verb"] == OperationVerb.REJECT_BATCH:
             reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=person)
         if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out by `carry_out_reset` only
             command(supervisor, stream, person)
@@ -131,7 +128,7 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str, plan_task: str
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if deployment.settings.approval_by_another:
             require_another_person(requested_by=_triggering_user(), approved_by=approver)
-        if params["verb"] == REJECT_BATCH:
+        if params["verb"] == OperationVerb.REJECT_BATCH:
             reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=persons, is_approved=True)
             return
         leaving = int(_of_plan(plan_task, LEAVES))
@@ -191,16 +188,17 @@ def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) ->
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
     task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
-    task_instance.xcom_push(LEAVES, plan.leaves)
+    task_instance.xcom_push(LEAVES, plan.seen.leaves)
 
 
 def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:
-    plan = plan_batch_rejection(ledger, stream, deployment.settings, batch=params.get("batch"))
-    require_same_plan(plan, params.get("plan_digest"))
+    catalog = open_catalog(deployment.settings)
+    plan = plan_rejection(catalog, ledger, stream.declaration, number=params.get("batch"))
+    plan.require_same(params.get("plan_digest"))
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
     task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
-    task_instance.xcom_push(BATCH, plan.batch)
+    task_instance.xcom_push(BATCH, plan.seen.key.batch)
     task_instance.xcom_push(DIGEST, plan.digest)
 
 
@@ -222,15 +220,21 @@ def reject_as_planned(
     Raises
     ------
     UsageError: when this deployment asks for an approval and there is none, or the plan is out of date.
-    SluiceError: as `reject_planned` does.
+    SluiceError: as `reject` does.
     """
     if deployment.settings.approval_by_another and not is_approved:
         raise UsageError(
             "This deployment needs the approval of another person for a rejection (SLUICE_APPROVAL_BY_ANOTHER).",
             next_step="Trigger it again, and let another person approve it.",
         )
-    batch, digest = int(_of_plan(plan_task, BATCH)), str(_of_plan(plan_task, DIGEST))
-    done = reject_planned(ledger, stream, deployment.settings, batch=batch, digest=digest, asked_by=asked_by)
+    done = reject(
+        open_catalog(deployment.settings),
+        ledger,
+        stream.declaration,
+        number=int(_of_plan(plan_task, BATCH)),
+        requested_by=asked_by,
+        planned=str(_of_plan(plan_task, DIGEST)),
+    )
     _log.info("%s", done.sentence(is_done=True))
 
 
@@ -238,10 +242,10 @@ def _of_plan(plan_task: str, key: str) -> Any:
     return get_current_context()["ti"].xcom_pull(task_ids=plan_task, key=key)
 
 
-def _log_steps(plan: ControlPlan) -> None:
-    for number, step in enumerate(plan.steps, start=1):
-        _log.info("%s %s, step %d: %s", plan.verb, plan.stream, number, step.sentence)
+def _log_steps(plan: OperationPlan[Any]) -> None:
+    for number, sentence in enumerate(plan.sentences(), start=1):
+        _log.info("%s, step %d: %s", plan.title, number, sentence)
 
 
-def _as_markdown(plan: ControlPlan) -> str:
-    return "\n".join(f"{number}. {step.sentence}" for number, step in enumerate(plan.steps, start=1))
+def _as_markdown(plan: OperationPlan[Any]) -> str:
+    return "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(plan.sentences(), start=1))

@@ -131,6 +131,32 @@ def test_an_application_claims_nothing_of_another_deployment_or_pool(ledger: Led
     assert [one.item for one in claimed(ledger, started(ledger, item))] == [item]
 
 
+def test_work_of_another_deployment_changes_nothing_about_an_item_or_its_applications(ledger: Ledger) -> None:
+    """Of a pool's name alone there may be work and applications of the files of yesterday."""
+    edited = Pool(name=POOL.name, digest="edited")
+    (old,) = ask(ledger, wanted("e", pool=edited))
+    (item,) = ask(ledger, wanted())
+    assert observe_item(ledger, item).needs_application, "the earlier item starts none for it"
+    started(ledger, old)
+    assert observe_item(ledger, item).needs_application, "the other one's application does not take it"
+    application = started(ledger, item)
+    (one,) = claimed(ledger, application)
+    assert end_item(ledger, one, application, WorkState.DONE)
+    assert observe_item(ledger, old).state is WorkState.WAITING
+    assert end_if_idle(ledger, application, reason="no work"), "it could not take what waits"
+
+
+def test_an_item_does_not_fail_by_applications_of_another_deployment(ledger: Ledger) -> None:
+    old, item = ask(ledger, wanted("e", pool=Pool(name=POOL.name, digest="edited")), wanted())
+    for _ in range(MOST_ATTEMPTS):
+        application = begin_application(ledger, old, started_by="a test")
+        assert application is not None
+        end_application(ledger, application, reason="its files are gone")
+
+    assert begin_application(ledger, item, started_by="a test") is not None
+    assert observe_item(ledger, item).state is WorkState.WAITING
+
+
 def test_what_nobody_waits_for_is_not_begun(ledger: Ledger) -> None:
     gone, here = ask(ledger, wanted("gone"), wanted("here"))
     application = started(ledger, here)

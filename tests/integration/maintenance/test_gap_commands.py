@@ -67,9 +67,9 @@ def test_a_dry_run_names_the_missing_snapshots_and_changes_nothing(
 
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
-    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 4, 0)
-    assert [step["snapshot_id"] for step in plan["gaps"][0]["gap"]["missing"]] == ids[2:4]
-    assert plan["gaps"][0]["gap"]["resumes_at"]["snapshot_id"] == ids[4]
+    assert [plan["evidence"][name] for name in ("way", "rows_read", "rows_left_out")] == ["exact", 4, 0]
+    assert plan["evidence"]["missing_snapshots"] == ids[2:4]
+    assert plan["evidence"]["resumes_at"] == [ids[4]]
     generation = find_generation(place.ledger, place.stream)
     assert generation is not None
     assert generation.generation == 1
@@ -84,7 +84,7 @@ def test_a_batch_that_was_planned_and_is_not_visible_is_not_done(
 
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
-    assert [step["snapshot_id"] for step in plan["gaps"][0]["gap"]["missing"]] == ids[2:4]
+    assert plan["evidence"]["missing_snapshots"] == ids[2:4]
     assert "behind batch 7" in plan["steps"][-2]["sentence"]
 
 
@@ -97,7 +97,7 @@ def test_the_position_may_expire_before_the_snapshots_behind_it(
 
     (plan,) = answer(["stream", "continue", place.stream, "--dry-run"], capsys)["plans"]
 
-    assert (plan["way"], plan["rows_read"], plan["rows_left_out"]) == ("exact", 4, 0)
+    assert [plan["evidence"][name] for name in ("way", "rows_read", "rows_left_out")] == ["exact", 4, 0]
 
 
 def test_a_long_gap_is_named_from_a_few_metadata_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
 
     done = answer(["stream", "continue", place.stream, "--yes"], capsys)
 
-    assert done["generation"]["generation"] == 2
+    assert done["result"]["generation"] == 2
     new = place.folder / "ck" / place.stream / "2"
     assert {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()} == {
         "metadata",
@@ -184,7 +184,7 @@ def test_a_second_try_finishes_what_a_crash_left(
     file.parent.mkdir(parents=True)
     file.write_text("half")
 
-    assert answer(["stream", "continue", place.stream, "--yes"], capsys)["generation"]["generation"] == 2
+    assert answer(["stream", "continue", place.stream, "--yes"], capsys)["result"]["generation"] == 2
     assert file.read_text().startswith("v1\n")
 
 

@@ -105,7 +105,10 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
     said = answer(["table", "maintain", deployment.table, "--dry-run"], capsys)
 
     assert said["dry_run"] is True
-    assert [(step["step"], step["action"]) for step in said["plan"]] == [
+    (planned,) = said["plans"]
+    decisions = planned["evidence"]["decisions"]
+    assert planned["steps"][0]["sentence"].startswith("Rewrite data files would run: ")
+    assert [(step["step"], step["action"]) for step in decisions] == [
         ("rewrite_data_files", "run"),
         ("rewrite_manifests", "skip"),
         ("pin_snapshots", "skip"),
@@ -113,7 +116,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
     ]
     after = answer(["table", "status", deployment.table], capsys)
     assert after["table"]["metadata_location"] == before["table"]["metadata_location"]
-    assert after["plan"] == before["plan"] == said["plan"]
+    assert after["plan"] == before["plan"] == decisions
 
 
 def test_a_table_in_order_is_maintained_without_asking_for_spark(

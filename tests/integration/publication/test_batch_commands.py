@@ -153,14 +153,19 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
     deployment.stage(1, 3)
 
     code, planned = sluice("reject", deployment.stream, "0", "--dry-run")
-    assert (code, planned["rows"]) == (0, {"main": 2, "other": 2})
+    (plan,) = planned["plans"]
+    assert (code, plan["rows"], plan["evidence"]["rows"]) == (0, 4, {"main": 2, "other": 2})
+    code, refusal = sluice("reject", deployment.stream, "0")
+    assert (code, refusal["next_step"]) == (2, "See the plan with `--dry-run`, and give `--yes`.")
     assert recent_batches(deployment.ledger, deployment.stream, limit=9) == ()
 
-    assert sluice("reject", deployment.stream, "0") == (0, {**planned, "dry_run": False})
-    assert sluice("reject", deployment.stream, "0") == (
-        0,
-        {**planned, "dry_run": False, "state": "complete", "outputs": []},
-    )
+    done = {"dry_run": False, "verb": "reject-batch", "result": plan["evidence"]}
+    assert (plan["evidence"]["found"], plan["at_stake"]) == ("new", "rows")
+    assert sluice("reject", deployment.stream, "0", "--yes") == (0, done)
+    (again,) = sluice("reject", deployment.stream, "0", "--dry-run")[1]["plans"]
+    assert (again["evidence"]["found"], again["at_stake"]) == ("complete", "nothing")
+    code, answer = sluice("reject", deployment.stream, "0")
+    assert (code, answer["result"]) == (0, again["evidence"]), "nothing is left to agree to"
 
     (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
     assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
@@ -195,7 +200,7 @@ def test_a_command_that_is_killed_is_completed_by_typing_it_again(
 
     code, completed = sluice("reject", deployment.stream, "0")
 
-    assert (code, completed["state"]) == (0, state)
+    assert (code, completed["result"]["found"]) == (0, state)
     (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
     assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
     ends = [run.state for run in recent_runs(deployment.ledger, deployment.stream, limit=2)]
@@ -244,7 +249,7 @@ def test_a_rejection_that_was_cut_short_is_finished(deployment: Deployment, slui
     first = deployment.benches[0]
     reject_batch(first.catalog, first.output, first.staged()[0], token=first.mark().token)
 
-    assert sluice("reject", deployment.stream, "0")[0] == 0
+    assert sluice("reject", deployment.stream, "0", "--yes")[0] == 0
 
     assert deployment.next_driver() == [[2], [2]]
 
@@ -308,9 +313,12 @@ def test_what_waits_for_a_former_output_is_listed_and_published_by_name(
     assert f"sluice batch publish {deployment.stream} former" in listed["explanation"]
 
     code, planned = sluice("publish", deployment.stream, "former", "--dry-run")
-    assert (code, planned["batches"], planned["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
-    assert (planned["target"], former.ids()) == (former.output.target, [1])
-    assert sluice("publish", deployment.stream, "former") == (0, {**planned, "dry_run": False})
+    (plan,) = planned["plans"]
+    assert (code, plan["evidence"]["batches"], plan["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
+    assert (plan["evidence"]["target"], former.ids()) == (former.output.target, [1])
+    assert sluice("publish", deployment.stream, "former")[0] == 2, "it asks"
+    done = {"dry_run": False, "verb": "publish-output", "result": plan["evidence"]}
+    assert sluice("publish", deployment.stream, "former", "--yes") == (0, done)
 
     assert (former.ids(), former.staged()) == ([1, 2, 3], ())
     (recorded,) = recent_batches(deployment.ledger, deployment.stream, limit=9)
@@ -339,8 +347,10 @@ def test_what_waits_for_a_former_output_is_abandoned_by_name(
 ) -> None:
     assert sluice("abandon", deployment.stream, "former", "--dry-run")[0] == 0
     assert len(former.staged()) == 2
-    code, abandoned = sluice("abandon", deployment.stream, "former")
-    assert (code, abandoned["batches"], abandoned["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
+    assert sluice("abandon", deployment.stream, "former")[0] == 2, "it asks"
+    assert len(former.staged()) == 2
+    code, abandoned = sluice("abandon", deployment.stream, "former", "--yes")
+    assert (code, abandoned["result"]["batches"], abandoned["result"]["rows"]) == (0, [f"{deployment.stream}:1:1"], 2)
     assert (former.ids(), former.staged()) == ([1], ())
     assert find_undeclared_outputs(former.catalog, deployment.stream, [])[0].waiting == ()
 
@@ -368,7 +378,7 @@ def test_a_former_merge_and_a_dropped_target_are_only_abandoned(
     former.catalog.drop_table(former.output.target)
     code, refusal = sluice("publish", deployment.stream, "former")
     assert f"The table {former.output.target} that {former.output} was staged for is gone" in refusal["message"]
-    assert sluice("abandon", deployment.stream, "former")[1]["rows"] == 4
+    assert sluice("abandon", deployment.stream, "former", "--yes")[1]["result"]["rows"] == 4
     left = find_undeclared_outputs(former.catalog, deployment.stream, [])
     assert "former" not in [one.output for one in left]
 
@@ -381,6 +391,7 @@ def test_batches_whose_mark_is_lost_for_good_are_abandoned(deployment: Deploymen
     with pytest.raises(MarkError, match="it is unknown which of them are visible"):
         main_output.begin_as(2)
 
-    assert sluice("abandon", deployment.stream, "main")[1]["batches"] == [f"{deployment.stream}:1:0"]
+    done = sluice("abandon", deployment.stream, "main", "--yes")[1]
+    assert done["result"]["batches"] == [f"{deployment.stream}:1:0"]
 
     assert main_output.begin_as(2).batch == -1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixtures.publication import Workbench
 from tests.fixtures.stack import Stack
-from tests.integration.publication.test_batch_commands import Deployment, deployment
+from tests.integration.publication.test_batch_commands import Deployment, deployment, former
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -13,18 +14,38 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import plan_page_rejection
-from sluice.publication.batch_rejection import RejectionState
+from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
+from sluice.publication.settle_output import abandon_output, plan_settlement
+from sluice.publication.staged_batch import StagedMode
 from sluice.settings import Settings
-from sluice.supervision.rejection_plans import plan_batch_rejection, reject_planned, require_same_plan
+from sluice.tables.catalog import open_catalog
 
-__all__ = ["deployment"]
+__all__ = ["deployment", "former"]
 ANN = "airflow: stream_control, ann"
 
 
 def declared(deployment: Deployment) -> LoadedStream:
     """The stream as its file declares it."""
     return load_declarations(deployment.folder, only=deployment.stream).stream(deployment.stream)
+
+
+def planned(deployment: Deployment, settings: Settings) -> OperationPlan[Rejection]:
+    """The rejection of the next batch as it is planned now."""
+    return plan_rejection(open_catalog(settings), deployment.ledger, declared(deployment).declaration)
+
+
+def carried_out(deployment: Deployment, settings: Settings, plan: OperationPlan[Rejection]) -> Rejection:
+    """The rejection as it was planned, carried out."""
+    return reject(
+        open_catalog(settings),
+        deployment.ledger,
+        declared(deployment).declaration,
+        number=plan.seen.key.batch,
+        requested_by=ANN,
+        planned=plan.digest,
+    )
 
 
 @pytest.fixture
@@ -37,16 +58,14 @@ def test_a_plan_shows_the_next_batch_and_is_carried_out_as_shown(deployment: Dep
     deployment.stage(0, 1, 2)
     deployment.stage(1, 3)
 
-    plan = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    plan = planned(deployment, settings)
 
-    assert plan.batch == 0
+    assert plan.seen.key.batch == 0
     assert f"Batch {deployment.stream}:1:0 would be rejected: 2 rows of main, 2 rows of other" in plan.steps[0].sentence
     assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == (), (
         "a plan changes nothing"
     )
-    done = reject_planned(
-        deployment.ledger, declared(deployment), settings, batch=plan.batch, digest=plan.digest, asked_by=ANN
-    )
+    done = carried_out(deployment, settings, plan)
     assert done.state is RejectionState.NEW
     (event,) = recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5)
     assert (event.action, event.actor.name, event.evidence["batch"]) == (
@@ -54,29 +73,50 @@ def test_a_plan_shows_the_next_batch_and_is_carried_out_as_shown(deployment: Dep
         ANN,
         f"{deployment.stream}:1:0",
     )
-    again = reject_planned(
-        deployment.ledger, declared(deployment), settings, batch=plan.batch, digest=plan.digest, asked_by=ANN
-    )
+    again = carried_out(deployment, settings, plan)
     assert again.state is RejectionState.COMPLETE
     assert deployment.next_driver() == [[3], [3]]
 
 
 def test_a_batch_that_is_another_one_by_now_is_not_rejected(deployment: Deployment, settings: Settings) -> None:
     deployment.stage(0, 1, 2)
-    shown = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    shown = planned(deployment, settings)
     for bench in deployment.benches:
         bench.begin_as(2)
         bench.as_run(2).stage(0, [5])
 
-    now = plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+    now = planned(deployment, settings)
 
-    assert (now.batch, now.digest == shown.digest) == (0, False)
-    require_same_plan(now, None)
+    assert (now.seen.key.batch, now.digest == shown.digest) == (0, False)
+    now.require_same(None)
     with pytest.raises(UsageError, match="is another one than was shown"):
-        require_same_plan(now, shown.digest)
+        now.require_same(shown.digest)
     with pytest.raises(UsageError, match="The plan is out of date"):
-        reject_planned(deployment.ledger, declared(deployment), settings, batch=0, digest=shown.digest, asked_by=ANN)
+        carried_out(deployment, settings, shown)
     assert recent_batches(deployment.ledger, deployment.stream, limit=5) == ()
+    assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == ()
+
+
+def test_what_is_staged_for_a_former_output_since_its_plan_is_not_abandoned(
+    deployment: Deployment, former: Workbench
+) -> None:
+    declaration = declared(deployment).declaration
+    shown = plan_settlement(
+        former.catalog, deployment.ledger, declaration, output="former", verb=OperationVerb.ABANDON_OUTPUT
+    )
+    former.stage(2, [4], mode=StagedMode(mode="append", table=former.output.target))
+
+    with pytest.raises(UsageError, match="The plan is out of date"):
+        abandon_output(
+            former.catalog,
+            deployment.ledger,
+            declaration,
+            output="former",
+            requested_by=ANN,
+            planned=shown.digest,
+        )
+
+    assert len(former.staged()) == 3
     assert recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5) == ()
 
 
@@ -84,13 +124,13 @@ def test_nothing_is_planned_while_a_driver_lives_or_when_nothing_waits(
     deployment: Deployment, settings: Settings
 ) -> None:
     with pytest.raises(UsageError, match=r"No batch of .* waits for its publication"):
-        plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+        planned(deployment, settings)
     deployment.stage(0, 1)
     run = admit_run(
         deployment.ledger, stream=deployment.stream, mode="continuous", declaration_digest="d", launched_by="a test"
     )
     with pytest.raises(RunAlreadyLiveError):
-        plan_batch_rejection(deployment.ledger, declared(deployment), settings)
+        planned(deployment, settings)
     record_end(deployment.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="the test is over")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice_airflow.adapters.control_permission import ControlPermission, Refusal
+from sluice_airflow.adapters.control_permission import ControlPermission, Denial
 
 RUNS = "/api/v2/dags/stream_control/dagRuns"
 
@@ -20,8 +20,8 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": message.get("body", b"")})
 
 
-async def _ann_may_edit_flights(_: Any, stream: str) -> Refusal | None:
-    return None if stream == "flights" else Refusal(403, f"not {stream}")
+async def _ann_may_edit_flights(_: Any, stream: str) -> Denial | None:
+    return None if stream == "flights" else Denial(403, f"not {stream}")
 
 
 async def _stream_of(run_id: str) -> str | None:

@@ -14,22 +14,23 @@ from tests.fixtures.backfills import (
     ids_by_duckdb,
     staging_tables,
 )
+from tests.fixtures.crash_points import IN_A_BACKFILL
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, ask_for, await_killed, start, waited_for
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplaceInterval
 
-VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+VISIBLE_FROM = (CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
 OTHER_IDS = [number for number in IDS if not 50 <= number < 80]
 
 
 @pytest.mark.drill  # every test run kills applications, which do the same (`test_work_intervals.py`)
-@pytest.mark.parametrize("step", BackfillStep, ids=str)
-def test_a_killed_backfill_is_completed_by_the_next(step: BackfillStep, workshop: Workshop, services: Stack) -> None:
+@pytest.mark.parametrize("step", IN_A_BACKFILL, ids=str)
+def test_a_killed_backfill_is_completed_by_the_next(step: CrashPoint, workshop: Workshop, services: Stack) -> None:
     stream = declare_read_stream(workshop)
     delete_days(workshop, "target")
     request = ReplaceInterval(stream=stream, start=DAY_5, end=DAY_8)
@@ -45,7 +46,7 @@ def test_a_killed_backfill_is_completed_by_the_next(step: BackfillStep, workshop
     assert result.state is (BackfillState.UNCHANGED if step in VISIBLE_FROM else BackfillState.PUBLISHED)
     assert staging_tables(workshop, stream) == []
     first = recent_attempts(workshop.ledger, stream, limit=10)[-1]
-    assert first.state is (BackfillState.PUBLISHED if step is BackfillStep.RECORDED else BackfillState.LOST)
+    assert first.state is (BackfillState.PUBLISHED if step is CrashPoint.RECORDED else BackfillState.LOST)
 
 
 def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop) -> None:
@@ -55,12 +56,12 @@ def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop) ->
     def fail() -> None:
         raise OSError("the backfill fails here")
 
-    for step in BackfillStep:
+    for step in IN_A_BACKFILL:
         with pytest.raises(OSError, match="fails here"):
             backfill(workshop, stream, reached=at_step(step, fail))
         assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)
         assert staging_tables(workshop, stream) == []
-        if step is BackfillStep.PUBLISHED:
+        if step is CrashPoint.PUBLISHED:
             delete_days(workshop, "target")
 
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED

@@ -119,7 +119,7 @@ def test_the_command_shows_its_plan_and_carries_it_out(workshop: Workshop, capfd
     assert report["compared"] == 8
 
     with pytest.raises(SystemExit) as done:
-        main(["backfill", stream, "--gaps", "--to", "2013-01-09"])
+        main(["backfill", stream, "--gaps", "--to", "2013-01-09", "--yes"])
 
     written = capfd.readouterr()
     assert done.value.code in (0, None), written.err[-3000:]
@@ -142,7 +142,7 @@ def test_the_command_replaces_several_days(workshop: Workshop, capfd: pytest.Cap
     delete_days(workshop, "target", "2013-01-06", "2013-01-07")
 
     with pytest.raises(SystemExit) as several:
-        main(["backfill", stream, "--from", "2013-01-05", "--to", "2013-01-08", "--json"])
+        main(["backfill", stream, "--from", "2013-01-05", "--to", "2013-01-08", "--yes", "--json"])
 
     written = capfd.readouterr()
     assert several.value.code in (0, None), written.err[-3000:]

@@ -14,8 +14,8 @@ from tests.fixtures.backfills import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.ledger.backfill_attempts import BackfillState
+from sluice.publication.crash_points import CrashPoint
 
 
 def test_of_each_key_the_newest_row_of_the_interval_remains(workshop: Workshop) -> None:
@@ -71,7 +71,7 @@ def test_whole_partitions_within_the_interval_are_replaced(workshop: Workshop) -
         workshop.run(name)
         assert [one["id"] for one in workshop.rows("target") if one["at"].day == 6] == [69]
 
-    result = backfill(workshop, name, start=DAY_5, end="2013-01-07", reached=at_step(BackfillStep.STAGED, go_on))
+    result = backfill(workshop, name, start=DAY_5, end="2013-01-07", reached=at_step(CrashPoint.STAGED, go_on))
 
     assert workshop.rows("target") == sorted([*rows_of_days(), row(69, day=6)], key=lambda one: one["id"])
     assert (result.key.rsplit("/", 1)[1], result.rows["published"]) == ("2", 7)

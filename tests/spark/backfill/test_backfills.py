@@ -20,19 +20,20 @@ from tests.fixtures.backfills import (
     rows_of_days,
     staging_tables,
 )
+from tests.fixtures.crash_points import IN_A_BACKFILL
 from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.locks import PublicationLocks, interval_lock
+from sluice.publication.crash_points import CrashPoint
 
-CHANGED_AT = (BackfillStep.PLANNED, BackfillStep.CHECKED)
+CHANGED_AT = (CrashPoint.PLANNED, CrashPoint.CHECKED)
 """A sample of the steps at which somebody else commits meanwhile. `make drill` takes every one."""
 
-BEFORE_PUBLISHED = tuple(BackfillStep)[: tuple(BackfillStep).index(BackfillStep.PUBLISHED)]
+BEFORE_PUBLISHED = IN_A_BACKFILL[: IN_A_BACKFILL.index(CrashPoint.PUBLISHED)]
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
 
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
-    step: BackfillStep, workshop: Workshop, stream: str
+    step: CrashPoint, workshop: Workshop, stream: str
 ) -> None:
     delete_days(workshop, "target")
 
@@ -113,7 +114,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
 
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
-    step: BackfillStep, workshop: Workshop, stream: str
+    step: CrashPoint, workshop: Workshop, stream: str
 ) -> None:
     delete_days(workshop, "target")
 
@@ -135,7 +136,7 @@ def test_a_foreign_row_beside_the_interval_does_not_matter(workshop: Workshop, s
     def forge() -> None:
         workshop.append("target", [row(7, day=2, word="beside")])
 
-    result = backfill(workshop, stream, reached=at_step(BackfillStep.CHECKED, forge))
+    result = backfill(workshop, stream, reached=at_step(CrashPoint.CHECKED, forge))
 
     assert result.key.endswith("/1")
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted([7, *(one["id"] for one in expected())])
@@ -150,7 +151,7 @@ def test_a_compaction_meanwhile_is_survived(workshop: Workshop, stream: str) -> 
             f"CALL {name}(table => '{workshop.table_name('target')}', options => map('rewrite-all','true'))"
         )
 
-    result = backfill(workshop, stream, reached=at_step(BackfillStep.STAGED, compact))
+    result = backfill(workshop, stream, reached=at_step(CrashPoint.STAGED, compact))
 
     assert workshop.rows("target") == expected()
     assert result.key.endswith("/2")
@@ -276,7 +277,7 @@ def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) ->
         workshop.run(name)
 
     with pytest.raises(DeliveryError, match=r'two rows of a batch have the key {"id":60'):
-        backfill(workshop, name, reached=at_step(BackfillStep.STAGED, go_on))
+        backfill(workshop, name, reached=at_step(CrashPoint.STAGED, go_on))
 
     deleted = {one["id"] for one in rows_of_days() if 50 <= one["id"] < 80}
     assert ids_by_duckdb(workshop) == sorted({one["id"] for one in rows_of_days()} - deleted | {60})
@@ -289,8 +290,8 @@ def test_merges_wait_while_a_changed_interval_is_computed_again(workshop: Worksh
     name, target = merged_stream_without_its_days(workshop)
     is_free: list[bool] = []
 
-    def forge_once(step: BackfillStep) -> None:
-        if step is BackfillStep.COMPUTED:
+    def forge_once(step: CrashPoint) -> None:
+        if step is CrashPoint.COMPUTED:
             with PublicationLocks(ledger=workshop.ledger, longest_wait_seconds=0.2).acquire(target) as held:
                 is_free.append(held)
             if len(is_free) == 1:

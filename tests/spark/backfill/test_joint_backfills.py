@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -22,27 +21,28 @@ from tests.fixtures.backfills import (
     row,
     staging_tables,
 )
+from tests.fixtures.crash_points import IN_A_BACKFILL
 from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
 from sluice.ledger.locks import interval_lock
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
+from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.work.requests import ReplaceInterval
-from sluice_spark.work.item_work import ReachedStep, unnoticed_step
+from sluice_spark.work.item_work import ReachedOfItem
 
 AT_ONCE = 6
 """Half of them are computed together."""
 
-KILLED_AT = (BackfillStep.PUBLISHED,)
+KILLED_AT = (CrashPoint.PUBLISHED,)
 """A sample: each costs a process with a JVM. `make drill` kills at every step."""
 
-OF_EACH_INTERVAL = (BackfillStep.CHECKED, BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+OF_EACH_INTERVAL = (CrashPoint.CHECKED, CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
 DONE, PUBLISHED = WorkState.DONE, BackfillState.PUBLISHED
 
@@ -65,23 +65,23 @@ def ask_for_days(workshop: Workshop, stream: str, *days: int) -> list[str]:
     return [ask_for_day(workshop, stream, day) for day in days]
 
 
-def replaced(workshop: Workshop, stream: str, *days: int, reached: ReachedStep = unnoticed_step) -> list[str]:
+def replaced(workshop: Workshop, stream: str, *days: int, reached: ReachedOfItem = unnoticed) -> list[str]:
     """Ask for days and have them done; the items."""
     items = ask_for_days(workshop, stream, *days)
     serve(workshop, items, reached=reached)
     return items
 
 
-def counted_in(steps: Counter[StrEnum]) -> ReachedStep:
+def counted_in(steps: Counter[CrashPoint]) -> ReachedOfItem:
     """Counts the steps of backfills."""
-    return lambda step, _: steps.update([step] if isinstance(step, BackfillStep) else [])
+    return lambda step, _: steps.update([step] if step in IN_A_BACKFILL else [])
 
 
-def at_step(step: BackfillStep, act: Callable[[], object]) -> ReachedStep:
+def at_step(step: CrashPoint, act: Callable[[], object]) -> ReachedOfItem:
     """Do something when a step is reached for the first time."""
-    done: list[StrEnum] = []
+    done: list[CrashPoint] = []
 
-    def reached(here: StrEnum, item: WorkItem) -> None:
+    def reached(here: CrashPoint, item: WorkItem) -> None:
         del item
         if here is step and not done:
             done.append(here)
@@ -109,12 +109,12 @@ def states(workshop: Workshop, stream: str) -> dict[int, list[BackfillState]]:
 
 
 def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Workshop, stream: str) -> None:
-    steps = Counter[StrEnum]()
+    steps = Counter[CrashPoint]()
 
     items = replaced(workshop, stream, 7, 6, 5, reached=counted_in(steps))
 
     assert states_of(workshop, items) == [DONE, DONE, DONE]
-    assert steps == {step: 3 if step in OF_EACH_INTERVAL else 1 for step in BackfillStep}
+    assert steps == {step: 3 if step in OF_EACH_INTERVAL else 1 for step in IN_A_BACKFILL}
     assert workshop.rows("target") == expected()
     assert result_of(workshop, items[0])["key"] == f"{stream}/backfill/20130107T0000-20130108T0000/1"
     found = attempts(workshop, stream)
@@ -148,12 +148,12 @@ def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) ->
 
 @pytest.mark.drill  # every test run asks for random days
 def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: str) -> None:
-    steps = Counter[StrEnum]()
+    steps = Counter[CrashPoint]()
 
     items = replaced(workshop, stream, 5, 7, reached=counted_in(steps))
 
     assert states_of(workshop, items) == [DONE, DONE]
-    assert steps[BackfillStep.COMPUTED] == 2
+    assert steps[CrashPoint.COMPUTED] == 2
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
@@ -184,7 +184,7 @@ def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop
     def forge() -> None:
         workshop.append("target", [row(7, day=6, word="forged")])
 
-    serve(workshop, items, reached=at_step(BackfillStep.CHECKED, forge))
+    serve(workshop, items, reached=at_step(CrashPoint.CHECKED, forge))
 
     assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
@@ -202,7 +202,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: W
         workshop.append("source", [row(700, day=6), row(701, day=1)])
         workshop.run(stream)
 
-    serve(workshop, items, reached=at_step(BackfillStep.STAGED, go_on))
+    serve(workshop, items, reached=at_step(CrashPoint.STAGED, go_on))
 
     assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted([700, 701, *IDS])
@@ -220,7 +220,7 @@ def test_days_that_fail_together_are_computed_alone(error: Exception, workshop: 
 
     items = ask_for_days(workshop, stream, 5, 6, 7)
 
-    serve(workshop, items, reached=at_step(BackfillStep.STAGED, fail))
+    serve(workshop, items, reached=at_step(CrashPoint.STAGED, fail))
 
     assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
@@ -313,12 +313,12 @@ def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop,
     workshop.append("source", [row(700, day=8)])
     workshop.run(stream)
     workshop.run(reader)
-    steps = Counter[StrEnum]()
+    steps = Counter[CrashPoint]()
 
     items = replaced(workshop, stream, 5, 6, reached=counted_in(steps))
 
     assert states_of(workshop, items) == [DONE, DONE]
-    assert steps[BackfillStep.COMPUTED] == 3, "once for both days, and once for each follower"
+    assert steps[CrashPoint.COMPUTED] == 3, "once for both days, and once for each follower"
     assert [one["key"] for one in result_of(workshop, items[0])["followers"]] == [
         f"{reader}/backfill/20130105T0000-20130106T0000/1"
     ]
@@ -327,9 +327,9 @@ def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop,
     assert states(workshop, reader) == {5: [PUBLISHED], 6: [PUBLISHED]}
 
 
-@pytest.mark.parametrize("step", sampled(BackfillStep, KILLED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(IN_A_BACKFILL, KILLED_AT), ids=str)
 def test_when_the_application_is_killed_the_next_completes_every_day(
-    step: BackfillStep, workshop: Workshop, stream: str, services: Stack
+    step: CrashPoint, workshop: Workshop, stream: str, services: Stack
 ) -> None:
     """It is killed at the second of three days where each day has the step."""
     items = ask_for_days(workshop, stream, 5, 6, 7)
@@ -338,7 +338,7 @@ def test_when_the_application_is_killed_the_next_completes_every_day(
     dies_at = (step, 2 if step in OF_EACH_INTERVAL else 1)
     with waited_for(workshop, items), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
         await_killed(workshop, start(workshop, items[0], request, launcher))
-    visible = {5} if step is BackfillStep.CHECKED else {5, 6} if step in OF_EACH_INTERVAL else set()
+    visible = {5} if step is CrashPoint.CHECKED else {5, 6} if step in OF_EACH_INTERVAL else set()
     hidden = {day * 10 + number for day in {5, 6, 7} - visible for number in range(3)}
     assert ids_by_duckdb(workshop) == [number for number in IDS if number not in hidden]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
 
 import pytest
 from tests.fixtures.backfills import (
@@ -18,12 +17,12 @@ from tests.fixtures.backfills import (
     name_of_run,
     staging_tables,
 )
+from tests.fixtures.crash_points import IN_A_BACKFILL
 from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.backfill_steps import BackfillStep
 from sluice.backfill.run_results import results_of_run
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
@@ -31,14 +30,15 @@ from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.work_items import observe_item, withdraw_items
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.deadline import wait_until
+from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.run.stop_request import StopReason
-from sluice_spark.work.item_work import ReachedStep
+from sluice_spark.work.item_work import ReachedOfItem
 
-KILLED_AT = (BackfillStep.STAGED,)
+KILLED_AT = (CrashPoint.STAGED,)
 """A sample: each costs a process with a JVM. `make drill` kills at every step."""
 
-VISIBLE_FROM = (BackfillStep.PUBLISHED, BackfillStep.RECORDED)
+VISIBLE_FROM = (CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
 DONE, FAILED, WAITING = WorkState.DONE, WorkState.FAILED, WorkState.WAITING
 
@@ -51,23 +51,23 @@ def stream(workshop: Workshop) -> str:
     return name
 
 
-def at_day(day: int, step: BackfillStep, act: Callable[[], object]) -> ReachedStep:
+def at_day(day: int, step: CrashPoint, act: Callable[[], object]) -> ReachedOfItem:
     """Do something when a day of January has reached a step."""
 
-    def reached(here: StrEnum, item: WorkItem) -> None:
+    def reached(here: CrashPoint, item: WorkItem) -> None:
         if here is step and datetime.fromisoformat(item.payload["start"]).day == day:
             act()
 
     return reached
 
 
-def failing_on(day: int, error: Exception) -> ReachedStep:
+def failing_on(day: int, error: Exception) -> ReachedOfItem:
     """Makes a day of January fail when its rows are computed."""
 
     def fail() -> None:
         raise error
 
-    return at_day(day, BackfillStep.COMPUTED, fail)
+    return at_day(day, CrashPoint.COMPUTED, fail)
 
 
 @pytest.mark.parametrize("at_once", sampled([1, 2, 6], [6]))
@@ -141,16 +141,16 @@ def test_a_day_that_nobody_wants_any_more_is_stopped_between_two_steps(
         stopping = f"{StopReason.STOPPED}"
         assert stopping in wait_until(lambda: caplog.text, lambda text: stopping in text, seconds=60)
 
-    serve(workshop, items, reached=at_day(5, BackfillStep.STAGED, withdraw))
+    serve(workshop, items, reached=at_day(5, CrashPoint.STAGED, withdraw))
 
     assert states_of(workshop, items) == [WorkState.WITHDRAWN, DONE]
     assert ids_by_duckdb(workshop) == [one for one in IDS if not 50 <= one < 60 and not 70 <= one < 80]
     assert staging_tables(workshop, stream) == []
 
 
-@pytest.mark.parametrize("step", sampled(BackfillStep, KILLED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(IN_A_BACKFILL, KILLED_AT), ids=str)
 def test_when_an_application_is_killed_at_another_runs_day_the_next_completes_it(
-    step: BackfillStep, workshop: Workshop, stream: str, services: Stack
+    step: CrashPoint, workshop: Workshop, stream: str, services: Stack
 ) -> None:
     items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
     fifth = day_of_january(5)
@@ -169,6 +169,6 @@ def test_when_an_application_is_killed_at_another_runs_day_the_next_completes_it
     assert ids_by_duckdb(workshop) == IDS
     assert staging_tables(workshop, stream) == []
     of_sixth = [one for one in recent_attempts(workshop.ledger, stream, limit=9) if one.launched_by == name_of_run(6)]
-    first_state = BackfillState.PUBLISHED if step is BackfillStep.RECORDED else BackfillState.LOST
+    first_state = BackfillState.PUBLISHED if step is CrashPoint.RECORDED else BackfillState.LOST
     second_state = BackfillState.UNCHANGED if step in VISIBLE_FROM else BackfillState.PUBLISHED
     assert [one.state for one in of_sixth] == [second_state, first_state]

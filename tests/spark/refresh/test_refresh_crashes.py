@@ -26,20 +26,20 @@ from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import end_if_vacated
-from sluice.refresh.refresh_steps import RefreshStep
+from sluice.publication.crash_points import CrashPoint
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.work.requests import RefreshTable
 
 NEW = {"id": 100, "word": "new"}
 BEFORE_THE_COMMIT = (
-    RefreshStep.BEGUN,
-    RefreshStep.BUILT,
-    RefreshStep.STOPPED,
-    RefreshStep.CAUGHT_UP,
-    RefreshStep.SWAPPING,
+    CrashPoint.BEGUN,
+    CrashPoint.BUILT,
+    CrashPoint.STOPPED,
+    CrashPoint.CAUGHT_UP,
+    CrashPoint.SWAPPING,
 )
-AFTER_THE_COMMIT = (RefreshStep.COMMITTED, RefreshStep.RECORDED, RefreshStep.CLEARED)
-KILLED_AT = (RefreshStep.COMMITTED,)
+AFTER_THE_COMMIT = (CrashPoint.COMMITTED, CrashPoint.RECORDED, CrashPoint.CLEARED)
+KILLED_AT = (CrashPoint.COMMITTED,)
 """A sample: each costs a process with a JVM. `make drill` kills at every other step."""
 
 
@@ -52,7 +52,7 @@ def fail() -> None:
     sampled((*BEFORE_THE_COMMIT, *AFTER_THE_COMMIT), KILLED_AT),
     ids=str,
 )
-def test_a_killed_refresh_is_completed_by_the_next(step: RefreshStep, workshop: Workshop, services: Stack) -> None:
+def test_a_killed_refresh_is_completed_by_the_next(step: CrashPoint, workshop: Workshop, services: Stack) -> None:
     name = run_wrong_copy(workshop)
     request = RefreshTable(stream=name, keep_days="7")
     item = ask_for(workshop, request)
@@ -83,7 +83,9 @@ def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Worksho
     set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
     plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
     with pytest.raises(UsageError, match=f"Refresh {number} of {name} is swapping: its commit may have landed"):
-        reset_stream(workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.leaves, asked_by="a test")
+        reset_stream(
+            workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.seen.leaves, asked_by="a test"
+        )
 
     set_desired_state(workshop.ledger, name, DesiredState.RUNNING)
     assert refresh(workshop, name).number == number
@@ -92,10 +94,8 @@ def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Worksho
     _goes_on(workshop, name)
 
 
-@pytest.mark.parametrize("step", sampled(AFTER_THE_COMMIT, [RefreshStep.COMMITTED]), ids=str)
-def test_what_the_ledger_missed_is_recorded_by_the_next_run_of_the_stream(
-    step: RefreshStep, workshop: Workshop
-) -> None:
+@pytest.mark.parametrize("step", sampled(AFTER_THE_COMMIT, [CrashPoint.COMMITTED]), ids=str)
+def test_what_the_ledger_missed_is_recorded_by_the_next_run_of_the_stream(step: CrashPoint, workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     with pytest.raises(OSError, match="fails here"):
         refresh(workshop, name, reached=at_step(step, fail))
@@ -113,12 +113,12 @@ def test_an_interrupted_way_back_is_completed(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     refresh(workshop, name)
 
-    for step in (RefreshStep.COPIED, RefreshStep.STOPPED, RefreshStep.TAKING_BACK):
+    for step in (CrashPoint.COPIED, CrashPoint.STOPPED, CrashPoint.TAKING_BACK):
         with pytest.raises(OSError, match="fails here"):
             take_it_back(workshop, name, reached=at_step(step, fail))
         assert workshop.rows("target") == right(ROWS)
     with pytest.raises(OSError, match="fails here"):
-        take_it_back(workshop, name, reached=at_step(RefreshStep.COMMITTED, fail))
+        take_it_back(workshop, name, reached=at_step(CrashPoint.COMMITTED, fail))
     assert workshop.rows("target") == wrong(ROWS)
 
     assert take_it_back(workshop, name).state is RefreshState.TAKEN_BACK

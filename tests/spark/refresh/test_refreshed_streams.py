@@ -31,9 +31,8 @@ from sluice.ledger.refreshes import RefreshState
 from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import take_over
-from sluice.refresh.abandon import abandon
 from sluice.refresh.observe_refresh import refreshed_output
-from sluice.refresh.refresh_steps import RefreshStep
+from sluice.refresh.undo_refresh import abandon
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 
 NEW = {"id": 100, "word": "new"}
@@ -117,7 +116,7 @@ def test_a_refresh_is_given_up_at_any_time_before_its_commit(workshop: Workshop)
     name = run_wrong_copy(workshop)
     catalog, stream = workshop.catalog, workshop.stream(name)
 
-    for step in (RefreshStep.BUILT, RefreshStep.SWAPPING):
+    for step in (CrashPoint.BUILT, CrashPoint.SWAPPING):
 
         def give_up() -> None:
             raise OSError("it fails here")
@@ -145,7 +144,7 @@ def test_a_refresh_that_was_given_up_while_it_was_built_ends_without_a_commit(wo
         abandon(catalog, workshop.ledger, stream, asked_by="a test")
 
     with pytest.raises(UsageError, match="is abandoned: it was ended meanwhile"):
-        refresh(workshop, name, reached=at_step(RefreshStep.CAUGHT_UP, give_up))
+        refresh(workshop, name, reached=at_step(CrashPoint.CAUGHT_UP, give_up))
     assert workshop.rows("target") == wrong(ROWS)
 
 
@@ -158,7 +157,7 @@ def test_a_swap_behind_a_newer_run_is_refused(workshop: Workshop) -> None:
         refresh(
             workshop,
             name,
-            reached=at_step(RefreshStep.SWAPPING, lambda: take_over(catalog, output, token=9_000_000_000_000)),
+            reached=at_step(CrashPoint.SWAPPING, lambda: take_over(catalog, output, token=9_000_000_000_000)),
         )
     assert workshop.rows("target") == wrong(ROWS)
 
@@ -170,10 +169,12 @@ def test_a_stream_that_was_reset_meanwhile_is_not_swapped(workshop: Workshop) ->
     def reset() -> None:
         set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
         plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
-        reset_stream(workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.leaves, asked_by="a test")
+        reset_stream(
+            workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.seen.leaves, asked_by="a test"
+        )
 
     with pytest.raises(UsageError, match=rf"{name} is at generation 2, .* the stream was reset or continued meanwhile"):
-        refresh(workshop, name, reached=at_step(RefreshStep.BUILT, reset))
+        refresh(workshop, name, reached=at_step(CrashPoint.BUILT, reset))
     assert workshop.rows("target") == wrong(ROWS)
 
 
@@ -223,7 +224,7 @@ def test_what_stands_against_a_refresh_is_said_before_it_begins(workshop: Worksh
         raise OSError("it fails here")
 
     with pytest.raises(OSError, match="fails here"):
-        refresh(workshop, name, reached=at_step(RefreshStep.BUILT, correct_again))
+        refresh(workshop, name, reached=at_step(CrashPoint.BUILT, correct_again))
     with pytest.raises(UnpublishableError, match="was begun with another declaration"):
         refresh(workshop, name)
 

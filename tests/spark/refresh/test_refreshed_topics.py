@@ -18,7 +18,7 @@ from sluice.errors import UnpublishableError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import ask_to_end, newest_run, recent_runs
 from sluice.processes.deadline import wait_until
-from sluice.refresh.refresh_steps import RefreshStep
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
 
@@ -58,7 +58,7 @@ def test_a_driver_that_runs_gives_way_to_the_swap_and_its_successor_reads_on(wor
             _send(workshop, topic, range(10, 15))
             _await_rows(workshop, 15)
 
-        refreshed = refresh(workshop, name, reached=at_step(RefreshStep.BUILT, go_on))
+        refreshed = refresh(workshop, name, reached=at_step(CrashPoint.BUILT, go_on))
         first.join(PATIENCE_SECONDS)
 
     expected = [{"id": number, "word": f"w{number}"} for number in range(15)]

@@ -23,7 +23,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.cli.app import main
 from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import RefreshState, newest_refresh
-from sluice.refresh.refresh_steps import RefreshStep
+from sluice.publication.crash_points import CrashPoint
 
 NEW = {"id": 100, "word": "new"}
 NEWER = {"id": 101, "word": "newer"}
@@ -44,7 +44,7 @@ def test_a_refreshed_table_has_the_rows_of_the_corrected_query_and_the_stream_go
         workshop.run_supervised(name)
         seen.append(workshop.rows("target"))
 
-    refreshed = refresh(workshop, name, reached=at_step(RefreshStep.BUILT, go_on))
+    refreshed = refresh(workshop, name, reached=at_step(CrashPoint.BUILT, go_on))
 
     assert seen == [[*wrong(ROWS), *right([NEW])]]
     assert rows_by_duckdb(workshop) == right([*ROWS, NEW])
@@ -85,19 +85,24 @@ def test_the_command_shows_the_plan_refreshes_and_takes_back(
 
     assert exit_of([*command, "--dry-run"]) == 0
     planned = capfd.readouterr().out.splitlines()
-    assert planned[0].startswith(f"input rows: every row of {workshop.table_name('source')}; now these are 6 rows in ")
+    assert planned[1].startswith(
+        f"  1. Read input rows: every row of {workshop.table_name('source')}; now these are 6 rows in "
+    )
     assert planned[-1] == "Nothing was changed: this was a dry run."
     assert newest_refresh(workshop.ledger, name) is None
 
-    assert exit_of([*command, "--keep-days", "2"]) == 0
+    assert exit_of(command) == 2, "it asks"
+    assert newest_refresh(workshop.ledger, name) is None
+    capfd.readouterr()
+    assert exit_of([*command, "--keep-days", "2", "--yes"]) == 0
     done = capfd.readouterr().out.splitlines()
     assert done[-1].startswith(f"{workshop.table_name('target')} has its new content, 6 rows, in snapshot ")
     assert workshop.rows("target") == right(ROWS)
 
     assert exit_of([*command, "--take-back", "--dry-run"]) == 0
-    assert "gets the 6 rows from before refresh" in capfd.readouterr().out
-    assert exit_of([*command, "--take-back", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["refresh"]["state"] == "taken_back"
+    assert "by the 6 rows from before refresh" in capfd.readouterr().out
+    assert exit_of([*command, "--take-back", "--yes", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["result"]["state"] == "taken_back"
     assert workshop.rows("target") == wrong(ROWS)
-    assert exit_of([*command, "--abandon"]) == 2
+    assert exit_of([*command, "--abandon", "--yes"]) == 2
     assert "it cannot be given up" in capfd.readouterr().err

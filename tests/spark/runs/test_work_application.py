@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,11 @@ from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
 from sluice.ledger.work_values import ApplicationState, WorkItem, WorkState
 from sluice.processes.deadline import wait_until
+from sluice.publication.crash_points import CrashPoint
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.work.item_work import ReachedStep, WorkStep
+from sluice_spark.work.item_work import ReachedOfItem
 from sluice_spark.work.work_job import run_work
 
 DONE, FAILED, WAITING, WITHDRAWN = WorkState.DONE, WorkState.FAILED, WorkState.WAITING, WorkState.WITHDRAWN
@@ -64,10 +64,10 @@ def ids(workshop: Workshop, name: str = "s") -> list[int]:
     return [row["id"] for row in workshop.rows(f"{name}_target")]
 
 
-def at(step: WorkStep, subject: str, act: Any) -> ReachedStep:
+def at(step: CrashPoint, subject: str, act: Any) -> ReachedOfItem:
     """Do something when an item about a subject has reached a step."""
 
-    def reached(here: StrEnum, item: WorkItem) -> None:
+    def reached(here: CrashPoint, item: WorkItem) -> None:
         if here is step and item.subject == subject:
             act()
 
@@ -216,7 +216,7 @@ def test_an_item_that_was_withdrawn_stays_withdrawn_and_the_others_are_done(work
     serve(
         workshop,
         items,
-        reached=at(WorkStep.DONE, streams[0], lambda: withdraw_items(workshop.ledger, items[:1])),
+        reached=at(CrashPoint.ITEM_DONE, streams[0], lambda: withdraw_items(workshop.ledger, items[:1])),
     )
 
     assert states_of(workshop, items) == [WITHDRAWN, DONE]
@@ -234,7 +234,7 @@ def test_an_application_that_is_signalled_hands_its_items_back(workshop: Worksho
         workshop,
         items,
         stop=stop,
-        reached=at(WorkStep.CLAIMED, streams[1], lambda: stop.make(StopReason.SIGNALLED)),
+        reached=at(CrashPoint.ITEM_CLAIMED, streams[1], lambda: stop.make(StopReason.SIGNALLED)),
     )
 
     assert reason == "stopped by a signal"
@@ -257,7 +257,7 @@ def test_an_application_that_has_reached_a_bound_ends_and_leaves_what_waits(work
     reason = serve(
         workshop,
         items,
-        reached=at(WorkStep.DONE, stream, ask_again),
+        reached=at(CrashPoint.ITEM_DONE, stream, ask_again),
         is_worn=lambda: "it is old" if len(items) == 2 else "",
     )
 

@@ -16,6 +16,7 @@ from tests.fixtures.backfills import (
     expected,
     ids_by_duckdb,
 )
+from tests.fixtures.crash_points import OF_AN_ITEM
 from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
@@ -34,11 +35,15 @@ from tests.fixtures.workshop import Workshop
 from sluice.ledger.applications import MOST_ATTEMPTS
 from sluice.ledger.work_items import find_items, observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
+from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import Increment, MaintainTable, ReplaceInterval, WorkRequest
-from sluice_spark.work.item_work import WorkStep
 
-VISIBLE_FROM = (WorkStep.DONE, WorkStep.RECORDED)
-KILLED_AT = {("increment", WorkStep.DONE), ("interval", WorkStep.CLAIMED), ("maintenance", WorkStep.CHOSEN)}
+VISIBLE_FROM = (CrashPoint.ITEM_DONE, CrashPoint.ITEM_RECORDED)
+KILLED_AT = {
+    ("increment", CrashPoint.ITEM_DONE),
+    ("interval", CrashPoint.ITEM_CLAIMED),
+    ("maintenance", CrashPoint.ITEM_CHOSEN),
+}
 """A sample: from DONE on each costs a process with a JVM. `make drill` kills each kind at every step."""
 
 SUICIDE = """
@@ -121,9 +126,9 @@ def the_item(workshop: Workshop, item: str) -> WorkItem:
 ASKED = {"increment": an_increment, "interval": an_interval, "maintenance": a_maintenance}
 
 
-@pytest.mark.parametrize("killed", sampled(list(product(ASKED, WorkStep)), KILLED_AT), ids="-".join)
+@pytest.mark.parametrize("killed", sampled(list(product(ASKED, OF_AN_ITEM)), KILLED_AT), ids="-".join)
 def test_whenever_an_application_is_killed_the_next_completes_its_item(
-    killed: tuple[str, WorkStep], workshop: Workshop, services: Stack
+    killed: tuple[str, CrashPoint], workshop: Workshop, services: Stack
 ) -> None:
     kind, step = killed
     asked = ASKED[kind](workshop)
@@ -132,10 +137,10 @@ def test_whenever_an_application_is_killed_the_next_completes_its_item(
             await_killed(workshop, start(workshop, asked.item, asked.request, launcher))
 
         assert ids_by_duckdb(workshop) == (asked.after if step in VISIBLE_FROM else asked.before)
-        if step is WorkStep.RECORDED:
+        if step is CrashPoint.ITEM_RECORDED:
             assert states_of(workshop, [asked.item]) == [WorkState.DONE]
             return
-        was_claimed, left = step is not WorkStep.CHOSEN, the_item(workshop, asked.item)
+        was_claimed, left = step is not CrashPoint.ITEM_CHOSEN, the_item(workshop, asked.item)
         assert (left.attempt, left.runs_alone) == (int(was_claimed), was_claimed)
         assert observe_item(workshop.ledger, asked.item).needs_application
 

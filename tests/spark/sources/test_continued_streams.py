@@ -12,7 +12,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
 from sluice.ledger.batches import totals
-from sluice.maintenance.gap_continuation import Continuation
+from sluice.maintenance.gap_continuation import ContinuationWay
 
 COLUMNS: dict[str, Any] = {"id": "long", "word": "string"}
 EVENTS: dict[str, Any] = {"id": "long", "at": "timestamptz"}
@@ -88,7 +88,7 @@ def test_a_stream_with_state_continues_with_its_state_and_its_watermark(workshop
     with pytest.raises(InputGapError):
         counting.run(counting.cut)
     plan = go_on(workshop, counting.cut)
-    assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.EXACT, 5, 0)
+    assert (plan.seen.way, plan.seen.rows_read, plan.seen.rows_left_out) == (ContinuationWay.EXACT, 5, 0)
     assert any(step.sentence.startswith("Copy its state: ") for step in plan.steps)
     counting.run(counting.cut)
     for events in ([(9, 90)], [(10, 120)]):
@@ -138,8 +138,8 @@ def test_of_two_inputs_only_the_one_that_is_cut_is_moved(workshop: Workshop) -> 
     with pytest.raises(InputGapError, match=r"input records: .* 2 snapshots with 2 appended rows"):
         run_recorded(workshop, stream)
     plan = go_on(workshop, stream)
-    assert [one.source.input for one in plan.gaps] == ["records"]
-    assert (plan.way, plan.rows_read) == (Continuation.EXACT, 3)
+    assert [one.source.input for one in plan.seen.gaps] == ["records"]
+    assert (plan.seen.way, plan.seen.rows_read) == (ContinuationWay.EXACT, 3)
     append("records", 5)
     run_recorded(workshop, stream)
     append("other", 13)

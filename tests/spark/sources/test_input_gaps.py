@@ -11,7 +11,7 @@ from tests.fixtures.continuations import expire, go_on, plan_of, run_recorded
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
-from sluice.maintenance.gap_continuation import Continuation, ContinuationPlan
+from sluice.maintenance.gap_continuation import ContinuationPlan, ContinuationWay
 from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 
@@ -94,9 +94,9 @@ def test_a_gap_is_named_and_the_stream_continues_with_exactly_the_missing_rows(c
     assert str(missing[0]) in gap.value.message
     assert f"sluice stream continue {copying.stream} --dry-run" in gap.value.next_step
     plan = copying.plan()
-    assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.EXACT, 14, 0)
-    assert [step.snapshot_id for step in plan.gaps[0].gap.missing] == missing
-    assert plan.gaps[0].gap.resumes_at.snapshot_id == reachable
+    assert (plan.seen.way, plan.seen.rows_read, plan.seen.rows_left_out) == (ContinuationWay.EXACT, 14, 0)
+    assert [step.snapshot_id for step in plan.seen.gaps[0].gap.missing] == missing
+    assert plan.seen.gaps[0].gap.resumes_at.snapshot_id == reachable
     copying.append(12, 14)
     copying.go_on()
     copying.run()
@@ -146,7 +146,7 @@ def test_an_expiry_before_the_next_start_does_not_cut_the_continuation(copying: 
     copying.append(6, 9)
 
     plan = copying.plan()
-    assert plan.rows_read == 14
+    assert plan.seen.rows_read == 14
     assert "3 expired snapshots and of the 4 up to that one" in plan.steps[1].sentence
     copying.go_on()
     copying.expire()
@@ -171,7 +171,7 @@ def test_a_rewrite_behind_the_gap_does_not_stop_the_continuation(copying: Copyin
     ).collect()
 
     plan = copying.plan()
-    assert plan.rows_read == 8
+    assert plan.seen.rows_read == 8
     copying.go_on()
     copying.run()
 
@@ -186,7 +186,7 @@ def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
 
     plan = copying.plan(leaves_out=True)
 
-    assert (plan.way, plan.rows_read, plan.rows_left_out) == (Continuation.LEAVE_OUT, 0, 6)
+    assert (plan.seen.way, plan.seen.rows_read, plan.seen.rows_left_out) == (ContinuationWay.LEAVE_OUT, 0, 6)
     copying.go_on(leaves_out=True)
     copying.append(6, 7)
     copying.run()

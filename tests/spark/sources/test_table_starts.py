@@ -14,9 +14,10 @@ from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
-from sluice.supervision.control_plans import ControlPlan, with_beginning
+from sluice.supervision.control_plans import with_beginning
 from sluice_spark.run.table_beginning import begin_in_tables
 
 BEGINNING = "sluice_spark.run.supervised_run.begin_in_tables"
@@ -84,7 +85,7 @@ def test_the_plan_of_the_first_start_says_how_much_is_read(workshop: Workshop) -
     refused = BegunStream.declare("append", source, starting={"tag": "nowhere"})
 
     def begins(one: BegunStream) -> str:
-        plan = ControlPlan(verb="start", stream=one.name, steps=())
+        plan = OperationPlan(verb=OperationVerb.START, subject=one.name, seen=None)
         (step,) = with_beginning(plan, workshop.ledger, workshop.stream(one.name), workshop.settings).steps
         return step.sentence
 

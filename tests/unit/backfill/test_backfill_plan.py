@@ -11,12 +11,12 @@ import pytest
 from sluice.backfill.backfill_plan import (
     BackfillObservation,
     PublishedBatch,
-    RefusalReason,
     TargetReader,
     plan_backfill,
 )
 from sluice.backfill.intervals import parse_interval
 from sluice.backfill.read_bounds import TableBound
+from sluice.operations import RefusalReason
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -37,8 +37,8 @@ def test_a_plan_without_refusals_says_what_it_does() -> None:
 
     assert not plan.is_refused
     assert list(plan.sentences()) == [
-        "silver.flights: the rows of 2013-01-05 00:00 to 2013-01-08 00:00 UTC are replaced, in one commit",
-        "input records: bronze.flights at snapshot 3, whole",
+        "Replace the rows of 2013-01-05 00:00 to 2013-01-08 00:00 UTC in silver.flights.",
+        "Read input records: bronze.flights at snapshot 3, whole.",
     ]
 
 
@@ -101,4 +101,4 @@ def test_a_closed_interval_and_readers_that_go_on_are_admitted(reader: TargetRea
     plan = plan_backfill(replace(SEEN, published=closed, readers=(reader,)))
 
     assert not plan.is_refused
-    assert list(plan.sentences())[-1] == f"reader: {meaning}"
+    assert list(plan.sentences())[-1] == f"Reader {meaning}."

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.backfill.intervals import Interval, IntervalLength
-from sluice.backfill.joint_intervals import spanned, together
+from sluice.backfill.intervals import Interval, IntervalLength, spanned, together
 from sluice.declarations.table_declaration import TableDeclaration, is_partition_aligned
 
 

@@ -13,8 +13,8 @@ from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.backfill.test_source_bounds import table_of
 
 from sluice.backfill.backfill_plan import PublishedBatch, plan_backfill
+from sluice.backfill.observe_backfill import PlannedOn, settled_plan
 from sluice.backfill.read_bounds import TableBound
-from sluice.backfill.settled_plan import PlannedOn, settled_plan
 from sluice.errors import UnpublishableError
 
 CORRECTED = {"sources": (TableBound(input="records", table="bronze.flights", problem="it was corrected."),)}

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
-from sluice.backfill.source_bounds import bound_of
+from sluice.backfill.observe_inputs import bound_of_table
 
 
 def table_of(*operations: str, first: int = 1) -> Table:
@@ -22,7 +22,11 @@ def table_of(*operations: str, first: int = 1) -> Table:
             "sequence-number": number,
             "timestamp-ms": 1_700_000_000_000 + number,
             "manifest-list": f"s3://b/{number}.avro",
-            "summary": {"operation": operation, "added-data-files": "0" if operation == "replace" else "2"},
+            "summary": {
+                "operation": operation,
+                "added-data-files": "0" if operation == "replace" else "2",
+                "total-data-files": str(2 * number),
+            },
         }
         for number, operation in enumerate(operations, start=1)
         if number >= first
@@ -67,7 +71,7 @@ def offset(snapshot_id: int, position: int, **more: Any) -> dict[str, Any]:
     ids=["all of it", "the head", "none of it", "a correction follows", "at a correction", "at a deletion"],
 )
 def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, Any], expected: int) -> None:
-    bound = bound_of(end, table, input_name="records", column=None)
+    bound = bound_of_table(end, table, input_name="records", column=None)
 
     assert (bound.snapshot_id, bound.problem) == (expected, "")
 
@@ -76,6 +80,11 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ("table", "end", "problem"),
     [
         (table_of("append"), offset(1, 1), "the stream has read 1 of the 2 files that snapshot 1 added."),
+        (
+            table_of("append", "append"),
+            offset(2, 0, scan_all_files=True),
+            "the stream has read 0 of the 4 files that snapshot 2 added.",
+        ),
         (table_of("append"), offset(-1, -1), "the stream has read nothing of bronze.flights yet."),
         (table_of("append"), None, "the stream has read nothing of bronze.flights yet."),
         (table_of("append", "append", first=2), offset(1, 2), "is expired."),
@@ -93,6 +102,7 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ],
     ids=[
         "within a snapshot",
+        "before the first file of a whole table",
         "at the beginning",
         "unknown",
         "expired",
@@ -102,7 +112,7 @@ def test_a_source_is_read_as_far_as_the_stream_has(table: Table, end: dict[str, 
     ],
 )
 def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, Any] | None, problem: str) -> None:
-    bound = bound_of(end, table, input_name="records", column=None)
+    bound = bound_of_table(end, table, input_name="records", column=None)
 
     assert bound.snapshot_id is None
     assert problem in bound.problem

@@ -56,6 +56,17 @@ def test_the_need_reaches_from_the_slowest_position_to_the_newest_snapshot() -> 
     assert need_of({1}, main_line=line, now=NOW) is None
 
 
+def test_by_the_clocks_of_writers_a_later_snapshot_may_be_the_oldest_that_is_needed() -> None:
+    """Expiry looks at the times alone: an age by the deepest snapshot would expire the one before it."""
+    line = (
+        SnapshotOnMain(snapshot_id=9, committed_at=NOW),
+        SnapshotOnMain(snapshot_id=8, committed_at=NOW - 5 * HOUR),
+        SnapshotOnMain(snapshot_id=7, committed_at=NOW - 2 * HOUR),
+    )
+
+    assert need_of({7}, main_line=line, now=NOW) == RetentionNeed(snapshots=3, age=5 * HOUR)
+
+
 @pytest.mark.parametrize(
     ("need", "snapshots"),
     [(needing(1), "20"), (needing(10), "32"), (needing(15), "32"), (needing(300), "1024")],

@@ -14,9 +14,9 @@ from sluice.backfill.intervals import parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
+from sluice.operations import OperationVerb
 from sluice.pages.job_plans import (
     MOST_INTERVALS,
-    JobVerb,
     backfill_request,
     maintenance_request,
 )
@@ -92,4 +92,9 @@ def test_a_reset_that_another_person_must_approve_is_no_button() -> None:
 def test_every_verb_has_its_words() -> None:
     assert set(MEANINGS) == set(PageVerb)
     assert set(DONE_SENTENCES) == set(DoneWord)
-    assert {str(word) for word in DoneWord} >= {*PageVerb, *JobVerb}
+    assert {str(word) for word in DoneWord} >= {
+        *PageVerb,
+        OperationVerb.BACKFILL,
+        OperationVerb.MAINTAIN,
+        OperationVerb.REJECT_BATCH,
+    }

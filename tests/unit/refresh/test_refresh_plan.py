@@ -13,7 +13,8 @@ from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
-from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, RefusalReason, plan_refresh
+from sluice.operations import RefusalReason, Stake
+from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, plan_refresh
 from sluice.sources.topic_starts import removed_records
 from sluice.sources.unread_input import PartitionBounds
 
@@ -76,22 +77,22 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
 
     assert not plan.is_refused
     assert list(plan.sentences()) == [
-        "input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files",
-        "the result replaces all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they "
-        "stay as they are",
-        "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation",
-        "the earlier content is kept for 7 days: `sluice stream refresh silver_flights --take-back`",
-        "reader: gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
-        "refreshed or backfilled",
-        "reader: lookup (input flights) looks rows up in it: what it wrote before keeps the former ones",
+        "Read input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files.",
+        "Replace all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they stay as they "
+        "are.",
+        "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation.",
+        "Keep the earlier content for 7 days: `sluice stream refresh silver_flights --take-back`.",
+        "Reader gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
+        "refreshed or backfilled.",
+        "Reader lookup (input flights) looks rows up in it: what it wrote before keeps the former ones.",
     ]
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"generation": None}, RefusalReason.NEVER_PUBLISHED),
-        ({"has_published": False}, RefusalReason.NEVER_PUBLISHED),
+        ({"generation": None}, RefusalReason.NOTHING_PUBLISHED),
+        ({"has_published": False}, RefusalReason.NOTHING_PUBLISHED),
         ({"inputs": (InputToRead(input="rows", what="w", problem="it is gone"),)}, RefusalReason.SOURCE_INCOMPLETE),
         ({"other_writers": ("other",)}, RefusalReason.OTHER_WRITERS),
         ({"readers": (TargetReader(stream="r", input="i", on_overwrite="fail"),)}, RefusalReason.READER_STOPS),
@@ -145,8 +146,21 @@ def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str
 
 
 def test_an_open_refresh_of_the_same_declaration_goes_on() -> None:
-    assert plan_refresh(replace(SEEN, newest=OPEN)).continues == OPEN
-    assert plan_refresh(replace(SEEN, newest=replace(OPEN, state=RefreshState.SWAPPED))).continues is None
+    going_on = plan_refresh(replace(SEEN, newest=OPEN))
+    assert next(going_on.sentences()) == "Continue refresh 7 of silver_flights; it is building."
+    assert going_on.seen.continues == OPEN
+    ended = replace(OPEN, state=RefreshState.SWAPPED, ended_at=NOW)
+    assert plan_refresh(replace(SEEN, newest=ended)).seen.continues is None
+
+
+def test_a_refresh_whose_content_is_visible_is_completed_whatever_stands_against_another_one() -> None:
+    swapped = replace(OPEN, state=RefreshState.SWAPPED)
+    plan = plan_refresh(replace(SEEN, newest=swapped, other_writers=("other",)))
+
+    assert (plan.is_refused, plan.at_stake) == (False, Stake.NOTHING)
+    assert list(plan.sentences()) == [
+        "Complete refresh 7: its content is visible, and what it was built in is dropped."
+    ]
 
 
 def test_the_old_content_is_kept_until_a_time() -> None:

@@ -1,0 +1,266 @@
+"""Takes a refresh back after its swap, or gives it up before.
+
+Taken back: the earlier content returns in one commit, and the stream continues from where it was before. The rows that
+were published since the refresh disappear with it; the stream reads them again. Given up: the table stays as it is, and
+the shadow goes.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import Event, EventAction
+from sluice.ledger.refreshes import (
+    RefreshObservation,
+    RefreshState,
+    abandon_refresh,
+    begin_taking_back,
+    end_refresh,
+    newest_refresh,
+    record_taken_back,
+)
+from sluice.maintenance.pin_commit import commit_pins
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.publication.chain import MarkPosition
+from sluice.publication.command_runs import CommandMode, run_of_command
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.mark_moves import take_over
+from sluice.publication.repair import with_raised_token
+from sluice.refresh.observe_refresh import refreshed_output
+from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
+from sluice.refresh.shadow_stream import drop_shadow
+from sluice.refresh.stopped_stream import stopped_stream
+from sluice.refresh.swap_content import NewContent, settle_refresh, swap_content
+from sluice.supervision.supervision_events import command_event
+from sluice.tables.declared_tables import require_table
+
+_GIVEN_UP = (RefreshState.BUILDING, RefreshState.SWAPPING)
+
+
+def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> OperationPlan[RefreshObservation]:
+    """What `take_back` would do now. Nothing is changed.
+
+    Raises
+    ------
+    UsageError: when the newest refresh cannot be taken back: there is none, or its earlier content is gone.
+    LakehouseError, LedgerError: when the table or the ledger cannot be read.
+    """
+    refresh, target = _taken_back(ledger, stream), _target(stream)
+    copies = [one.original for one in plan_copies(require_table(catalog, target), refresh)]
+    rows, copied_bytes = (sum(file.record_count for file in copies), sum(file.file_size_in_bytes for file in copies))
+    return OperationPlan(
+        verb=OperationVerb.TAKE_BACK,
+        subject=stream.name,
+        part=f"refresh {refresh.number}",
+        seen=refresh,
+        steps=steps_of(
+            f"Replace all rows of {target} by the {rows:,} rows from before refresh {refresh.number}, in one commit; "
+            f"{len(copies)} files with {copied_bytes:,} bytes are copied for that.",
+            f"{stream.name} is stopped for the commit, and then reads again what it has read since.",
+        ),
+        at_stake=Stake.ROWS,
+        rows=rows,
+        evidence={
+            "table": target,
+            "refresh": refresh.number,
+            "leaves": refresh.opens,
+            "rows": rows,
+            "files": len(copies),
+            "copied_bytes": copied_bytes,
+        },
+    )
+
+
+def take_back(
+    catalog: Catalog,
+    ledger: Ledger,
+    stream: LoadedStream,
+    *,
+    asked_by: str,
+    reached: Reached = unnoticed,
+) -> RefreshObservation:
+    """Take the newest refresh of a stream back. A second try completes a first one.
+
+    Raises
+    ------
+    UsageError: as `plan_way_back`, or when the stream was reset since.
+    RunAlreadyLiveError: when the live run does not end in time.
+    DeliveryError, LakehouseError, LedgerError: when the table cannot be changed, or the ledger cannot be reached.
+    """
+    settled = settle_refresh(catalog, ledger, stream.declaration) or newest_refresh(ledger, stream.name)
+    if settled is not None and settled.state is RefreshState.TAKEN_BACK and settled.ended_at is None:
+        return _ended(catalog, ledger, stream, settled)
+    refresh = _taken_back(ledger, stream)
+    target = require_table(catalog, _target(stream))
+    copies = plan_copies(target, refresh)
+    copy_files(target.io, copies)
+    reached(CrashPoint.COPIED)
+    what = f"taking back refresh {refresh.number}"
+    with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
+        token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
+        reached(CrashPoint.STOPPED)
+        back = _exchange(catalog, ledger, stream, refresh, copies, token=token, asked_by=asked_by, reached=reached)
+        reached(CrashPoint.RECORDED)
+    return _ended(catalog, ledger, stream, back)
+
+
+def _taken_back(ledger: Ledger, stream: LoadedStream) -> RefreshObservation:
+    newest = newest_refresh(ledger, stream.name)
+    if newest is None:
+        raise UsageError(f"{stream.name} was never refreshed: there is nothing to take back.")
+    if newest.state is not RefreshState.TAKING_BACK and not newest.can_be_taken_back(database_time(ledger)):
+        until = newest.keeps_until
+        kept = "" if until is None else f", and its earlier content was kept until {until:%Y-%m-%d %H:%M %Z}"
+        raise UsageError(
+            f"Refresh {newest.number} of {stream.name} is {newest.state}{kept}: there is nothing to take back."
+        )
+    return newest
+
+
+def _exchange(
+    catalog: Catalog,
+    ledger: Ledger,
+    stream: LoadedStream,
+    refresh: RefreshObservation,
+    copies: tuple[CopyOfFile, ...],
+    *,
+    token: int,
+    asked_by: str,
+    reached: Reached,
+) -> RefreshObservation:
+    output, previous = refreshed_output(stream.declaration), refresh.previous
+    take_over(catalog, output, token=token)
+    opening = begin_taking_back(ledger, refresh.number, event=_event(stream, refresh, asked_by))
+    reached(CrashPoint.TAKING_BACK)
+    assert opening.opens is not None  # noqa: S101  # `begin_taking_back` sets it
+    content = NewContent(
+        output=output,
+        files_for=lambda _: tuple(one.as_data_file() for one in copies),
+        key=f"{stream.name}/refresh/{refresh.number}/back",
+        mark=MarkPosition(
+            generation=opening.opens,
+            batch=previous["batch"],
+            token=token,
+            end_offsets_digest=previous["end_offsets_digest"],
+        ),
+        follows=None,
+    )
+    landed = swap_content(catalog, content)
+    reached(CrashPoint.COMMITTED)
+    ids = {output.output: landed}
+    return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=ids)
+
+
+def _ended(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
+    """Free what the old content took: its copies are in the table."""
+    drop_shadow(catalog, stream, refresh)
+    target = require_table(catalog, _target(stream))
+    if refresh.tag in target.refs():
+        commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
+    return end_refresh(ledger, refresh.number)
+
+
+def _target(stream: LoadedStream) -> str:
+    return refreshed_output(stream.declaration).target
+
+
+def _event(stream: LoadedStream, refresh: RefreshObservation, asked_by: str) -> Event:
+    return command_event(
+        EventAction.TAKE_BACK,
+        stream.name,
+        by=asked_by,
+        explanation=f"Refresh {refresh.number} is taken back: the earlier content returns.",
+        evidence={"refresh": refresh.number, "leaves": refresh.opens, "returns_to": dict(refresh.previous)},
+    )
+
+
+def plan_abandoning(ledger: Ledger, stream: LoadedStream) -> OperationPlan[RefreshObservation]:
+    """What `abandon` would do now. Nothing is changed.
+
+    Raises
+    ------
+    UsageError: when there is none.
+    """
+    seen = newest_refresh(ledger, stream.name)
+    if seen is None or seen.state not in _GIVEN_UP:
+        raise _nothing_to_give_up(stream, seen)
+    steps = steps_of(
+        f"Give up refresh {seen.number} of {seen.stream}, which is {seen.state}: what it has built is dropped.",
+        f"{_target(stream)} stays as it is.",
+    )
+    return OperationPlan(
+        verb=OperationVerb.ABANDON_REFRESH,
+        subject=stream.name,
+        part=f"refresh {seen.number}",
+        seen=seen,
+        steps=steps,
+        at_stake=Stake.ROWS,
+        evidence={"refresh": seen.number, "state": seen.state},
+    )
+
+
+def abandon(catalog: Catalog, ledger: Ledger, stream: LoadedStream, *, asked_by: str) -> RefreshObservation:
+    """Give the newest refresh of a stream up. A second try completes a first one.
+
+    Raises
+    ------
+    UsageError: when there is none to give up, because it has landed, for example.
+    RunAlreadyLiveError: when its process still builds the shadow, or the live run of the stream does not end in time.
+    DeliveryError, LakehouseError, LedgerError: when a table cannot be changed, or the ledger cannot be reached.
+    """
+    seen = settle_refresh(catalog, ledger, stream.declaration) or newest_refresh(ledger, stream.name)
+    if seen is not None and seen.state is RefreshState.ABANDONED and seen.ended_at is None:
+        return _cleared(catalog, ledger, stream, seen)
+    if seen is None or seen.state not in _GIVEN_UP:
+        raise _nothing_to_give_up(stream, seen)
+    what = f"giving up refresh {seen.number}"
+    with run_of_command(ledger, seen.shadow, CommandMode.REFRESH, requested_by=asked_by, what=what):
+        if seen.state is RefreshState.SWAPPING:
+            seen = _fence_off(catalog, ledger, stream, seen, asked_by=asked_by, what=what)
+        abandoned = abandon_refresh(ledger, seen.number, event=_abandoned_event(stream, seen, asked_by))
+        return _cleared(catalog, ledger, stream, abandoned)
+
+
+def _fence_off(
+    catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation, *, asked_by: str, what: str
+) -> RefreshObservation:
+    """Make sure that the commit of a refresh has not landed and never will.
+
+    Raises
+    ------
+    UsageError: when it has landed.
+    """
+    with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
+        token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
+        take_over(catalog, refreshed_output(stream.declaration), token=token)
+        seen = settle_refresh(catalog, ledger, stream.declaration)
+    if seen is None or seen.state is not RefreshState.SWAPPING:
+        raise _nothing_to_give_up(stream, seen)
+    return refresh
+
+
+def _cleared(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
+    drop_shadow(catalog, stream, refresh)
+    return end_refresh(ledger, refresh.number)
+
+
+def _nothing_to_give_up(stream: LoadedStream, seen: RefreshObservation | None) -> UsageError:
+    if seen is None:
+        return UsageError(f"{stream.name} was never refreshed: there is nothing to give up.")
+    return UsageError(
+        f"Refresh {seen.number} of {stream.name} is {seen.state}: it cannot be given up.",
+        next_step=f"What is swapped can be taken back: `sluice stream refresh {stream.name} --take-back`.",
+    )
+
+
+def _abandoned_event(stream: LoadedStream, refresh: RefreshObservation, asked_by: str) -> Event:
+    return command_event(
+        EventAction.ABANDON_REFRESH,
+        stream.name,
+        by=asked_by,
+        explanation=f"Refresh {refresh.number} is given up; the table stays as it is.",
+        evidence={"refresh": refresh.number, "state": refresh.state},
+    )

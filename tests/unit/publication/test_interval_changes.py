@@ -1,0 +1,136 @@
+"""What has changed an interval since a backfill was planned, on a table with real files and history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+from tests.fixtures.delete_files import add_delete_file
+
+from sluice.errors import UnpublishableError
+from sluice.ledger.batches import PublicationKey
+from sluice.publication.replace_interval import (
+    IntervalOfTable,
+    TouchedFiles,
+    change_since,
+    foreign_change_since,
+    touched_files,
+)
+from sluice.publication.staged_batch import BatchSummary, StagedMode, StagedOutput, canonical_offsets
+
+INTERVAL = IntervalOfTable(column="at", start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
+OWN = StagedOutput(stream="flights", output="main", target="n.t")
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+BROKEN = "the history of the table does not lead back to the snapshot on which it was planned"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    """A table with a file in the interval, and one of the day before."""
+    catalog = SqlCatalog("unit", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    made = catalog.create_table("n.t", SCHEMA)
+    append(made, 4, 1)
+    append(made, 5, 2)
+    yield made
+    catalog.close()
+
+
+def append(table: Table, day: int, number: int, *, batch_of: str = "", empty: bool = False) -> None:
+    """Append a row of a day of January; as a published batch of a stream, or as another writer."""
+    summary = BatchSummary(
+        key=PublicationKey(stream=batch_of, generation=1, batch=number),
+        output="main",
+        run_id="r",
+        token=1,
+        start_offsets=canonical_offsets({}),
+        end_offsets=canonical_offsets({}),
+        rows=1,
+        mode=StagedMode(mode="append", table="n.t"),
+    )
+    rows = [] if empty else [{"id": number, "at": datetime(2013, 1, day, 12, tzinfo=UTC)}]
+    table.append(
+        pa.Table.from_pylist(rows, schema=SCHEMA), snapshot_properties=summary.properties() if batch_of else {}
+    )
+
+
+def planned(table: Table) -> tuple[int | None, TouchedFiles]:
+    """The head and the files on which a backfill is planned."""
+    return table.metadata.current_snapshot_id, touched_files(table, INTERVAL)
+
+
+def change(table: Table, plan: tuple[int | None, TouchedFiles], *, own: StagedOutput | None = OWN) -> str | None:
+    """What has changed the interval since."""
+    head, touched = plan
+    return change_since(table.refresh(), head=head, touched=touched, interval=INTERVAL, own=own)
+
+
+def test_a_file_that_was_removed_is_noticed(table: Table) -> None:
+    plan = planned(table)
+
+    table.delete(EqualTo(term="id", value=2))
+
+    assert change(table, plan) == "1 of its files were removed or rewritten"
+
+
+def test_a_file_of_another_interval_may_be_removed(table: Table) -> None:
+    plan = planned(table)
+
+    table.delete(EqualTo(term="id", value=1))
+
+    assert change(table, plan) is None
+
+
+def test_only_what_the_stream_itself_has_appended_may_stay(table: Table) -> None:
+    plan = planned(table)
+    append(table, 5, 3, batch_of="flights")
+    assert change(table, plan) is None
+    assert change(table, plan, own=None) == f"snapshot {table.metadata.current_snapshot_id} added rows to it", "a merge"
+
+    append(table, 5, 4)
+
+    assert change(table, plan) == f"snapshot {table.metadata.current_snapshot_id} added rows to it"
+
+
+def test_a_batch_of_another_stream_may_not_stay(table: Table) -> None:
+    plan = planned(table)
+
+    append(table, 5, 3, batch_of="corrections")
+
+    assert change(table, plan) == f"snapshot {table.metadata.current_snapshot_id} added rows to it"
+
+
+def test_rows_of_other_intervals_and_commits_without_rows_may_stay(table: Table) -> None:
+    plan = planned(table)
+    append(table, 5, 3, batch_of="flights")
+
+    append(table, 4, 4)
+    append(table, 5, 5, empty=True)
+
+    assert change(table, plan) is None
+
+
+def test_a_history_that_does_not_lead_back_to_the_plan_is_a_change(table: Table) -> None:
+    plan = planned(table)
+    assert plan[0] is not None
+    append(table, 5, 3, batch_of="flights")
+
+    table.maintenance.expire_snapshots().by_ids([plan[0]]).commit()
+
+    assert change(table, plan) == BROKEN
+    assert foreign_change_since(table, head=plan[0], own=OWN) == "its history does not lead back to that snapshot"
+
+
+def test_delete_files_in_an_interval_refuse_it(table: Table) -> None:
+    add_delete_file(table)
+
+    with pytest.raises(UnpublishableError, match=r"n\.t has delete files in this interval") as refused:
+        touched_files(table.refresh(), INTERVAL)
+
+    assert refused.value.next_step == "Compact the table first: `sluice table maintain n.t`."

@@ -1,0 +1,83 @@
+"""The exchange of a table's content is refused while the table has delete files, whose rows it would bring back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from tests.fixtures.delete_files import add_delete_file
+from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
+
+from sluice.errors import UnpublishableError
+from sluice.publication.chain import MarkPosition
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.staged_batch import StagedOutput
+from sluice.refresh.observe_refresh import delete_files_of
+from sluice.refresh.swap_content import NewContent, swap_content
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    """A target with a published batch."""
+    place = CatalogPlace(sql_url=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    opened: list[Catalog] = []
+
+    def opener() -> Catalog:
+        opened.append(open_catalog_at(place))
+        return opened[-1]
+
+    output = StagedOutput(stream="flights", output="main", target="n.flights")
+    made = Workbench(open_catalog=opener, catalog=opener(), output=output, place=place)
+    made.declare()
+    made.begin()
+    made.publish(made.stage(0, [1]))
+    yield made
+    for catalog in opened:
+        catalog.close()
+
+
+def emptied(bench: Workbench, reached: Reached = unnoticed) -> int:
+    """Exchange the content for none, in generation 2."""
+    content = NewContent(
+        output=bench.output,
+        files_for=lambda _: (),
+        key="flights/refresh/7",
+        mark=MarkPosition(generation=2, batch=5, token=bench.run, end_offsets_digest="d"),
+        follows=(1, 0),
+    )
+    return swap_content(bench.catalog, content, reached=reached)
+
+
+def test_a_table_with_delete_files_keeps_its_content(bench: Workbench) -> None:
+    add_delete_file(bench.target())
+    assert delete_files_of(bench.target()) == 1
+
+    with pytest.raises(UnpublishableError, match=r"n\.flights has delete files") as refused:
+        emptied(bench)
+
+    assert refused.value.next_step == "Compact it first: `sluice table maintain n.flights`."
+    assert bench.mark().generation == 1
+
+
+def test_a_delete_file_that_comes_before_the_commit_is_noticed(bench: Workbench) -> None:
+    points: list[CrashPoint] = []
+
+    def add_once(point: CrashPoint) -> None:
+        if not points:
+            add_delete_file(bench.target())
+        points.append(point)
+
+    with pytest.raises(UnpublishableError, match=r"n\.flights has delete files"):
+        emptied(bench, add_once)
+
+    assert (points, bench.mark().generation) == ([CrashPoint.CHECKED], 1)
+
+
+def test_without_delete_files_it_is_exchanged(bench: Workbench) -> None:
+    assert bench.ids() == [1]
+
+    landed = emptied(bench)
+
+    assert (bench.ids(), bench.mark().snapshot_id) == ([], landed)
