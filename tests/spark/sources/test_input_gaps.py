@@ -270,7 +270,7 @@ def test_a_gap_that_opens_after_the_start_is_named_too(copying: Copying, monkeyp
         if len(looks) == 1:
             copying.expire()
 
-    monkeypatch.setattr("sluice_spark.run.supervised_run.require_unbroken_input", expires_after_the_first)
+    monkeypatch.setattr("sluice_spark.run.run_start.require_unbroken_input", expires_after_the_first)
 
     with pytest.raises(InputGapError, match="were expired before they were read"):
         copying.run()
@@ -280,7 +280,7 @@ def test_a_gap_that_opens_after_the_start_is_named_too(copying: Copying, monkeyp
 
 def test_icebergs_own_check_names_nothing(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counterpart: without our check the stream fails as well, and its error does not name what is missing."""
-    monkeypatch.setattr("sluice_spark.run.supervised_run.require_unbroken_input", lambda *_, **__: None)
+    monkeypatch.setattr("sluice_spark.run.run_start.require_unbroken_input", lambda *_, **__: None)
     copying.append(0, 2)
     copying.run()
     copying.append(2, 6)

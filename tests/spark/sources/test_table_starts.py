@@ -20,7 +20,7 @@ from sluice.settings import FilesConnection
 from sluice.supervision.control_plans import with_beginning
 from sluice_spark.run.table_beginning import begin_in_tables
 
-BEGINNING = "sluice_spark.run.supervised_run.begin_in_tables"
+BEGINNING = "sluice_spark.run.run_start.begin_in_tables"
 
 SAMPLE = [
     pytest.param("append", "fresh", False, marks=pytest.mark.full),  # every run copies fresh tables
