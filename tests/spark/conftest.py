@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -39,14 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _later_imports_are_no_garbage() -> Iterator[None]:
+def _later_imports_are_no_garbage() -> None:
     """Exclude from garbage collections what was imported since the tests were collected: a stream collects garbage
-    after each batch, and would look through all that each time. Every run asks how much is excluded, for which Python
-    counts it, object by object: it is counted once."""
+    after each batch, and would look through all that each time."""
     gc.collect()
     gc.freeze()
-    with patch.object(gc, "get_freeze_count", return_value=gc.get_freeze_count()):
-        yield
 
 
 @pytest.fixture(scope="session")

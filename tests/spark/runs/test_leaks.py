@@ -70,11 +70,14 @@ def test_items_leave_nothing_open_in_their_application(workshop: Workshop) -> No
     items.run(8)  # the first of each kind opens what all of them share
     watch.see(8)
 
-    items.run(18)
-    watch.see(26)
-
-    grown = watch.growth(early=(8, 8), late=(26, 26))
-    too_much = {name: grown[name] for name, most in MOST_GROWTH_OF_ITEMS.items() if grown[name] > most}
+    too_much: dict[str, float] = {}
+    for last in (26, 44, 62):  # pools of connections may grow in one round; what items leave behind grows in every one
+        items.run(18)
+        watch.see(last)
+        grown = watch.growth(early=(last - 18, last - 18), late=(last, last))
+        too_much = {name: grown[name] for name, most in MOST_GROWTH_OF_ITEMS.items() if grown[name] > most}
+        if not too_much:
+            break
     assert not too_much, watch.samples
 
 
