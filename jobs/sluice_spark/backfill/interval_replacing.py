@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -21,6 +22,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
+from sluice.operations import require_no_fewer
 from sluice.processes.deadline import wait_until
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.marks import TargetState, load_target_state
@@ -140,7 +142,12 @@ class RejectedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalReplacing:
-    """One attempt to replace an interval by computed rows. target: as it was loaded for the plan."""
+    """One attempt to replace an interval by computed rows.
+
+    target: as it was loaded for the plan.
+    allows_fewer: whether the interval may have fewer rows afterwards.
+    identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
+    """
 
     stream: LoadedStream
     catalog: Catalog
@@ -148,11 +155,14 @@ class IntervalReplacing:
     target: Table
     attempt: BackfillAttemptKey
     reached: Reached
+    allows_fewer: bool = False
+    identity: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def key(self) -> str:
         """The publication key."""
-        return publication_key(self.attempt.stream, self.seen.interval, attempt=self.attempt.attempt)
+        attempt = self.attempt
+        return publication_key(attempt.stream, self.seen.interval, identity=self.identity, attempt=attempt.attempt)
 
     @property
     def rejected(self) -> RejectedRows:
@@ -206,6 +216,7 @@ class IntervalReplacing:
         Raises
         ------
         VerificationError: with every sum that does not hold.
+        UnpublishableError: when fewer rows would come than go, and that is not allowed.
         """
         kept = touched.rows - old.rows
         counts = RowCounts(
@@ -220,6 +231,12 @@ class IntervalReplacing:
             staged=staged.rows if staged is not None else new.rows + kept,
         )
         require_balance(counts, accounts_for_rows=backfill_of(self.stream).balance == "rows", what=self.key)
+        if not self.allows_fewer:
+            require_no_fewer(
+                came=counts.published,
+                gone=counts.replaced,
+                what=f"the interval {self.seen.interval.spoken} of {self.seen.output.target}",
+            )
         return counts
 
     def publish(self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts) -> BackfillResult:

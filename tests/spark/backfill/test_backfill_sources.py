@@ -58,7 +58,8 @@ def test_a_stream_that_follows_is_replaced_in_the_same_run(workshop: Workshop, s
     assert [one["id"] for one in workshop.rows("target")] == sorted([700, *(one["id"] for one in expected())])
     assert workshop.rows("days") == counted
     (followed,) = result.followers
-    assert followed.key == f"{reader}/backfill/20130105T0000-20130107T0000/1"
+    assert followed.key.startswith(f"{reader}/backfill/20130105T0000-20130107T0000/")
+    assert followed.key.endswith("/1")
     assert (followed.state, followed.rows["read"], followed.rows["published"]) == (BackfillState.PUBLISHED, 6, 2)
     again = backfill(workshop, stream, end="2013-01-07")
     assert [again.state, *(one.state for one in again.followers)] == [BackfillState.UNCHANGED] * 2
@@ -138,6 +139,6 @@ def test_a_correction_of_the_source_is_waited_for(workshop: Workshop, stream: st
         backfill(workshop, stream)
 
     workshop.run(stream)
-    backfill(workshop, stream)
+    backfill(workshop, stream, allows_fewer=True)
     remaining = [one["id"] for one in expected() if not 50 <= one["id"] < 60]
     assert ids_by_duckdb(workshop) == sorted([700, *remaining])
