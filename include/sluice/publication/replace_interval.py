@@ -7,7 +7,7 @@ streams that read the rows appended to the table must not take the rows of a bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -229,6 +229,8 @@ class IntervalReplacement:
     head: the snapshot of the target on which it was planned; none when the table was empty.
     touched: the files of the interval at that snapshot, which go. staged: the files that come.
     summary: further entries of the snapshot's summary.
+    changed_inputs: what has changed the inputs since they were read, in a sentence; none when nothing has. Asked before
+        each commit.
     replaces_rows: whether batches of the stream replace rows; what it publishes meanwhile is then a change like any
         other.
     """
@@ -241,6 +243,7 @@ class IntervalReplacement:
     staging: Table
     staged: Sequence[DataFile]
     summary: Mapping[str, str]
+    changed_inputs: Callable[[], str | None]
     replaces_rows: bool = False
 
 
@@ -251,7 +254,7 @@ def replace_interval(
     reached: Reached = unnoticed,
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
-    """Exchange the files of an interval in one commit, unless the interval has changed since the plan.
+    """Exchange the files of an interval in one commit, unless the interval or an input has changed since the plan.
 
     Only the commits of this call are recognised when their answer was lost (`commit_checked`).
 
@@ -261,7 +264,7 @@ def replace_interval(
 
     Raises
     ------
-    IntervalChangedError: when somebody else has changed the interval since; the table is unchanged.
+    IntervalChangedError: when somebody else has changed the interval or an input since; the table is unchanged.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
     output, summary = replacement.output, {PUBLICATION_KEY: replacement.key, **replacement.summary}
@@ -277,6 +280,10 @@ def replace_interval(
         )
         if changed is not None:
             raise IntervalChangedError(f"{output.target}: the interval changed while it was computed: {changed}.")
+        if (corrected := replacement.changed_inputs()) is not None:
+            raise IntervalChangedError(
+                f"{output.target}: an input changed while the interval was computed: {corrected}."
+            )
         return TableChange(
             operation=Operation.OVERWRITE,
             removed=replacement.touched.files,

@@ -18,6 +18,7 @@ from sluice.backfill.balance import RowCounts, RowTotals, require_balance
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
+from sluice.backfill.observe_inputs import changed_inputs
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
@@ -244,9 +245,11 @@ class IntervalReplacing:
 
         Raises
         ------
-        IntervalChangedError: when the interval has changed since the plan.
+        IntervalChangedError: when the interval or an input has changed since the plan.
         DeliveryError, LakehouseError: as `replace_interval` raises them.
         """
+        if staged is None and (corrected := self._changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
@@ -284,6 +287,7 @@ class IntervalReplacing:
             touched=touched,
             staging=staged.table,
             staged=staged.files,
+            changed_inputs=self._changed_inputs,
             replaces_rows=replaces_rows(self.stream),
             summary={
                 OUTPUT: self.seen.output.output,
@@ -292,6 +296,9 @@ class IntervalReplacing:
             },
         )
         return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(CrashPoint.CHECKED))
+
+    def _changed_inputs(self) -> str | None:
+        return changed_inputs(self.catalog, self.seen.sources, self.seen.published)
 
 
 def held_rows(spark: SparkSession, catalog: Catalog, stream: LoadedStream, seen: BackfillObservation) -> HeldRows:

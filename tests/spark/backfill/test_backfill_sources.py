@@ -9,6 +9,7 @@ from tests.fixtures.backfills import (
     COLUMNS,
     COUNT_DAYS,
     TRANSFORM,
+    at_step,
     backfill,
     declare_read_stream,
     delete_days,
@@ -23,6 +24,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.interval_gaps import GapKind
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.publication.crash_points import CrashPoint
 
 
 @pytest.fixture
@@ -128,6 +130,18 @@ def test_a_stream_that_has_published_nothing_has_no_gaps(workshop: Workshop) -> 
     report = search_gaps(workshop, name)
 
     assert (report.has_published, report.compared, report.gaps) == (False, 0, ())
+
+
+def test_a_correction_of_the_source_meanwhile_is_computed_too(workshop: Workshop, stream: str) -> None:
+    delete_days(workshop, "target")
+
+    def correct() -> None:
+        delete_days(workshop, "source", "2013-01-06", "2013-01-07")
+
+    result = backfill(workshop, stream, reached=at_step(CrashPoint.STAGED, correct))
+
+    assert result.key.endswith("/2")
+    assert ids_by_duckdb(workshop) == [one["id"] for one in expected() if not 60 <= one["id"] < 70]
 
 
 def test_a_correction_of_the_source_is_waited_for(workshop: Workshop, stream: str) -> None:

@@ -138,7 +138,8 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     resource = ConfigResource(ResourceType.TOPIC, topic)
     changed = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
     resource.add_incremental_config(changed)
-    _admin(workshop).incremental_alter_configs([resource])[resource].result()
+    admin = _admin(workshop)
+    admin.incremental_alter_configs([resource])[resource].result()
 
     with pytest.raises(UnpublishableError, match=rf"{topic} is compacted \(`cleanup\.policy`\)") as refused:
         backfill(workshop, stream)

@@ -13,7 +13,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from tests.fixtures.delete_files import add_delete_file
 
-from sluice.errors import UnpublishableError
+from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.publish_batches import live_files
 from sluice.publication.replace_interval import (
@@ -165,6 +165,13 @@ def test_after_the_ledger_was_restored_rows_of_the_same_number_are_added(table: 
     assert ids_of(table) == [1, 2, 8, 9]
 
 
+def test_an_interval_is_not_replaced_when_an_input_was_corrected_meanwhile(table: Table) -> None:
+    with pytest.raises(IntervalChangedError, match=r"an input changed .*: snapshot 3 corrected bronze\.flights\."):
+        replaced(table, staged_row(table, 8), corrected="snapshot 3 corrected bronze.flights")
+
+    assert ids_of(table) == [1, 2]
+
+
 def staged_row(table: Table, number: int) -> Table:
     """A staging table with a row of the interval."""
     staging = table.catalog.create_table(f"n.staged_{number}", SCHEMA)
@@ -172,8 +179,8 @@ def staged_row(table: Table, number: int) -> Table:
     return staging
 
 
-def replaced(table: Table, staging: Table) -> int:
-    """Replace the interval by what is staged, as the first attempt that the ledger knows."""
+def replaced(table: Table, staging: Table, *, corrected: str | None = None) -> int:
+    """Replace the interval by what is staged, as the first attempt that the ledger knows. corrected: an input."""
     head, touched = planned(table.refresh())
     replacement = IntervalReplacement(
         output=OWN,
@@ -184,6 +191,7 @@ def replaced(table: Table, staging: Table) -> int:
         staging=staging,
         staged=live_files(staging),
         summary={},
+        changed_inputs=lambda: corrected,
     )
     return replace_interval(table.catalog, replacement)
 
