@@ -198,6 +198,30 @@ class OperationPlan(Generic[Seen]):
             )
 
 
+NO_FEWER = "Publish nothing where fewer rows would come than go, unless `--allow-fewer` is given."
+"""The step of a plan that replaces rows by computed ones."""
+
+
+def require_no_fewer(*, came: int, gone: int, what: str) -> None:
+    """The brake of what replaces rows by computed ones: rows that are missing in a source, and rows that a
+    transformation drops by mistake, look like rows that are not there any more.
+
+    Parameters
+    ----------
+    came: the rows that would be there afterwards. gone: the rows that are there. what: where, for the message.
+
+    Raises
+    ------
+    UnpublishableError: when they would be fewer; nothing was published.
+    """
+    if came < gone:
+        raise UnpublishableError(
+            f"Refused: {what} holds {gone:,} rows, and {came:,} would take their place. Nothing was published.",
+            next_step="Look for what is missing in the sources or left out by the transformation. If fewer rows are "
+            'right, repeat it with `--allow-fewer`; a run of a DAG takes the conf `{"allow_fewer": true}`.',
+        )
+
+
 def steps_of(*sentences: str) -> tuple[PlannedStep, ...]:
     """Steps that start no program."""
     return tuple(PlannedStep(sentence=sentence) for sentence in sentences)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import InputBound
-from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -103,6 +103,7 @@ def _sentences(seen: BackfillObservation) -> Iterator[str]:
         if not source.problem:
             part = f"where {source.column} is in the interval" if source.column is not None else "whole"
             yield f"Read input {source.input}: {source.what}, {part}."
+    yield NO_FEWER
     for reader in seen.readers:
         yield f"Reader {reader.meaning}."
 

@@ -44,14 +44,19 @@ class Interval:
         return Interval(start=self.start - margin, end=self.end + margin)
 
 
-def publication_key(stream: str, interval: Interval, *, attempt: int) -> str:
-    """The publication key of an attempt to backfill an interval: no other commit has it."""
-    return f"{stream}/{_LANE}/{interval}/{attempt}"
+def publication_key(stream: str, interval: Interval, *, identity: str, attempt: int) -> str:
+    """The publication key of an attempt to backfill an interval: no other commit has it.
+
+    Parameters
+    ----------
+    identity: of the attempt, also after the ledger was restored; its number is then given again.
+    """
+    return f"{stream}/{_LANE}/{interval}/{identity}/{attempt}"
 
 
 def of_publication_key(key: str) -> tuple[str, Interval]:
     """The stream and the interval of a publication key of a backfill."""
-    stream, _, interval, _ = key.split("/")
+    stream, _, interval, _, _ = key.split("/")
     start, end = (datetime.strptime(time, _FORM).replace(tzinfo=UTC) for time in interval.split("-"))
     return stream, Interval(start=start, end=end)
 

@@ -131,6 +131,45 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
     return TableBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
 
 
+def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str | None:
+    """What has changed the rows of an input since it was read for a plan, in a sentence; none when nothing has. Rows
+    that were appended lie behind the position of the stream, and a compaction changes no row.
+
+    Parameters
+    ----------
+    offset: the end offset of the plan. table: freshly loaded.
+    """
+    now = bound_of_table(offset, table, input_name=planned.input, column=planned.column)
+    if now.problem:
+        return now.problem.rstrip(".")
+    if now.snapshot_id == planned.snapshot_id:
+        return None
+    later = _since(table, planned.snapshot_id) if planned.snapshot_id is not None else ()
+    numbers = [snapshot.snapshot_id for snapshot in later]
+    if now.snapshot_id not in numbers:
+        return f"the history of {planned.table} does not lead back to snapshot {planned.snapshot_id}"
+    corrected = next(filter(_corrects, later[: numbers.index(now.snapshot_id) + 1]), None)
+    return None if corrected is None else f"snapshot {corrected.snapshot_id} corrected {planned.table}"
+
+
+def changed_inputs(catalog: Catalog, sources: Sequence[InputBound], published: PublishedBatch | None) -> str | None:
+    """What has changed the tables that a backfill has read since its plan, in a sentence; none when nothing has.
+
+    Known limitation: a correction that lands between this look and the commit is not noticed.
+
+    Raises
+    ------
+    LakehouseError: when a table cannot be loaded.
+    """
+    offsets = published.end_offsets if published is not None else {}
+    for source in sources:
+        if isinstance(source, TableBound):
+            found = changed_since_plan(source, offsets.get(source.input), require_table(catalog, source.table))
+            if found is not None:
+                return found
+    return None
+
+
 def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None, str]:
     if not isinstance(offset, Mapping) or "snapshot_id" not in offset or offset["snapshot_id"] == _BEGINNING:
         return None, f"the stream has read nothing of {name} yet."

@@ -5,12 +5,14 @@ An input that is read by the time of its records begins with the first one of th
 
 Kafka removes old records. What was removed would be missing in the interval, so it is proved that nothing was: the
 first record of a partition is still there, or one that is older than what is read. Records may be out of order by their
-times; the declared margin has to cover that.
+times; the declared margin has to cover that. A compacted topic loses records in its middle, so nothing is proved of it.
+
+Known limitation: a topic that was compacted earlier and is not any more counts as whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,9 +20,14 @@ from typing import TYPE_CHECKING
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import OffsetRange, TopicBound
 from sluice.declarations.source_declarations import RECORD_TIME, KafkaSource
+from sluice.sources.topic_starts import compacted_topics
 
 if TYPE_CHECKING:
     from sluice.sources.kafka_topics import KafkaTopics
+
+_COMPACTED_WAY_OUT = (
+    "Keep every record in a table: let one stream append the topic to it, and backfill a stream that reads that table."
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Kafka takes earlier times for special offsets."""
@@ -68,7 +75,8 @@ def bound_of_topics(
         return TopicBound(input=input_name, column=column, is_by_record_time=by_time, problem=problem)
     since = _since(source, wide if by_time else None)
     sights = _observe(offset, topics, since)
-    return plan_topic_bound(sights, source, input_name=input_name, column=column, since=since)
+    compacted = topics.compacted_among(offset)
+    return plan_topic_bound(sights, source, input_name=input_name, column=column, since=since, compacted=compacted)
 
 
 def _observe(
@@ -100,15 +108,17 @@ def plan_topic_bound(
     input_name: str,
     column: str | None,
     since: datetime | None,
+    compacted: Collection[str] = (),
 ) -> TopicBound:
     """Decide which records are read, and whether all of them are left.
 
     Parameters
     ----------
     since: the time from which is read; unset when no time bounds it.
+    compacted: the topics from whose middle records are removed.
     """
     by_time = is_by_record_time(source, column)
-    problems = list(_problems(sights, source, since))
+    problems = [*compacted_topics(compacted), *_problems(sights, source, since)]
     removed = [one.oldest for partitions in sights.values() for one in partitions.values() if one.first > 0]
     known = [one for one in removed if one is not None]
     complete_after = max(known) if by_time and known else None
@@ -123,7 +133,11 @@ def plan_topic_bound(
         },
         problem=f"{'; '.join(problems)}." if problems else "",
         is_gone=bool(problems),
-        way_out=_way_out(input_name, by_time=by_time, complete_after=complete_after) if problems else "",
+        way_out=_COMPACTED_WAY_OUT
+        if compacted
+        else _way_out(input_name, by_time=by_time, complete_after=complete_after)
+        if problems
+        else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -16,14 +17,24 @@ from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.backfill.run_results import sentences_of
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.operation import may_act
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, StreamName, Yes, console, print_json
+from sluice.cli.terminal import (
+    FEWER_ALLOWED,
+    UNHEALTHY_EXIT_CODE,
+    AllowFewer,
+    AsJson,
+    DryRun,
+    StreamName,
+    Yes,
+    console,
+    print_json,
+)
 from sluice.cli.work_requests import have_done, result_of, show_line
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.work_items import ask
 from sluice.tables.catalog import open_catalog
 from sluice.work.await_items import asked_for, await_item
-from sluice.work.requests import FindGaps, ReplaceInterval
+from sluice.work.requests import NO, YES, FindGaps, ReplaceInterval
 from sluice.work.start_application import profile_for
 
 app = typer.Typer(add_completion=False)
@@ -38,6 +49,7 @@ def backfill(
         bool, typer.Option("--gaps", help="Only the intervals that differ from the sources (`sluice stream gaps`).")
     ] = False,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the newest interval.")] = False,
+    allows_fewer: AllowFewer = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -60,10 +72,20 @@ def backfill(
             intervals = tuple(reversed(intervals))
 
         def planned() -> list[BackfillPlan]:
-            return [_plan(ctx, stream, whole).followed_by(made) for whole in wholes]
+            more = (made, FEWER_ALLOWED) if allows_fewer else (made,)
+            return [_plan(ctx, stream, whole).followed_by(*more) for whole in wholes]
 
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-            _carry_out(ctx, stream, intervals, as_json=as_json)
+            requests = [
+                ReplaceInterval(
+                    stream=stream,
+                    start=one.start.isoformat(),
+                    end=one.end.isoformat(),
+                    allow_fewer=YES if allows_fewer else NO,
+                )
+                for one in intervals
+            ]
+            _carry_out(ctx, requests, intervals, as_json=as_json)
 
 
 def _interval(start: str, end: str) -> Interval:
@@ -78,19 +100,18 @@ def _plan(ctx: CliContext, stream: str, whole: Interval) -> BackfillPlan:
     return plan_with_followers(catalog, ctx.ledger, declared, declared.stream(stream), whole, settings=ctx.settings)
 
 
-def _carry_out(ctx: CliContext, stream: str, intervals: tuple[Interval, ...], *, as_json: bool) -> None:
+def _carry_out(
+    ctx: CliContext, requests: Sequence[ReplaceInterval], intervals: tuple[Interval, ...], *, as_json: bool
+) -> None:
     """Ask for all intervals and wait for each, and stop at the first interval that fails: what was replaced before
     stays."""
     queue = ctx.work_queue()
-    requests = [
-        ReplaceInterval(stream=stream, start=one.start.isoformat(), end=one.end.isoformat()) for one in intervals
-    ]
     profiles = [profile_for(request, ctx.settings.pipelines) for request in requests]
     items = ask(ctx.ledger, *(queue.item(*both) for both in zip(requests, profiles, strict=True)))
     with asked_for(queue, items):
         for number, (interval, item, profile) in enumerate(zip(intervals, items, profiles, strict=True), start=1):
             seen = await_item(queue, item, profile, on_line=show_line, beside=items[number:])
-            result = result_of(seen, f"the backfill of {interval.spoken} of {stream}")
+            result = result_of(seen, f"the backfill of {interval.spoken} of {requests[0].stream}")
             for text in [json.dumps(result)] if as_json else sentences_of(result):
                 typer.echo(text)
 

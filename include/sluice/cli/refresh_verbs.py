@@ -10,7 +10,7 @@ import typer
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes
+from sluice.cli.terminal import FEWER_ALLOWED, AllowFewer, AsJson, DryRun, StreamName, Yes
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
@@ -22,7 +22,7 @@ from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
 from sluice.refresh.swap_content import settle_refresh
 from sluice.refresh.undo_refresh import abandon, plan_abandoning, plan_way_back, take_back
 from sluice.tables.catalog import open_catalog
-from sluice.work.requests import RefreshTable
+from sluice.work.requests import NO, YES, RefreshTable
 
 
 def refresh(
@@ -36,6 +36,7 @@ def refresh(
     gives_up: Annotated[
         bool, typer.Option("--abandon", help="Give up a refresh whose result is not visible yet.")
     ] = False,
+    allows_fewer: AllowFewer = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -54,10 +55,12 @@ def refresh(
             return
 
         def planned() -> list[RefreshPlan]:
-            return [_plan(ctx, stream, keeps=timedelta(days=keep_days), settles=not dry_run)]
+            plan = _plan(ctx, stream, keeps=timedelta(days=keep_days), settles=not dry_run)
+            return [plan.followed_by(FEWER_ALLOWED) if allows_fewer else plan]
 
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-            done = have_done(ctx, RefreshTable(stream=name, keep_days=str(keep_days)))
+            fewer = YES if allows_fewer else NO
+            done = have_done(ctx, RefreshTable(stream=name, keep_days=str(keep_days), allow_fewer=fewer))
             print_done(OperationVerb.REFRESH, done, _refreshed(stream, done), as_json=as_json)
 
 

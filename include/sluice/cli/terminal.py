@@ -13,6 +13,10 @@ TableName = Annotated[str, typer.Argument(help="The table, <namespace>.<table>."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="Publish also where fewer rows would come than go.")]
+
+FEWER_ALLOWED = "Fewer rows are allowed."
+"""The last step of a plan with `--allow-fewer`."""
 
 UNHEALTHY_EXIT_CODE = 1
 """The command did its work, and what it looked at is not healthy or not as declared."""

@@ -7,7 +7,7 @@ streams that read the rows appended to the table must not take the rows of a bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ from sluice.publication.checked_commit import (
 )
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
-from sluice.publication.marks import entries_of, history_of_main, refuse_unpublishable
+from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.stored_keys import PUBLICATION_KEY
@@ -224,10 +224,13 @@ def _literal(time: datetime, kind: object) -> str:
 class IntervalReplacement:
     """The exchange of an interval's files.
 
-    key: the publication key, `<stream>/<lane>/<interval>/<attempt>`; no other attempt has it.
+    key: the publication key, for the summary. No commit is recognised by it: what another call has published, under
+        whatever key, is a change like any other.
     head: the snapshot of the target on which it was planned; none when the table was empty.
     touched: the files of the interval at that snapshot, which go. staged: the files that come.
     summary: further entries of the snapshot's summary.
+    changed_inputs: what has changed the inputs since they were read, in a sentence; none when nothing has. Asked before
+        each commit.
     replaces_rows: whether batches of the stream replace rows; what it publishes meanwhile is then a change like any
         other.
     """
@@ -240,6 +243,7 @@ class IntervalReplacement:
     staging: Table
     staged: Sequence[DataFile]
     summary: Mapping[str, str]
+    changed_inputs: Callable[[], str | None]
     replaces_rows: bool = False
 
 
@@ -250,7 +254,9 @@ def replace_interval(
     reached: Reached = unnoticed,
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
-    """Exchange the files of an interval in one commit, unless the interval has changed since the plan.
+    """Exchange the files of an interval in one commit, unless the interval or an input has changed since the plan.
+
+    Only the commits of this call are recognised when their answer was lost (`commit_checked`).
 
     Returns
     -------
@@ -258,15 +264,13 @@ def replace_interval(
 
     Raises
     ------
-    IntervalChangedError: when somebody else has changed the interval since; the table is unchanged.
+    IntervalChangedError: when somebody else has changed the interval or an input since; the table is unchanged.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
     output, summary = replacement.output, {PUBLICATION_KEY: replacement.key, **replacement.summary}
 
-    def plan(target: Table) -> TableChange | NothingToCommit:
+    def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
-        if (landed := published_by(target, replacement.key)) is not None:
-            return NothingToCommit(snapshot_id=landed)
         changed = change_since(
             target,
             head=replacement.head,
@@ -276,6 +280,10 @@ def replace_interval(
         )
         if changed is not None:
             raise IntervalChangedError(f"{output.target}: the interval changed while it was computed: {changed}.")
+        if (corrected := replacement.changed_inputs()) is not None:
+            raise IntervalChangedError(
+                f"{output.target}: an input changed while the interval was computed: {corrected}."
+            )
         return TableChange(
             operation=Operation.OVERWRITE,
             removed=replacement.touched.files,
@@ -298,7 +306,8 @@ def append_staged(
     summary: Mapping[str, str],
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
-    """Add staged files to a table in one commit that leaves the marks alone; a commit of the same key is not repeated.
+    """Add staged files to a table in one commit that leaves the marks alone. Only the commits of this call are
+    recognised when their answer was lost.
 
     Parameters
     ----------
@@ -310,10 +319,8 @@ def append_staged(
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
 
-    def plan(target: Table) -> TableChange | NothingToCommit:
+    def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
-        if (landed := published_by(target, key)) is not None:
-            return NothingToCommit(snapshot_id=landed)
         if (foreign := foreign_change_since(target, head=head, own=output)) is not None:
             raise IntervalChangedError(f"{output.target} changed while its rows were compared: {foreign}.")
         return TableChange(
@@ -324,14 +331,6 @@ def append_staged(
 
     what = f"{key} into {output.target}"
     return _snapshot_of(commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy))
-
-
-def published_by(table: Table, key: str) -> int | None:
-    """The snapshot of main's history that carries a publication key; none when it lists none."""
-    for snapshot in history_of_main(table):
-        if entries_of(snapshot).get(PUBLICATION_KEY) == key:
-            return snapshot.snapshot_id
-    return None
 
 
 def _snapshot_of(landed: Landed | NothingToCommit) -> int:

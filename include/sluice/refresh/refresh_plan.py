@@ -10,7 +10,7 @@ from sluice.backfill.backfill_plan import TargetReader
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
-from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 
 REFRESHED_MODES = ("append", "merge")
 
@@ -114,6 +114,7 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
         yield f"Read input {one.input}: {one.what}{_amount(one)}."
     holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
     yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
+    yield NO_FEWER
     yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation."
     days = seen.keeps / timedelta(days=1)
     yield f"Keep the earlier content for {days:g} days: `sluice stream refresh {stream} --take-back`."
@@ -166,7 +167,8 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
             yield Refusal(
                 reason=RefusalReason.SOURCE_INCOMPLETE,
                 sentence=f"Input {one.input} cannot be read from its beginning: {one.problem}.",
-                next_step="What is missing there would be missing in the table.",
+                next_step="What is missing there would be missing in the table. Backfill the intervals whose rows are "
+                "left, or keep every row in a table and let the stream read that.",
             )
     if seen.other_writers:
         yield Refusal(

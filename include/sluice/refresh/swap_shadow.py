@@ -7,9 +7,11 @@ have the name of the shadow. Maintenance respects them as long as that is possib
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
@@ -20,6 +22,7 @@ from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap,
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import plan_own_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
+from sluice.operations import require_no_fewer
 from sluice.publication.chain import MarkPosition
 from sluice.publication.checked_commit import HeadTag
 from sluice.publication.crash_points import CrashPoint, Reached
@@ -71,6 +74,7 @@ def swap_shadow(
     refresh: RefreshObservation,
     *,
     token: int,
+    allows_fewer: bool,
     reached: Reached,
 ) -> RefreshObservation:
     """Exchange the content of a table for that of the shadow. The stream is stopped, and the caller holds its lease.
@@ -78,10 +82,12 @@ def swap_shadow(
     Parameters
     ----------
     token: of the run that holds the lease. The mark gets it first, so that no older run publishes any more.
+    allows_fewer: whether the new content may have fewer rows than the table.
 
     Raises
     ------
-    UnpublishableError: when the shadow has read nothing, or staged batches of the stream wait to be published.
+    UnpublishableError: when the shadow has read nothing, or staged batches of the stream wait to be published; when
+        fewer rows would come than go, and that is not allowed; when the ledger is older than the table.
     UsageError: when the refresh was abandoned meanwhile, or the stream was reset.
     DeliveryError, LakehouseError: as `swap_content` raises them.
     """
@@ -90,14 +96,18 @@ def swap_shadow(
     shadow = load_target_state(catalog, built)
     end = _end_of(shadow, built)
     take_over(catalog, output, token=token)
-    _refuse_empty(shadow.table, require_table(catalog, output.target))
+    target = load_target_state(catalog, output)
+    before = target.position(output)
+    _refuse_empty(shadow.table, target.table)
     _refuse_staged(catalog, output)
-    before = load_target_state(catalog, output).position(output)
+    refuse_older_ledger(before, output, refresh)
+    files = live_files(shadow.table)
+    if not allows_fewer:
+        require_no_fewer(came=_rows_in(files), gone=_rows_in(live_files(target.table)), what=output.target)
     previous = {"generation": before.generation, "batch": before.batch, "end_offsets_digest": before.end_offsets_digest}
     opening = begin_swap(ledger, refresh.number, previous=previous)
     reached(CrashPoint.SWAPPING)
     assert opening.opens is not None  # noqa: S101  # `begin_swap` sets it
-    files = live_files(shadow.table)
     content = NewContent(
         output=output,
         files_for=lambda target: fit_files(files, staging=shadow.table, target=target),
@@ -137,6 +147,32 @@ def _refuse_empty(shadow: Table, target: Table) -> None:
             f"The new content of {'.'.join(target.name())} has no row, and the table has some: the inputs are empty, "
             "or the transformation lets nothing through.",
             next_step="Preview the stream (`sluice preview`). To empty the table, delete its rows.",
+        )
+
+
+def _rows_in(files: Iterable[DataFile]) -> int:
+    """The rows of data files, as their entries count them; neither table has delete files."""
+    return sum(file.record_count for file in files)
+
+
+def refuse_older_ledger(at: MarkPosition, output: StagedOutput, refresh: RefreshObservation) -> None:
+    """A ledger that was restored would open a generation that the table has already, and the swap would count as one
+    that has landed.
+
+    Parameters
+    ----------
+    at: the position of the mark.
+
+    Raises
+    ------
+    UnpublishableError: when the mark is in a later generation than the stream, and this refresh has not opened it.
+    """
+    if at.generation > refresh.leaves and at.generation != refresh.opens:
+        raise UnpublishableError(
+            f"{output.target} shows generation {at.generation} of {output.stream}, and the ledger knows "
+            f"{refresh.leaves}: it was restored, or the table is another deployment's.",
+            next_step=f"Give the refresh up (`sluice stream refresh {output.stream} --abandon`), and start the stream: "
+            "its start says what to do about the generation.",
         )
 
 

@@ -14,7 +14,9 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # OffsetSpec is documented, and left out of its types
     AdminClient,
+    ConfigResource,
     OffsetSpec,
+    ResourceType,
 )
 
 from sluice.declarations.source_declarations import KafkaSource
@@ -117,6 +119,24 @@ class KafkaTopics:
             topic: {number: _time_of(one.timestamp) for number, one in numbers.items()}
             for topic, numbers in found.items()
         }
+
+    def compacted_among(self, topics: Iterable[str]) -> frozenset[str]:
+        """The topics from whose middle Kafka removes records: those with the `cleanup.policy` `compact`, alone or with
+        `delete`.
+
+        Raises
+        ------
+        SourceRefusedError: also when the user may not read the configuration of a topic (`DescribeConfigs`).
+        """
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        compacted = set()
+        with self._requests():
+            answers = self._admin.describe_configs(asked, request_timeout=ANSWER_SECONDS) if asked else {}
+            for resource, answer in answers.items():
+                policies = answer.result()["cleanup.policy"].value.split(",")
+                if "compact" in (policy.strip() for policy in policies):
+                    compacted.add(resource.name)
+        return frozenset(compacted)
 
     def _offsets(
         self, partitions: Mapping[str, Iterable[int]], spec: OffsetSpec, *, level: IsolationLevel | None = None

@@ -9,7 +9,7 @@ one that is left is not older than the declared time, others of that time may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -75,6 +75,7 @@ def missing_from_beginning(topics: KafkaTopics, source: KafkaSource) -> TopicBeg
     """
     partitions = topics.partitions_of(source)
     bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
+    gone = tuple(compacted_topics(topics.compacted_among(partitions)))
     rows = sum(kept.end - kept.first for of_topic in bounds.values() for kept in of_topic.values())
     if isinstance(source.starting, dict):
         missing = tuple(missing_offsets(source.starting, bounds))
@@ -82,7 +83,17 @@ def missing_from_beginning(topics: KafkaTopics, source: KafkaSource) -> TopicBeg
         missing = tuple(missing_times(source.starting, topics.offsets_since(partitions, source.starting), bounds))
     else:
         missing = tuple(removed_records(bounds))
-    return TopicBeginning(rows=rows, missing=missing)
+    return TopicBeginning(rows=rows, missing=(*gone, *missing))
+
+
+def compacted_topics(compacted: Collection[str]) -> Iterator[str]:
+    """A phrase for each topic from whose middle records are removed.
+
+    Whether that matters cannot be known. It would not, if an output merged by the record's key; the key of an output
+    is a column that the transformation has computed, and a removed record may also have changed other rows.
+    """
+    for topic in sorted(compacted):
+        yield f"{topic} is compacted (`cleanup.policy`): Kafka removes records in its middle, and does not say which"
 
 
 def removed_records(bounds: Bounds) -> Iterator[str]:

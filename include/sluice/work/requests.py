@@ -13,6 +13,9 @@ from sluice.backfill.intervals import parse_interval
 from sluice.errors import LedgerError
 from sluice.ledger.work_values import WorkItem, WorkKind
 
+YES, NO = "yes", "no"
+"""How a request says whether something is so."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRequest:
@@ -45,6 +48,7 @@ class ReplaceInterval(WorkRequest):
     """Compute an interval of a stream again and replace it, beside the live stream, and the intervals that follow it.
 
     start, end: times in ISO 8601; without an offset they are UTC. The end is not part of the interval.
+    allow_fewer: `yes` to publish also where fewer rows come than go.
     """
 
     kind: ClassVar[WorkKind] = WorkKind.INTERVAL
@@ -52,6 +56,7 @@ class ReplaceInterval(WorkRequest):
     stream: str
     start: str
     end: str
+    allow_fewer: str = NO
 
     def payload(self) -> dict[str, str]:
         """The stream, and the interval in one form, so that two who ask for the same one ask for equal values.
@@ -61,7 +66,8 @@ class ReplaceInterval(WorkRequest):
         UsageError: when it is no interval.
         """
         interval = parse_interval(self.start, self.end)
-        return {"stream": self.stream, "start": interval.start.isoformat(), "end": interval.end.isoformat()}
+        start, end = interval.start.isoformat(), interval.end.isoformat()
+        return {"stream": self.stream, "start": start, "end": end, "allow_fewer": self.allow_fewer}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +75,14 @@ class RefreshTable(WorkRequest):
     """Build the content of a stream's table again, and replace it in one commit.
 
     keep_days: for how many days the earlier content can be taken back.
+    allow_fewer: `yes` to publish also when fewer rows come than go.
     """
 
     kind: ClassVar[WorkKind] = WorkKind.REFRESH
     priority: ClassVar[int] = 5
     stream: str
     keep_days: str
+    allow_fewer: str = NO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

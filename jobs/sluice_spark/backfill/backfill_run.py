@@ -50,6 +50,7 @@ class BackfillRun:
     """The backfill of one interval of one stream.
 
     open_session: called once, when the plan is not refused.
+    allows_fewer: whether the interval, and those of the followers, may have fewer rows afterwards.
     patience_seconds: how long the run waits for a batch of the stream without which the interval cannot be planned.
     """
 
@@ -62,6 +63,7 @@ class BackfillRun:
     open_session: Callable[[], SparkSession]
     reached: Reached = unnoticed
     patience_seconds: float = PATIENCE_SECONDS
+    allows_fewer: bool = False
 
     def work(self) -> BackfillResult:
         """Backfill the interval.
@@ -69,7 +71,8 @@ class BackfillRun:
         Raises
         ------
         UsageError: when the stream does not declare a backfill, or the interval is not whole.
-        UnpublishableError: when the plan is refused; the message has every reason.
+        UnpublishableError: when the plan is refused, with every reason; when fewer rows would come than go, and that
+            is not allowed.
         VerificationError: when the numbers of rows do not add up; nothing is published.
         StarvedError: when others changed the interval before every attempt.
         LedgerError: when another run works on the same interval, or the ledger cannot be reached.
@@ -136,6 +139,7 @@ class BackfillRun:
                 target=planned.target,
                 attempt=attempt,
                 reached=self.reached,
+                allows_fewer=self.allows_fewer,
             )
             return replacing.replace(spark, computed)
         finally:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -17,10 +18,12 @@ from sluice.backfill.balance import RowCounts, RowTotals, require_balance
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
+from sluice.backfill.observe_inputs import changed_inputs
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
+from sluice.operations import require_no_fewer
 from sluice.processes.deadline import wait_until
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.marks import TargetState, load_target_state
@@ -140,7 +143,12 @@ class RejectedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalReplacing:
-    """One attempt to replace an interval by computed rows. target: as it was loaded for the plan."""
+    """One attempt to replace an interval by computed rows.
+
+    target: as it was loaded for the plan.
+    allows_fewer: whether the interval may have fewer rows afterwards.
+    identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
+    """
 
     stream: LoadedStream
     catalog: Catalog
@@ -148,11 +156,14 @@ class IntervalReplacing:
     target: Table
     attempt: BackfillAttemptKey
     reached: Reached
+    allows_fewer: bool = False
+    identity: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def key(self) -> str:
         """The publication key."""
-        return publication_key(self.attempt.stream, self.seen.interval, attempt=self.attempt.attempt)
+        attempt = self.attempt
+        return publication_key(attempt.stream, self.seen.interval, identity=self.identity, attempt=attempt.attempt)
 
     @property
     def rejected(self) -> RejectedRows:
@@ -206,6 +217,7 @@ class IntervalReplacing:
         Raises
         ------
         VerificationError: with every sum that does not hold.
+        UnpublishableError: when fewer rows would come than go, and that is not allowed.
         """
         kept = touched.rows - old.rows
         counts = RowCounts(
@@ -220,6 +232,12 @@ class IntervalReplacing:
             staged=staged.rows if staged is not None else new.rows + kept,
         )
         require_balance(counts, accounts_for_rows=backfill_of(self.stream).balance == "rows", what=self.key)
+        if not self.allows_fewer:
+            require_no_fewer(
+                came=counts.published,
+                gone=counts.replaced,
+                what=f"the interval {self.seen.interval.spoken} of {self.seen.output.target}",
+            )
         return counts
 
     def publish(self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts) -> BackfillResult:
@@ -227,9 +245,11 @@ class IntervalReplacing:
 
         Raises
         ------
-        IntervalChangedError: when the interval has changed since the plan.
+        IntervalChangedError: when the interval or an input has changed since the plan.
         DeliveryError, LakehouseError: as `replace_interval` raises them.
         """
+        if staged is None and (corrected := self._changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
@@ -267,6 +287,7 @@ class IntervalReplacing:
             touched=touched,
             staging=staged.table,
             staged=staged.files,
+            changed_inputs=self._changed_inputs,
             replaces_rows=replaces_rows(self.stream),
             summary={
                 OUTPUT: self.seen.output.output,
@@ -275,6 +296,9 @@ class IntervalReplacing:
             },
         )
         return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(CrashPoint.CHECKED))
+
+    def _changed_inputs(self) -> str | None:
+        return changed_inputs(self.catalog, self.seen.sources, self.seen.published)
 
 
 def held_rows(spark: SparkSession, catalog: Catalog, stream: LoadedStream, seen: BackfillObservation) -> HeldRows:

@@ -99,6 +99,7 @@ class JointRun:
             target=target,
             attempt=key,
             reached=run.reached,
+            allows_fewer=run.allows_fewer,
         )
 
     def _end(self, replacing: IntervalReplacing, error: Exception) -> None:

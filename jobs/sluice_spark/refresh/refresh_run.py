@@ -54,6 +54,7 @@ class RefreshRun:
 
     keeps: for how long the earlier content is kept. asked_by: the person, as the ledger names them.
     open_session: called once, when the plan is not refused.
+    allows_fewer: whether the new content may have fewer rows than the table.
     """
 
     settings: Settings
@@ -64,13 +65,15 @@ class RefreshRun:
     open_session: Callable[[], SparkSession]
     keeps: timedelta = KEEPS
     reached: Reached = unnoticed
+    allows_fewer: bool = False
 
     def work(self) -> RefreshObservation:
         """Refresh the table of the stream, or complete what an earlier process began.
 
         Raises
         ------
-        UnpublishableError: when the plan is refused; the message has every reason.
+        UnpublishableError: when the plan is refused, with every reason; when fewer rows would come than go, and that
+            is not allowed.
         RunAlreadyLiveError: when another process builds the same shadow, or the live run does not end in time.
         UsageError: when the refresh was given up meanwhile, or the stream was reset.
         DeliveryError, LakehouseError, LedgerError: when the content cannot be built or exchanged: the table stays.
@@ -138,7 +141,13 @@ class RefreshRun:
                 declaration = self.stream.declaration
                 fenced = with_raised_token(run, declaration, ledger=self.ledger, catalog=self._catalog)
                 swapped = swap_shadow(
-                    self._catalog, self.ledger, self.stream, refresh, token=fenced.token, reached=self.reached
+                    self._catalog,
+                    self.ledger,
+                    self.stream,
+                    refresh,
+                    token=fenced.token,
+                    allows_fewer=self.allows_fewer,
+                    reached=self.reached,
                 )
         self.reached(CrashPoint.RECORDED)
         return swapped

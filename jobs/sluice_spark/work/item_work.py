@@ -33,6 +33,7 @@ from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import Settings
 from sluice.work.choose_items import IntervalLane, interval_of
 from sluice.work.requests import (
+    YES,
     CheckTable,
     FindGaps,
     Increment,
@@ -131,6 +132,7 @@ class IntervalWork:
             launched_by=item.asked_by,
             open_session=self.open_session,
             reached=self.reached,
+            allows_fewer=item.payload["allow_fewer"] == YES,
         )
 
 
@@ -218,6 +220,7 @@ class ItemWork:
                 stream=self.declarations.stream(request.stream),
                 asked_by=self.item.asked_by,
                 keeps=timedelta(days=float(request.keep_days)),
+                allows_fewer=request.allow_fewer == YES,
                 open_session=open_session,
                 reached=self._has_reached,
             ).work()

@@ -26,6 +26,9 @@ ALL_BUT_BACKFILLS = frozenset(DagRunType) - {DagRunType.BACKFILL}
 _BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
 """A boundary of the run's interval, in the template of its task; a run that was triggered by hand has none."""
 
+_ALLOW_FEWER = "{{ 'yes' if (dag_run.conf or {}).get('allow_fewer') is sameas true else 'no' }}"
+"""Whether the conf of the backfill allows that intervals have fewer rows afterwards."""
+
 _RETRIES = 2
 
 _BEHIND_INCREMENTS = 5
@@ -58,6 +61,7 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
                 stream=declaration.stream,
                 start=_BOUNDARY.format("data_interval_start"),
                 end=_BOUNDARY.format("data_interval_end"),
+                allow_fewer=_ALLOW_FEWER,
             ),
             priority_weight=_BEHIND_INCREMENTS,
             retries=_RETRIES,

@@ -36,7 +36,7 @@ GAPS = ("stream", "gaps", STREAM)
 BACKFILL = ("backfill", STREAM, "--from", "2013-01-05", "--to", "2013-01-07", "--yes")
 REPLACED = Answer(
     result={
-        "key": str(publication_key(STREAM, DAYS[0], attempt=1)),
+        "key": str(publication_key(STREAM, DAYS[0], identity="a1", attempt=1)),
         "state": "published",
         "snapshot_id": 77,
         "rows": ROWS,
@@ -137,10 +137,10 @@ def test_gaps_are_printed_and_end_with_one(sluice: Sluice, say_answer: SayAnswer
 def test_a_refresh_is_asked_for_with_its_days(sluice: Sluice, ledger: Ledger, say_answer: SayAnswer) -> None:
     say_answer(STREAM, failed("UsageError"))
 
-    assert sluice("stream", "refresh", STREAM, "--keep-days", "3", "--yes")[0] == 2
+    assert sluice("stream", "refresh", STREAM, "--keep-days", "3", "--allow-fewer", "--yes")[0] == 2
 
     ((item, _),) = find_items(ledger, limit=9)
-    assert (item.kind, item.payload) == ("refresh", {"stream": STREAM, "keep_days": "3.0"})
+    assert (item.kind, item.payload) == ("refresh", {"stream": STREAM, "keep_days": "3.0", "allow_fewer": "yes"})
 
 
 def test_an_application_that_cannot_be_started_ends_the_command(

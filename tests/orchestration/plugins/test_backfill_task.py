@@ -41,7 +41,7 @@ def context(folder: Path) -> Context:
     dag = backfill_dag(load_declarations(folder).stream("daily_flights"))
     return Context(
         dag=dag,
-        dag_run=cast(Any, SimpleNamespace(dag_id=dag.dag_id, run_id="backfill__5", run_type="backfill")),
+        dag_run=cast(Any, SimpleNamespace(dag_id=dag.dag_id, run_id="backfill__5", run_type="backfill", conf={})),
         run_id="backfill__5",
         ti=cast(Any, Pushed()),
         data_interval_start=FIFTH,
@@ -62,6 +62,26 @@ def test_it_asks_for_the_interval_of_its_run(task: BackfillOperator) -> None:
     assert task.asked_by == "airflow: daily_flights__backfill, backfill__5"
     assert task.request == ReplaceInterval(
         stream="daily_flights", start="2013-01-05T00:00:00+00:00", end="2013-01-06T00:00:00+00:00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("conf", "allowed"), [({"allow_fewer": True}, "yes"), ({"allow_fewer": "false"}, "no"), ({}, "no"), (None, "no")]
+)
+def test_the_conf_of_the_run_says_whether_fewer_rows_are_allowed(
+    context: Context, conf: dict[str, object] | None, allowed: str
+) -> None:
+    context["dag_run"].conf = conf
+    (task,) = context["dag"].tasks
+    assert isinstance(task, BackfillOperator)
+
+    task.render_template_fields(context)
+
+    assert task.request == ReplaceInterval(
+        stream="daily_flights",
+        start="2013-01-05T00:00:00+00:00",
+        end="2013-01-06T00:00:00+00:00",
+        allow_fewer=allowed,
     )
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, and left out of its types
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.backfills import (
     COLUMNS,
@@ -28,11 +34,14 @@ from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
+from sluice.declarations.source_declarations import KafkaSource
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState
 from sluice.ledger.work_values import WorkState
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
+from sluice.sources.kafka_topics import KafkaTopics
+from sluice.sources.topic_starts import missing_from_beginning
 
 VALUE = {"format": "json", "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]}
 SENT_AFTER = timedelta(hours=2)
@@ -118,6 +127,28 @@ def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, t
         refused.value.next_step
         == "To read by the time of records, declare `reads: {records: timestamp}` with a `margin`."
     )
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: str) -> None:
+    """Kafka removes records in its middle; the first offset stays 0."""
+    stream = declare_topic_stream(workshop, topic)
+    send(workshop, topic, rows_of_days())
+    workshop.run(stream)
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    changed = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(changed)
+    admin = _admin(workshop)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+    with pytest.raises(UnpublishableError, match=rf"{topic} is compacted \(`cleanup\.policy`\)") as refused:
+        backfill(workshop, stream)
+
+    assert (refused.value.next_step or "").startswith("Keep every record in a table: ")
+    assert workshop.rows("target") == expected()
+    topics = KafkaTopics(workshop.settings.connection("flights_kafka", KafkaConnection))
+    source = KafkaSource.model_validate({"connection": "flights_kafka", "topics": [topic]})
+    assert missing_from_beginning(topics, source).missing[0].startswith(f"{topic} is compacted")
 
 
 def declare_topic_stream(workshop: Workshop, topic: str, **how: Any) -> str:

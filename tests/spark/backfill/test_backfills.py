@@ -82,8 +82,14 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
 def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: Workshop, stream: str) -> None:
     """The month is one partition, and each of its files holds days of the interval and others."""
     workshop.append("target", [row(7, day=6, word="forged"), row(8, day=2, word="forged")])
+    before, head = workshop.rows("target"), workshop.table("target").metadata.current_snapshot_id
+    with pytest.raises(UnpublishableError, match="holds 10 rows, and 9 would take their place") as refused:
+        backfill(workshop, stream)
+    assert "`--allow-fewer`" in (refused.value.next_step or "")
+    assert (workshop.rows("target"), workshop.table("target").metadata.current_snapshot_id) == (before, head)
+    assert staging_tables(workshop, stream) == []
 
-    result = backfill(workshop, stream)
+    result = backfill(workshop, stream, allows_fewer=True)
 
     assert [one["word"] for one in workshop.rows("target") if one["word"] == "forged"] == ["forged"]
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted([8, *(one["id"] for one in expected())])
@@ -151,7 +157,7 @@ def test_a_compaction_meanwhile_is_survived(workshop: Workshop, stream: str) -> 
             f"CALL {name}(table => '{workshop.table_name('target')}', options => map('rewrite-all','true'))"
         )
 
-    result = backfill(workshop, stream, reached=at_step(CrashPoint.STAGED, compact))
+    result = backfill(workshop, stream, reached=at_step(CrashPoint.STAGED, compact), allows_fewer=True)
 
     assert workshop.rows("target") == expected()
     assert result.key.endswith("/2")
@@ -163,7 +169,7 @@ def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: 
         text.replace("word <> 'bad'", "word <> 'bad' and id <> 51").replace("word = 'bad'", "word = 'bad' or id = 51")
     )
 
-    first = backfill(workshop, stream)
+    first = backfill(workshop, stream, allows_fewer=True)
     second = backfill(workshop, stream)
 
     assert [one["payload"] for one in workshop.rows(f"quarantine.{stream}")].count("word") == 1

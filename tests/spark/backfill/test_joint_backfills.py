@@ -61,8 +61,8 @@ def stream_with(workshop: Workshop, *, at_once: int) -> str:
 
 
 def ask_for_days(workshop: Workshop, stream: str, *days: int) -> list[str]:
-    """Ask for days as their runs do."""
-    return [ask_for_day(workshop, stream, day) for day in days]
+    """Ask for days as their runs do, where forged rows may go."""
+    return [ask_for_day(workshop, stream, day, allows_fewer=True) for day in days]
 
 
 def replaced(workshop: Workshop, stream: str, *days: int, reached: ReachedOfItem = unnoticed) -> list[str]:
@@ -241,6 +241,17 @@ def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, s
     assert states_of(workshop, items) == [DONE, DONE]
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if number < 70 or number >= 80]
     assert not any(BackfillState.FAILED in ended for ended in states(workshop, stream).values())
+
+
+def test_a_day_that_would_have_fewer_rows_fails_alone(workshop: Workshop, stream: str) -> None:
+    workshop.append("target", [row(number, day=6, word="forged") for number in range(4)])
+
+    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
+    serve(workshop, items)
+
+    assert states_of(workshop, items) == [DONE, WorkState.FAILED, DONE]
+    assert "holds 4 rows, and 3 would take their place" in (observe_item(workshop.ledger, items[1]).failure or "")
+    assert len([one for one in workshop.rows("target") if one["word"] == "forged"]) == 4
 
 
 def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream: str) -> None:

@@ -81,7 +81,7 @@ def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop:
     assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     seen = observe_item(workshop.ledger, items[0])
-    assert seen.result["key"] == f"{stream}/backfill/20130105T0000-20130106T0000/1"
+    assert seen.result["key"].startswith(f"{stream}/backfill/20130105T0000-20130106T0000/")
     assert staging_tables(workshop, stream) == []
     for day in (5, 6, 7):
         of_run = results_of_run(workshop.ledger, name_of_run(day))[stream]

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyiceberg.expressions import EqualTo
 from tests.fixtures.refreshes import (
     ROWS,
     at_step,
@@ -27,7 +28,7 @@ from sluice.errors import StaleTokenError, UnpublishableError, UsageError
 from sluice.ledger.connection import database_time
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
-from sluice.ledger.refreshes import RefreshState
+from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.mark_moves import take_over
@@ -193,6 +194,27 @@ def test_batches_that_wait_to_be_published_come_first(workshop: Workshop) -> Non
     workshop.run_supervised(name)
     refresh(workshop, name)
     assert workshop.rows("target") == right([*ROWS, NEW])
+
+
+def test_a_refresh_that_would_lose_rows_waits_for_the_word_of_a_person(workshop: Workshop) -> None:
+    name = run_wrong_copy(workshop)
+    lost = ROWS[0]["id"]
+    workshop.table("source").delete(EqualTo(term="id", value=lost))
+    left = [row for row in ROWS if row["id"] != lost]
+    numbers = f"holds {len(ROWS)} rows, and {len(left)} would take their place"
+
+    with pytest.raises(UnpublishableError, match=numbers) as refused:
+        refresh(workshop, name)
+
+    assert "`--allow-fewer`" in (refused.value.next_step or "")
+    assert workshop.rows("target") == wrong(ROWS)
+    newest = newest_refresh(workshop.ledger, name)
+    assert newest is not None
+    assert newest.state is RefreshState.BUILDING
+
+    refresh(workshop, name, allows_fewer=True)
+
+    assert workshop.rows("target") == right(left)
 
 
 def test_a_source_that_was_emptied_does_not_empty_the_table(workshop: Workshop) -> None:

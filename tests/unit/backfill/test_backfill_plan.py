@@ -39,6 +39,7 @@ def test_a_plan_without_refusals_says_what_it_does() -> None:
     assert list(plan.sentences()) == [
         "Replace the rows of 2013-01-05 00:00 to 2013-01-08 00:00 UTC in silver.flights.",
         "Read input records: bronze.flights at snapshot 3, whole.",
+        "Publish nothing where fewer rows would come than go, unless `--allow-fewer` is given.",
     ]
 
 

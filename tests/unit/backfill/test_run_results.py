@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from sluice.backfill.intervals import Interval, of_publication_key, publication_key
 from sluice.backfill.run_results import sentences_of
+from sluice.ledger.backfill_attempts import BackfillAttemptKey
+from sluice.publication.crash_points import unnoticed
+from sluice_spark.backfill.interval_replacing import IntervalReplacing
 
 FIFTH = Interval(start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
 ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4}
@@ -14,7 +18,7 @@ ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4}
 
 def result(**changed: Any) -> dict[str, Any]:
     """A result as the job writes it."""
-    key = "flights/backfill/20130105T0000-20130106T0000/2"
+    key = "flights/backfill/20130105T0000-20130106T0000/a1/2"
     return {"key": key, "state": "published", "snapshot_id": 77, "rows": ROWS, "followers": [], **changed}
 
 
@@ -26,7 +30,7 @@ def test_a_replaced_interval_is_a_sentence() -> None:
 
 
 def test_an_unchanged_interval_says_so_and_followers_come_after_it() -> None:
-    follower = result(key="delays/backfill/20130105T0000-20130106T0000/1")
+    follower = result(key="delays/backfill/20130105T0000-20130106T0000/b2/1")
 
     sentences = list(sentences_of(result(state="unchanged", snapshot_id=None, followers=[follower])))
 
@@ -36,5 +40,24 @@ def test_an_unchanged_interval_says_so_and_followers_come_after_it() -> None:
     assert [one.partition(",")[0] for one in sentences] == ["flights", "delays"]
 
 
+def test_attempts_of_one_number_have_different_keys() -> None:
+    """A ledger that was restored gives a number again."""
+    attempt = BackfillAttemptKey(stream="flights", interval_start=FIFTH.start, interval_end=FIFTH.end, attempt=1)
+
+    def replacing() -> IntervalReplacing:
+        seen = cast(Any, SimpleNamespace(interval=FIFTH))
+        nothing = cast(Any, None)
+        return IntervalReplacing(
+            stream=nothing, catalog=nothing, seen=seen, target=nothing, attempt=attempt, reached=unnoticed
+        )
+
+    one, other = replacing(), replacing()
+    again = one.key
+
+    assert one.key == again
+    assert one.key != other.key
+    assert of_publication_key(one.key) == of_publication_key(other.key) == ("flights", FIFTH)
+
+
 def test_a_publication_key_names_its_stream_and_interval() -> None:
-    assert of_publication_key(publication_key("flights", FIFTH, attempt=3)) == ("flights", FIFTH)
+    assert of_publication_key(publication_key("flights", FIFTH, identity="a1", attempt=3)) == ("flights", FIFTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
-from sluice.backfill.observe_inputs import bound_of_table
+from sluice.backfill.observe_inputs import bound_of_table, changed_since_plan
 
 
 def table_of(*operations: str, first: int = 1) -> Table:
@@ -116,3 +117,31 @@ def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, A
 
     assert bound.snapshot_id is None
     assert problem in bound.problem
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (table_of("append"), None),
+        (table_of("append", "append"), None),
+        (table_of("append", "replace"), None),
+        (table_of("append", "overwrite"), "snapshot 2 corrected bronze.flights"),
+        (table_of("append", "replace", "delete", "append"), "snapshot 3 corrected bronze.flights"),
+        (
+            table_of("append", "append", "overwrite"),
+            "snapshot 3 corrected bronze.flights after rows that the stream has not read yet",
+        ),
+    ],
+)
+def test_what_has_changed_an_input_since_the_plan(now: Table, changed: str | None) -> None:
+    planned = bound_of_table(offset(1, 2), table_of("append"), input_name="records", column=None)
+
+    assert changed_since_plan(planned, offset(1, 2), now) == changed
+
+
+def test_an_input_with_another_history_has_changed() -> None:
+    planned = bound_of_table(offset(1, 2), table_of("append"), input_name="records", column=None)
+
+    changed = changed_since_plan(replace(planned, snapshot_id=9), offset(1, 2), table_of("append", "replace"))
+
+    assert changed == "the history of bronze.flights does not lead back to snapshot 9"

@@ -72,6 +72,20 @@ def test_what_is_read_of_a_partition(
     assert bound.is_gone is isinstance(expected, str)
 
 
+@pytest.mark.parametrize("column", [None, "timestamp"])
+def test_a_compacted_topic_is_never_whole(column: str | None) -> None:
+    """Its first offset stays 0, and the records that are gone lie in its middle."""
+    sights = {"flights": {0: sight(first=0, oldest=DAY_3, since=0)}}
+
+    bound = plan_topic_bound(sights, source(), input_name="records", column=column, since=DAY_4, compacted={"flights"})
+
+    assert (bound.problem, bound.is_gone) == (
+        "flights is compacted (`cleanup.policy`): Kafka removes records in its middle, and does not say which.",
+        True,
+    )
+    assert bound.way_out.startswith("Keep every record in a table: ")
+
+
 def test_the_time_from_which_all_records_are_left_is_that_of_the_latest_partition() -> None:
     removed = {0: sight(since=12), 1: sight(since=12, oldest=DAY_3), 2: sight(first=0, since=12, oldest=DAY_5)}
 

@@ -13,13 +13,17 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from tests.fixtures.delete_files import add_delete_file
 
-from sluice.errors import UnpublishableError
+from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.ledger.batches import PublicationKey
+from sluice.publication.publish_batches import live_files
 from sluice.publication.replace_interval import (
     IntervalOfTable,
+    IntervalReplacement,
     TouchedFiles,
+    append_staged,
     change_since,
     foreign_change_since,
+    replace_interval,
     touched_files,
 )
 from sluice.publication.staged_batch import BatchSummary, StagedMode, StagedOutput, canonical_offsets
@@ -134,3 +138,64 @@ def test_delete_files_in_an_interval_refuse_it(table: Table) -> None:
         touched_files(table.refresh(), INTERVAL)
 
     assert refused.value.next_step == "Compact the table first: `sluice table maintain n.t`."
+
+
+def test_after_the_ledger_was_restored_an_attempt_of_the_same_number_replaces_the_interval(table: Table) -> None:
+    staging = staged_row(table, 8)
+    first = replaced(table, staging)
+    table.refresh().delete(EqualTo(term="id", value=8))
+    append(table, 5, 9)
+
+    again = replaced(table, staging)
+
+    assert again != first
+    assert ids_of(table) == [1, 8]
+
+
+def test_after_the_ledger_was_restored_rows_of_the_same_number_are_added(table: Table) -> None:
+    def added(number: int) -> int:
+        staging = staged_row(table, number)
+        head = table.refresh().metadata.current_snapshot_id
+        files = live_files(staging)
+        return append_staged(
+            table.catalog, OWN, key="flights/backfill/5/1", head=head, staging=staging, staged=files, summary={}
+        )
+
+    assert added(8) != added(9)
+    assert ids_of(table) == [1, 2, 8, 9]
+
+
+def test_an_interval_is_not_replaced_when_an_input_was_corrected_meanwhile(table: Table) -> None:
+    with pytest.raises(IntervalChangedError, match=r"an input changed .*: snapshot 3 corrected bronze\.flights\."):
+        replaced(table, staged_row(table, 8), corrected="snapshot 3 corrected bronze.flights")
+
+    assert ids_of(table) == [1, 2]
+
+
+def staged_row(table: Table, number: int) -> Table:
+    """A staging table with a row of the interval."""
+    staging = table.catalog.create_table(f"n.staged_{number}", SCHEMA)
+    append(staging, 5, number)
+    return staging
+
+
+def replaced(table: Table, staging: Table, *, corrected: str | None = None) -> int:
+    """Replace the interval by what is staged, as the first attempt that the ledger knows. corrected: an input."""
+    head, touched = planned(table.refresh())
+    replacement = IntervalReplacement(
+        output=OWN,
+        key="flights/backfill/5/1",
+        interval=INTERVAL,
+        head=head,
+        touched=touched,
+        staging=staging,
+        staged=live_files(staging),
+        summary={},
+        changed_inputs=lambda: corrected,
+    )
+    return replace_interval(table.catalog, replacement)
+
+
+def ids_of(table: Table) -> list[int]:
+    """The ids of all rows."""
+    return sorted(int(one["id"]) for one in table.refresh().scan().to_arrow().to_pylist())

@@ -11,10 +11,14 @@ import pytest
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
+from sluice.errors import UnpublishableError
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.operations import RefusalReason, Stake
+from sluice.publication.chain import MarkPosition
+from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, plan_refresh
+from sluice.refresh.swap_shadow import refuse_older_ledger
 from sluice.sources.topic_starts import removed_records
 from sluice.sources.unread_input import PartitionBounds
 
@@ -80,6 +84,7 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
         "Read input rows: every row of bronze.flights; now these are 1,300 rows in 5,000 bytes of files.",
         "Replace all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they stay as they "
         "are.",
+        "Publish nothing where fewer rows would come than go, unless `--allow-fewer` is given.",
         "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation.",
         "Keep the earlier content for 7 days: `sluice stream refresh silver_flights --take-back`.",
         "Reader gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
@@ -189,3 +194,22 @@ def test_a_topic_without_its_first_records_is_named_with_the_oldest_that_is_left
     assert list(removed_records(bounds)) == [
         "the oldest record of flights/0 has offset 10; those before it were removed"
     ]
+
+
+@pytest.mark.parametrize(("state", "opens"), [(RefreshState.BUILDING, None), (RefreshState.SWAPPING, 4)])
+def test_a_ledger_that_is_older_than_the_table_swaps_nothing(state: RefreshState, opens: int | None) -> None:
+    """It would open a generation that the table has already, and take what is there for the result."""
+    output = StagedOutput(stream="silver_flights", output="main", target="silver.flights")
+    refresh = replace(OPEN, leaves=3, state=state, opens=opens)
+
+    with pytest.raises(UnpublishableError, match="shows generation 5 of silver_flights, and the ledger knows 3"):
+        refuse_older_ledger(mark_in(5), output, refresh)
+
+    refuse_older_ledger(mark_in(3), output, refresh)
+    if opens is not None:
+        refuse_older_ledger(mark_in(opens), output, refresh)  # the commit of this refresh has landed
+
+
+def mark_in(generation: int) -> MarkPosition:
+    """The mark of a generation."""
+    return MarkPosition(generation=generation, batch=7, token=1, end_offsets_digest="d")
