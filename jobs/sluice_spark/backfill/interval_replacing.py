@@ -175,7 +175,7 @@ class IntervalReplacing:
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
         self.reached(CrashPoint.COMPUTED)
         try:
-            staged = None if new.is_same_as(old) else self._stage(computed, held, touched)
+            staged = None if new == old else self._stage(computed, held, touched)
             self.reached(CrashPoint.STAGED)
             counts = self.audit(computed.totals(), new=new, old=old, staged=staged, touched=touched)
             self.reached(CrashPoint.AUDITED)

@@ -167,7 +167,7 @@ class JointRun:
     ) -> dict[Interval, StagedRows]:
         """Stage the rows of the intervals that change, in files of each interval alone."""
         output = first.seen.output
-        changed = [one for one in self._intervals if not new[one].is_same_as(old.get(one, Fingerprint.of_no_rows()))]
+        changed = [one for one in self._intervals if new[one] != old.get(one, Fingerprint.of_no_rows())]
         if not changed:
             return {}
         rows = computed.of_intervals(changed, backfill_of(first.stream).column)
