@@ -171,6 +171,7 @@ class IntervalReplacing:
         with computing(self.seen.interval, self.attempt.stream):
             new = fingerprint(computed.rows)
         held = held_rows(spark, self.catalog, self.stream, self.seen)
+        computed.require_times(held.without_time())
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
         self.reached(CrashPoint.COMPUTED)
@@ -211,7 +212,8 @@ class IntervalReplacing:
         counts = RowCounts(
             read=totals.read,
             published=new.rows,
-            outside=totals.results - new.rows,
+            outside=totals.results - totals.without_time - new.rows,
+            without_time=totals.without_time,
             quarantined=totals.quarantined,
             duplicate=totals.duplicate,
             replaced=old.rows,

@@ -140,8 +140,10 @@ class JointRun:
         column = backfill_of(run.stream).column
         with computing(seen.interval, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
-        held = held_rows(spark, first.catalog, run.stream, seen).of_interval(seen.interval)
-        old = fingerprints(held, column, self._intervals) if any(files.values()) else {}
+        held = held_rows(spark, first.catalog, run.stream, seen)
+        computed.require_times(held.without_time())
+        within = held.of_interval(seen.interval)
+        old = fingerprints(within, column, self._intervals) if any(files.values()) else {}
         run.reached(CrashPoint.COMPUTED)
         staged = self._stage(computed, first, new=new, old=old)
         run.reached(CrashPoint.STAGED)

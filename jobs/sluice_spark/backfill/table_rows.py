@@ -81,6 +81,10 @@ class HeldRows:
         rows = self._rows()
         return rows.where(within(rows, self.column, interval))
 
+    def without_time(self) -> DataFrame:
+        """The rows that lie in no interval."""
+        return self._rows().where(fn.col(quoted(self.column)).isNull())
+
     def beside(self, interval: Interval, touched: TouchedFiles, table: Table) -> DataFrame:
         """The rows of other intervals in the files that hold rows of this one.
 

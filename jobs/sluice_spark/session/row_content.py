@@ -28,11 +28,11 @@ def sums_of_rows(rows: DataFrame) -> list[Column]:
 
     The sums do not depend on the order of the rows, and count a row as often as it is there.
     """
-    sums = (fn.sum(one.cast("decimal(38,0)")) for one in _row_hashes(rows))
+    sums = (fn.sum(one.cast("decimal(38,0)")) for one in row_hashes(rows))
     return [fn.count(fn.lit(1)).alias("rows"), *(one.alias(f"sum{number}") for number, one in enumerate(sums))]
 
 
-def _row_hashes(rows: DataFrame) -> list[Column]:
+def row_hashes(rows: DataFrame) -> list[Column]:
     """Two hashes of a row, which are those of another one when both have the same types and are equal."""
     parts = [part for field in rows.schema for part in _parts(fn.col(quoted(field.name)), field.dataType)]
     hashes = (fn.xxhash64(*parts), fn.xxhash64(fn.lit(_SECOND_SEED), *parts))
