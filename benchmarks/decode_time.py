@@ -53,6 +53,7 @@ from sluice.ledger.connection import open_ledger
 from sluice.settings import FilesConnection
 from sluice.sources.kafka_clients import spark_options
 from sluice_spark.session.columns import spark_type
+from sluice_spark.session.row_content import sums_of_rows
 from sluice_spark.session.session import open_session
 
 BY_HAND = "by hand"
@@ -152,9 +153,9 @@ class Decoding:
         return [{"name": name, "type": kind} for name, kind in self.shape.columns.items()]
 
     def _content(self, workshop: Workshop, target: str) -> tuple[Any, ...]:
-        """The rows and the sum of their hashes."""
+        """The rows and the sums of their hashes."""
         table = self.bench.spark.table(f"{workshop.settings.catalog.name}.{target}")
-        found = tuple(table.selectExpr("count(*)", "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))").collect()[0])
+        found = tuple(table.agg(*sums_of_rows(table)).collect()[0])
         self.expected = self.expected or found
         return found
 

@@ -51,6 +51,7 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings, spark_options
+from sluice_spark.session.row_content import sums_of_rows
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}
@@ -234,10 +235,9 @@ class Bench:
         )
 
     def _content(self, workshop: Workshop, target: str) -> tuple[Any, ...]:
-        """The rows and the sum of their hashes, for the comparison."""
+        """The rows and the sums of their hashes, for the comparison."""
         table = self.spark.table(f"{workshop.settings.catalog.name}.{target}")
-        hashes = "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))"
-        return tuple(table.selectExpr("count(*)", hashes).collect()[0])
+        return tuple(table.agg(*sums_of_rows(table)).collect()[0])
 
 
 def kafka_of(stack: Stack) -> KafkaConnection:

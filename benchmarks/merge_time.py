@@ -34,6 +34,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -44,6 +45,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.publication.crash_points import CrashPoint
+from sluice_spark.session.row_content import sums_of_rows
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "region": "long", "amount": "double", "changed_by": "long", "note": "string"}
@@ -206,10 +208,9 @@ class Bench:
             thread.join()
 
     def content(self, target: str) -> tuple[Any, ...]:
-        """The rows and the sum of their hashes, for the comparison, and how many a batch has changed."""
+        """The rows and the sums of their hashes, for the comparison, and how many a batch has changed."""
         table = self.spark.table(self.qualified(target))
-        hashes = "sum(CAST(xxhash64(*) AS DECIMAL(38, 0)))"
-        return tuple(table.selectExpr("count(*)", hashes, "count_if(changed_by >= 0)").collect()[0])
+        return tuple(table.agg(*sums_of_rows(table), fn.count_if(fn.col("changed_by") >= 0)).collect()[0])
 
 
 _SPOKEN = {"plain": "by hand", "bounded": "by hand, partitions named", "sluice": "sluice"}
@@ -272,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bench = Bench(workshop=workshop, rows=options.rows, changes=options.changes)
             found, contents = _measured(bench, rounds=options.rounds)
         spark.stop()
-    are_equal = len(set(contents.values())) == 1 and all(content[2] > 0 for content in contents.values())
+    are_equal = len(set(contents.values())) == 1 and all(content[-1] > 0 for content in contents.values())
     if options.json:
         document = {
             phase: {name: list(map(asdict, of_way)) for name, of_way in ways.items()} for phase, ways in found.items()

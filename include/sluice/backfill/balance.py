@@ -12,12 +12,15 @@ from sluice.errors import VerificationError
 class RowTotals:
     """The rows of one computation, which may be of several intervals.
 
-    read: of the stream inputs. results: of the transformation, in all intervals. quarantined: rejected ones among the
-        rows read. duplicate: dropped as repetitions, or as older than another row of their key.
+    read: of the stream inputs. results: of the transformation, in all intervals and in none.
+    without_time: of the results, without a value by which they would lie in an interval.
+    quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
+        their key.
     """
 
     read: int
     results: int
+    without_time: int
     quarantined: int
     duplicate: int
 
@@ -28,6 +31,7 @@ class RowCounts:
 
     read: of the stream inputs; of all intervals that were computed together, as are `quarantined` and `duplicate`.
     published: of the result within the interval. outside: of the result in other intervals.
+    without_time: of the result in no interval, because their time is null; the target holds them already.
     quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
         their key. late: always 0, because a batch has all rows in hand.
     replaced: rows that the target held in the interval before.
@@ -44,6 +48,7 @@ class RowCounts:
     kept: int
     rewritten: int
     staged: int
+    without_time: int = 0
     late: int = 0
 
 
@@ -71,9 +76,12 @@ def _imbalances(counts: RowCounts, *, accounts_for_rows: bool) -> Iterator[str]:
         yield f"{counts.staged} rows are staged, {counts.published} + {counts.kept} were computed and kept"
     if counts.rewritten != counts.kept + counts.replaced:
         yield f"{counts.rewritten} rows are in the old files, {counts.kept} are kept and {counts.replaced} replaced"
-    accounted = counts.published + counts.outside + counts.quarantined + counts.duplicate + counts.late
+    accounted = sum(
+        (counts.published, counts.outside, counts.without_time, counts.quarantined, counts.duplicate, counts.late)
+    )
     if accounts_for_rows and counts.read != accounted:
         yield (
             f"{counts.read} rows were read; {counts.published} published + {counts.outside} outside of the interval + "
-            f"{counts.quarantined} quarantined + {counts.duplicate} duplicate + {counts.late} late = {accounted}"
+            f"{counts.without_time} without a time + {counts.quarantined} quarantined + "
+            f"{counts.duplicate} duplicate + {counts.late} late = {accounted}"
         )

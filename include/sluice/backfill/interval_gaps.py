@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
 
 from sluice.backfill.intervals import Interval, IntervalLength, floor_time, rounded_outwards
@@ -21,19 +20,15 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """The number of some rows, and two sums of their hashes; unset sums for rows that cannot be hashed."""
+    """The number of some rows, and two sums of their hashes: the same for the very same rows, in whatever order."""
 
     rows: int
-    sums: tuple[Decimal, Decimal] | None
+    sums: tuple[int, int]
 
     @classmethod
     def of_no_rows(cls) -> Fingerprint:
         """The fingerprint of an empty interval."""
-        return cls(rows=0, sums=(Decimal(0), Decimal(0)))
-
-    def is_same_as(self, other: Fingerprint) -> bool:
-        """Whether both are of the very same rows, in whatever order."""
-        return self.sums is not None and self == other
+        return cls(rows=0, sums=(0, 0))
 
 
 class GapKind(StrEnum):
@@ -73,8 +68,8 @@ class GapReport:
 
 
 def find_gaps(expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]) -> Iterator[Gap]:
-    """The intervals that differ, oldest first. Rows that cannot be hashed are compared by their number."""
-    nothing = Fingerprint(rows=0, sums=None)
+    """The intervals that differ, oldest first."""
+    nothing = Fingerprint.of_no_rows()
     for interval in sorted({*expected, *held}, key=lambda one: one.start):
         new, old = expected.get(interval, nothing), held.get(interval, nothing)
         if new == old:

@@ -156,7 +156,7 @@ def foreign_change_since(table: Table, *, head: int | None, own: StagedOutput) -
     for snapshot in _since(table, head):
         if snapshot is None:
             return "its history does not lead back to that snapshot"
-        if not _may_stay(snapshot, own):
+        if not _may_stay(snapshot, own) and not _is_empty_append(table, snapshot):
             return f"snapshot {snapshot.snapshot_id} is another writer's"
     return None
 
@@ -180,16 +180,21 @@ def _may_stay(snapshot: Snapshot, own: StagedOutput | None) -> bool:
     summary = snapshot.summary
     if summary is None or summary.operation is not Operation.APPEND:
         return summary is not None and summary.operation is Operation.REPLACE
-    if summary.additional_properties.get("added-records", "0") == "0":  # a mark has moved
-        return True
     batch = read_summary(summary.additional_properties)
     return batch is not None and own is not None and (batch.key.stream, batch.output) == (own.stream, own.output)
 
 
-def _adds_rows(table: Table, snapshot: Snapshot, interval: IntervalOfTable) -> bool:
+def _is_empty_append(table: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot appends no file, as when a mark has moved. A summary need not say how many rows it adds."""
+    is_append = snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
+    return is_append and not _adds_rows(table, snapshot)
+
+
+def _adds_rows(table: Table, snapshot: Snapshot, interval: IntervalOfTable | None = None) -> bool:
+    """Whether a snapshot adds files that may hold rows of an interval; without one, of any."""
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         return any(
-            may_hold(table, interval, entry.data_file)
+            interval is None or may_hold(table, interval, entry.data_file)
             for manifest in snapshot.manifests(table.io)
             if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
             for entry in manifest.fetch_manifest_entry(table.io)

@@ -36,9 +36,10 @@ from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import compute_interval, require_exact
-from sluice_spark.backfill.table_rows import HeldRows, sums_of_rows
+from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.session.columns import quoted
+from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 _MICROSECONDS = 1_000_000
 
@@ -137,12 +138,8 @@ def _by_interval(rows: DataFrame, column: str, length: IntervalLength) -> dict[I
     """The fingerprint of the rows of each interval."""
     start = fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp"))
     found = rows.groupBy(fn.unix_micros(start).alias("start")).agg(*sums_of_rows(rows)).collect()
-    fingerprints: dict[Interval, Fingerprint] = {}
-    for one in found:
-        begin = datetime.fromtimestamp(one["start"] // _MICROSECONDS, UTC)
-        sums = (one["sum0"], one["sum1"]) if "sum0" in one else None
-        fingerprints[_interval_at(begin, length)] = Fingerprint(rows=int(one["rows"]), sums=sums)
-    return fingerprints
+    starts = (datetime.fromtimestamp(one["start"] // _MICROSECONDS, UTC) for one in found)
+    return {_interval_at(start, length): fingerprint_of(one) for start, one in zip(starts, found, strict=True)}
 
 
 def _interval_at(start: datetime, length: IntervalLength) -> Interval:

@@ -182,11 +182,12 @@ class IntervalReplacing:
         with computing(self.seen.interval, self.attempt.stream):
             new = fingerprint(computed.rows)
         held = held_rows(spark, self.catalog, self.stream, self.seen)
+        computed.require_times(held.without_time())
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
         self.reached(CrashPoint.COMPUTED)
         try:
-            staged = None if new.is_same_as(old) else self._stage(computed, held, touched)
+            staged = None if new == old else self._stage(computed, held, touched)
             self.reached(CrashPoint.STAGED)
             counts = self.audit(computed.totals(), new=new, old=old, staged=staged, touched=touched)
             self.reached(CrashPoint.AUDITED)
@@ -223,7 +224,8 @@ class IntervalReplacing:
         counts = RowCounts(
             read=totals.read,
             published=new.rows,
-            outside=totals.results - new.rows,
+            outside=totals.results - totals.without_time - new.rows,
+            without_time=totals.without_time,
             quarantined=totals.quarantined,
             duplicate=totals.duplicate,
             replaced=old.rows,

@@ -16,7 +16,7 @@ from sluice.backfill.observe_backfill import backfill_of
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.errors import UnpublishableError
+from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
 from sluice_spark.query.batch_form import CountedDuplicates
@@ -25,6 +25,7 @@ from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
+from sluice_spark.session.row_content import row_hashes
 from sluice_spark.sinks.iceberg import one_row_per_key
 
 _DEDUPLICATING = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
@@ -88,6 +89,9 @@ class IntervalRows:
     _all_results: Observation
     _duplicates: CountedDuplicates
     _superseded: CountedSuperseded
+    _without_time: DataFrame
+    _declared: IcebergOutput
+    _column: str
 
     def totals(self) -> RowTotals:
         """The numbers of all computed rows. The rows must have been computed; those that were read are counted here,
@@ -96,9 +100,36 @@ class IntervalRows:
         return RowTotals(
             read=sum(rows.count() for rows in self._inputs),
             results=int(self._all_results.get["rows"]) - superseded,
+            without_time=int(self._all_results.get["without_time"]),
             quarantined=self.rejected.count() if self.rejected is not None else 0,
             duplicate=self._duplicates.rows + superseded,
         )
+
+    def require_times(self, held: DataFrame) -> None:
+        """Refuse rows whose time is null, unless the target holds them: no interval takes them, so that they would be
+        lost where the row in their place is replaced. The rows must have been computed.
+
+        Parameters
+        ----------
+        held: the rows without a time in the target; of a merged one, a row is known by its keys.
+
+        Raises
+        ------
+        VerificationError: with their number.
+        """
+        if not int(self._all_results.get["without_time"]):
+            return
+        is_merged = self._declared.mode == "merge"
+        by = self._declared.keys if is_merged else self.rows.columns
+        new, old = (rows.select(*map(quoted, by)) for rows in (self._without_time, held))
+        hashed = new.select(*row_hashes(new))
+        lost = (hashed.distinct() if is_merged else hashed).exceptAll(old.select(*row_hashes(old))).count()
+        if lost:
+            raise VerificationError(
+                f"{lost} rows of the result have no {self._column} and are not in {self._declared.table}: no interval "
+                "takes them, so they would be lost. Nothing was published.",
+                next_step=f"Let the transformation give them a {self._column}, or reject them.",
+            )
 
     def of_intervals(self, intervals: Sequence[Interval], column: str) -> DataFrame:
         """The rows of some of the intervals, by their `column`."""
@@ -127,7 +158,10 @@ def compute_interval(
     outputs = {name: duplicates.as_batch(rows) for name, rows in transform(spark, stream, inputs.rows).items()}
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     name, declared = seen.output.output, targets[0].declared
-    found = outputs[name].observe(all_results, fn.count(fn.lit(1)).alias("rows"))
+    is_timeless = fn.col(quoted(column)).isNull()
+    timeless = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
+    counts = (fn.count(fn.lit(1)).alias("rows"), fn.count_if(is_timeless).alias("without_time"))
+    found = outputs[name].observe(all_results, *counts)
     of_interval = found.where(within(found, column, seen.interval))
     superseded = CountedSuperseded()
     outputs[name] = superseded.newest(of_interval, declared) if declared.mode == "merge" else of_interval
@@ -143,4 +177,7 @@ def compute_interval(
         _all_results=all_results,
         _duplicates=duplicates,
         _superseded=superseded,
+        _without_time=part(timeless, name).select(*columns),
+        _declared=declared,
+        _column=column,
     )

@@ -141,8 +141,10 @@ class JointRun:
         column = backfill_of(run.stream).column
         with computing(seen.interval, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
-        held = held_rows(spark, first.catalog, run.stream, seen).of_interval(seen.interval)
-        old = fingerprints(held, column, self._intervals) if any(files.values()) else {}
+        held = held_rows(spark, first.catalog, run.stream, seen)
+        computed.require_times(held.without_time())
+        within = held.of_interval(seen.interval)
+        old = fingerprints(within, column, self._intervals) if any(files.values()) else {}
         run.reached(CrashPoint.COMPUTED)
         staged = self._stage(computed, first, new=new, old=old)
         run.reached(CrashPoint.STAGED)
@@ -168,7 +170,7 @@ class JointRun:
     ) -> dict[Interval, StagedRows]:
         """Stage the rows of the intervals that change, in files of each interval alone."""
         output = first.seen.output
-        changed = [one for one in self._intervals if not new[one].is_same_as(old.get(one, Fingerprint.of_no_rows()))]
+        changed = [one for one in self._intervals if new[one] != old.get(one, Fingerprint.of_no_rows())]
         if not changed:
             return {}
         rows = computed.of_intervals(changed, backfill_of(first.stream).column)

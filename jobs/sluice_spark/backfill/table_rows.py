@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import reduce
 
 from py4j.protocol import Py4JJavaError
@@ -13,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import DateType
 
@@ -27,23 +26,24 @@ from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.bounded_inputs import within
 from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.session.jvm import first_line
+from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""
 
 
 def fingerprint(rows: DataFrame) -> Fingerprint:
-    """The fingerprint of some rows. Spark cannot hash maps, so rows with maps are never the same."""
+    """The fingerprint of some rows."""
     found = rows.agg(*sums_of_rows(rows)).first()
     assert found is not None  # noqa: S101  # an aggregate without keys has one row
-    return _fingerprint_of(found)
+    return fingerprint_of(found)
 
 
 def fingerprints(rows: DataFrame, column: str, intervals: Sequence[Interval]) -> dict[Interval, Fingerprint]:
     """The fingerprint of the rows of each interval, in one pass. Each row lies in one of them by its `column`."""
     numbered = [fn.when(within(rows, column, interval), number) for number, interval in enumerate(intervals)]
     found = rows.groupBy(fn.coalesce(*numbered).alias("interval")).agg(*sums_of_rows(rows)).collect()
-    of_interval = {intervals[one["interval"]]: _fingerprint_of(one) for one in found}
+    of_interval = {intervals[one["interval"]]: fingerprint_of(one) for one in found}
     return {interval: of_interval.get(interval, Fingerprint.of_no_rows()) for interval in intervals}
 
 
@@ -63,22 +63,6 @@ def computing(interval: Interval, stream: str) -> Iterator[None]:
         ) from error
 
 
-def _fingerprint_of(found: Row) -> Fingerprint:
-    sums = (found["sum0"] or Decimal(0), found["sum1"] or Decimal(0)) if "sum0" in found else None
-    return Fingerprint(rows=int(found["rows"]), sums=sums)
-
-
-def sums_of_rows(rows: DataFrame) -> list[Column]:
-    """The aggregates of a fingerprint: `rows`, and `sum0` and `sum1` unless there are maps."""
-    columns = [fn.col(quoted(name)) for name in rows.columns]
-    has_maps = any("map<" in field.dataType.simpleString() for field in rows.schema)
-    hashes = [] if has_maps else [fn.xxhash64(*columns), fn.xxhash64(fn.lit(1), *columns)]
-    return [
-        fn.count(fn.lit(1)).alias("rows"),
-        *(fn.sum(one.cast("decimal(38,0)")).alias(f"sum{number}") for number, one in enumerate(hashes)),
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRows:
     """What a target holds, at the snapshot on which a backfill was planned.
@@ -96,6 +80,10 @@ class HeldRows:
         """The rows of an interval."""
         rows = self._rows()
         return rows.where(within(rows, self.column, interval))
+
+    def without_time(self) -> DataFrame:
+        """The rows that lie in no interval."""
+        return self._rows().where(fn.col(quoted(self.column)).isNull())
 
     def beside(self, interval: Interval, touched: TouchedFiles, table: Table) -> DataFrame:
         """The rows of other intervals in the files that hold rows of this one.

@@ -9,18 +9,15 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice_spark.session.columns import comparable_columns
+from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The content of a snapshot: the number of its rows, and the sum of their hashes if requested.
-
-    The sum does not depend on the order of the rows, and counts duplicate rows.
-    """
+    """The content of a snapshot: the number of its rows, and the sums of their hashes if requested."""
 
     rows: int
-    hash_sum: int | None
+    sums: tuple[int, int] | None
 
 
 def contents_of(
@@ -39,22 +36,15 @@ def contents_of(
         [_content(session, qualified, snapshot_id, is_hashed=is_hashed) for snapshot_id in snapshot_ids],
     ).collect()
     return {
-        row["snapshot_id"]: Content(
-            rows=row["rows"], hash_sum=None if row["hash_sum"] is None else int(row["hash_sum"])
-        )
+        row["snapshot_id"]: Content(rows=row["rows"], sums=fingerprint_of(row).sums if is_hashed else None)
         for row in found
     }
 
 
 def _content(session: SparkSession, qualified: str, snapshot_id: int, *, is_hashed: bool) -> DataFrame:
     rows = session.read.option("versionAsOf", str(snapshot_id)).table(qualified)
-    # Spark cannot hash a map, so its entries are hashed in the order of their keys.
-    row_hash = fn.xxhash64(*comparable_columns(rows)) if is_hashed else fn.lit(None)
-    return rows.agg(
-        fn.lit(snapshot_id).alias("snapshot_id"),
-        fn.count(fn.lit(1)).alias("rows"),
-        fn.sum(row_hash.cast("decimal(38, 0)")).alias("hash_sum"),
-    )
+    counted = sums_of_rows(rows) if is_hashed else [fn.count(fn.lit(1)).alias("rows")]
+    return rows.agg(fn.lit(snapshot_id).alias("snapshot_id"), *counted)
 
 
 def changed_content(

@@ -1,8 +1,4 @@
-"""Columns of Spark: how their names are quoted, their types as declared, a form of them that can be compared, and those
-that say why a row is rejected.
-
-Spark refuses to compare, sort and hash maps, also inside other columns. For that a map becomes the array of its
-entries, sorted by key: two maps with the same entries are equal, whatever their order.
+"""Columns of Spark: how their names are quoted, their types as declared, and those that say why a row is rejected.
 
 Source of the types: https://iceberg.apache.org/docs/latest/spark-getting-started/#iceberg-type-to-spark-type
 """
@@ -86,47 +82,6 @@ def spark_type(column_type: ColumnType) -> types.DataType:
             return types.MapType(spark_type(key), spark_type(value))
         case StructType(fields):
             return types.StructType([types.StructField(name, spark_type(inner)) for name, inner in fields])
-
-
-def comparable_columns(rows: DataFrame) -> list[Column]:
-    """Every column of some rows, in a form that can be compared and hashed; most columns as they are."""
-    return [comparable(fn.col(quoted(field.name)), field.dataType).alias(field.name) for field in rows.schema]
-
-
-def comparable(value: Column, kind: types.DataType) -> Column:
-    """A value in a form that can be compared and hashed; null stays null.
-
-    Parameters
-    ----------
-    kind: the type of the value.
-    """
-    if not holds_map(kind):
-        return value
-    match kind:
-        case types.MapType(valueType=of_value):
-
-            def entry(one: Column) -> Column:
-                return fn.struct(one["key"].alias("key"), comparable(one["value"], of_value).alias("value"))
-
-            return fn.array_sort(fn.transform(fn.map_entries(value), entry))
-        case types.ArrayType(elementType=element):
-            return fn.transform(value, lambda one: comparable(one, element))
-        case types.StructType() as struct:
-            parts = (comparable(value.getField(part.name), part.dataType).alias(part.name) for part in struct)
-            return fn.when(value.isNotNull(), fn.struct(*parts))
-    raise TypeError(f"{kind.simpleString()} holds a map in a way that is unknown")
-
-
-def holds_map(kind: types.DataType) -> bool:
-    """Whether a type is a map, or has one inside."""
-    match kind:
-        case types.MapType():
-            return True
-        case types.ArrayType(elementType=element):
-            return holds_map(element)
-        case types.StructType() as struct:
-            return any(holds_map(part.dataType) for part in struct)
-    return False
 
 
 REJECTION_ROW = spark_schema(REASON_COLUMNS)

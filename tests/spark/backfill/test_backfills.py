@@ -55,6 +55,7 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
         "read": 26,
         "published": 9,
         "outside": 15,
+        "without_time": 0,
         "quarantined": 2,
         "duplicate": 0,
         "late": 0,

@@ -23,6 +23,7 @@ def test_numbers_that_add_up_are_admitted() -> None:
     [
         ({"read": 21}, "21 rows were read; 9 published"),
         ({"duplicate": 2}, "= 19"),
+        ({"without_time": 1}, "1 without a time .* = 21"),
         ({"staged": 13}, "13 rows are staged, 9 \\+ 5"),
         ({"rewritten": 14}, "14 rows are in the old files"),
     ],

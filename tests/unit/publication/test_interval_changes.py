@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import SnapshotSummaryCollector
 from tests.fixtures.delete_files import add_delete_file
 
 from sluice.errors import IntervalChangedError, UnpublishableError
@@ -118,6 +119,28 @@ def test_rows_of_other_intervals_and_commits_without_rows_may_stay(table: Table)
     append(table, 5, 5, empty=True)
 
     assert change(table, plan) is None
+
+
+def test_rows_count_also_when_their_summary_does_not(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`added-records` is optional in Iceberg's format; a writer may leave it out."""
+    plan = planned(table)
+    append(table, 5, 3, empty=True)
+    assert foreign_change_since(table.refresh(), head=plan[0], own=OWN) is None, "nothing was added"
+    build = SnapshotSummaryCollector.build
+    monkeypatch.setattr(
+        SnapshotSummaryCollector,
+        "build",
+        lambda self: {name: value for name, value in build(self).items() if name != "added-records"},
+    )
+
+    append(table, 5, 4)
+
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert "added-records" not in snapshot.summary.additional_properties
+    assert change(table, plan) == f"snapshot {snapshot.snapshot_id} added rows to it"
+    assert foreign_change_since(table, head=plan[0], own=OWN) == f"snapshot {snapshot.snapshot_id} is another writer's"
 
 
 def test_a_history_that_does_not_lead_back_to_the_plan_is_a_change(table: Table) -> None:
