@@ -298,7 +298,7 @@ class ExpiryDrill:
         settings, stream = self.workshop.settings, self.workshop.stream(self.stream)
         plan = plan_continuation(self.workshop.ledger, open_catalog(settings), stream, settings, leaves_out=False)
         set_desired_state(self.workshop.ledger, self.stream, DesiredState.STOPPED)
-        continue_stream(self.workshop.ledger, stream, settings, plan, asked_by="a drill")
+        continue_stream(self.workshop.ledger, open_catalog(settings), stream, settings, plan, asked_by="a drill")
         set_desired_state(self.workshop.ledger, self.stream, DesiredState.RUNNING)
         return plan.seen.rows_read
 

@@ -15,8 +15,7 @@ from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.ledger.refreshes import RefreshObservation
-from sluice.operations import OperationPlan, OperationVerb
+from sluice.operations import OperationVerb
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh, refreshed_output
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
 from sluice.refresh.swap_content import settle_refresh
@@ -76,11 +75,11 @@ def _undo(ctx: CliContext, stream: LoadedStream, *, gives_up: bool, dry_run: boo
     """Take the newest refresh back, or give it up."""
     catalog, act = open_catalog(ctx.settings), abandon if gives_up else take_back
 
-    def planned() -> list[OperationPlan[RefreshObservation]]:
-        return [plan_abandoning(ctx.ledger, stream) if gives_up else plan_way_back(catalog, ctx.ledger, stream)]
-
-    if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-        ended = act(catalog, ctx.ledger, stream, asked_by=person())
+    if not dry_run:
+        settle_refresh(catalog, ctx.ledger, stream.declaration)
+    plan = plan_abandoning(ctx.ledger, stream) if gives_up else plan_way_back(catalog, ctx.ledger, stream)
+    if may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+        ended = act(catalog, ctx.ledger, stream, asked_by=person(), planned=plan.digest)
         verb = OperationVerb.ABANDON_REFRESH if gives_up else OperationVerb.TAKE_BACK
         what = "given up; the table is as it was" if gives_up else "taken back"
         sentence = f"Refresh {ended.number} of {stream.name} is {what}."

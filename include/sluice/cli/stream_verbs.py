@@ -75,7 +75,7 @@ def reset(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: 
         plan = plan_reset(ctx.ledger, stream, ctx.settings)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        opened = reset_stream(ctx.ledger, stream, ctx.settings, leaving=plan.seen.leaves, asked_by=person())
+        opened = reset_stream(ctx.ledger, stream, ctx.settings, planned=plan.digest, asked_by=person())
     sentence = (
         f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` reads from the beginning."
     )
@@ -98,10 +98,11 @@ def continue_past_gap(
     """
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
-        plan = plan_continuation(ctx.ledger, open_catalog(ctx.settings), stream, ctx.settings, leaves_out=leave_out)
+        catalog = open_catalog(ctx.settings)
+        plan = plan_continuation(ctx.ledger, catalog, stream, ctx.settings, leaves_out=leave_out)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        opened = continue_stream(ctx.ledger, stream, ctx.settings, plan, asked_by=person())
+        opened = continue_stream(ctx.ledger, catalog, stream, ctx.settings, plan, asked_by=person())
     sentence = f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` continues."
     print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
 

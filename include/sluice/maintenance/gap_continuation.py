@@ -67,7 +67,7 @@ class SourceGap:
 class Continuation:
     """What a continuation leaves, reads and opens.
 
-    leaves, opens: the generation that is left, and the one that begins.
+    leaves, opens: the generation that is left, and the one that begins. after_batch: the newest one that is done.
     continues, checkpoint: their checkpoints.
     gaps: what is missing, of each source that is cut.
     rows_read: what the next batch reads.
@@ -78,6 +78,7 @@ class Continuation:
     way: ContinuationWay
     leaves: int
     opens: int
+    after_batch: int
     continues: str
     checkpoint: str
     gaps: tuple[SourceGap, ...]
@@ -92,6 +93,7 @@ class Continuation:
             "way": self.way,
             "leaves": self.leaves,
             "opens": self.opens,
+            "after_batch": self.after_batch,
             "continues": self.continues,
             "checkpoint": self.checkpoint,
             "missing_snapshots": [step.snapshot_id for one in _distinct(self.gaps) for step in one.gap.missing],
@@ -136,16 +138,20 @@ def plan_continuation(
 
 
 def continue_stream(
-    ledger: Ledger, wanted: LoadedStream, settings: Settings, plan: ContinuationPlan, *, asked_by: str
+    ledger: Ledger, catalog: Catalog, wanted: LoadedStream, settings: Settings, plan: ContinuationPlan, *, asked_by: str
 ) -> GenerationObservation:
     """Carry out a plan: write the checkpoint of the new generation, then open it. A second try finishes a first one.
 
+    A run may have begun and ended since the plan was shown: what it made visible would be read and published again.
+
     Raises
     ------
-    RunAlreadyLiveError, UsageError: when the stream is not at rest, or its generation was left meanwhile.
+    RunAlreadyLiveError, UsageError: when the stream is not at rest, or the plan would be another one now.
     CheckpointError: when the folder has files of another origin, or its storage does not answer.
     """
     require_at_rest(ledger, wanted.name)
+    leaves_out = plan.seen.way is ContinuationWay.LEAVE_OUT
+    plan_continuation(ledger, catalog, wanted, settings, leaves_out=leaves_out).require_same(plan.digest)
     left, planned = find_generation(ledger, wanted.name), plan.seen
     new = open_checkpoint_files(planned.checkpoint, settings.object_store)
     write_checkpoint(open_checkpoint_files(planned.continues, settings.object_store), new, planned.content)
@@ -248,6 +254,7 @@ def _plan(
         way=ContinuationWay.EXACT if is_exact else ContinuationWay.LEAVE_OUT,
         leaves=left.generation,
         opens=opens,
+        after_batch=position.batch,
         continues=left.checkpoint,
         checkpoint=checkpoint,
         gaps=tuple(gaps),

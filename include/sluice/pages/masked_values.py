@@ -125,7 +125,7 @@ class _Masking:
             return _Object((key, self._of_field(key, inner, paths)) for key, inner in value)
         if isinstance(value, list):
             return [self._of(one, paths, begun=begun) for one in value]
-        if isinstance(value, str) and not isinstance(value, _Literal) and value.lstrip()[:1] in ("{", "["):
+        if isinstance(value, str) and not isinstance(value, _Literal) and _may_hold_json(value):
             return self._within_text(value, paths, begun=begun)
         if isinstance(value, str) and _is_encoded_json(value):
             return _masked(value)
@@ -138,7 +138,7 @@ class _Masking:
 
     def _within_text(self, text: str, paths: frozenset[_Path], *, begun: bool) -> Any:
         try:
-            document = _parsed(text)
+            document = _parsed(_without_mark(text))
         except ValueError:
             return _masked(text)
         return _written(self._of(document, paths, begun=begun))
@@ -146,6 +146,22 @@ class _Masking:
 
 def _masked(value: Any) -> Any:
     return None if value is None else MASK
+
+
+def _may_hold_json(text: str) -> bool:
+    """Whether a text begins as an object or a list, or is a text of JSON itself: what was written as JSON twice."""
+    begun = _without_mark(text)
+    if not begun.startswith('"'):
+        return begun[:1] in ("{", "[")
+    try:
+        return isinstance(json.loads(begun), str)
+    except ValueError:
+        return False
+
+
+def _without_mark(text: str) -> str:
+    """The text without a mark of the order of its bytes, and without spaces, before it."""
+    return text.lstrip().removeprefix("\ufeff").lstrip()
 
 
 def _is_encoded_json(text: str) -> bool:

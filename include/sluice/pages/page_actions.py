@@ -78,12 +78,12 @@ class PageActions:
             return plan_reset(self.ledger, stream, self.settings)
         return _PLANS[verb](self.supervisor(), stream).followed_by(_CARRIED_OUT)
 
-    def carry_out(self, verb: PageVerb, stream: LoadedStream, *, leaves: int | None) -> None:
+    def carry_out(self, verb: PageVerb, stream: LoadedStream, *, planned: str) -> None:
         """Save the request with its event.
 
         Parameters
         ----------
-        leaves: of a reset, the generation that the confirmed plan leaves.
+        planned: the digest of the confirmed plan; a reset is carried out only as it was shown.
 
         Raises
         ------
@@ -91,11 +91,9 @@ class PageActions:
         """
         if verb is not PageVerb.RESET:
             _REQUESTS[verb](self, stream)
-        elif leaves is None:
-            raise UsageError("A reset names the generation that it leaves.", next_step="Open its plan again.")
         else:
             self._require_one_person_suffices()
-            reset_stream(self.ledger, stream, self.settings, leaving=leaves, asked_by=self.actor)
+            reset_stream(self.ledger, stream, self.settings, planned=planned, asked_by=self.actor)
 
     def _require_one_person_suffices(self) -> None:
         if self.settings.approval_by_another:
@@ -125,11 +123,6 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     if line.state is StreamState.STOPPED:
         return (PageVerb.START,) if resets_need_another else (PageVerb.START, PageVerb.RESET)
     return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
-
-
-def leaves_of(plan: OperationPlan[GenerationChange | None]) -> int | None:
-    """The generation that the plan of a reset leaves; unset for other plans."""
-    return None if plan.seen is None else plan.seen.leaves
 
 
 def _no_request(stream: LoadedStream, run: RunObservation) -> LaunchRequest:

@@ -189,7 +189,7 @@ def _record_rejections(
     The marks have moved past the batch without its rows, so nothing publishes it; but without the record it would count
     as published, and sinks beside the tables would get its rows.
     """
-    for number in sorted(tables.rejected(generation)):
+    for number in tables.forgotten(generation, recorded=()):
         batches = {
             one.names.output: batch
             for one in tables.outputs

@@ -200,8 +200,8 @@ def _settling(
         plan = _settlement(found, verb)
         plan.plan().require_same(planned)
         record_event(ledger, _event(plan, requested_by=requested_by))
-        # The mark of a former output may have seen a higher token than a ledger that was replaced by an older copy.
-        yield found, plan, max(run.token, found.position.token if found.position is not None else 0)
+        # The tables of a former output may have seen a higher token than a ledger that was replaced by an older copy.
+        yield found, plan, max(run.token, found.token)
 
 
 def _settlement(found: UndeclaredOutput, verb: SettlementVerb) -> OutputSettlement:

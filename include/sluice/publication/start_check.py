@@ -73,15 +73,15 @@ class StreamTables:
 
     @property
     def highest_token(self) -> int:
-        """The highest fencing token that they have seen, in marks, staging tables and snapshots; 0 before the first
-        run. They remember the tokens longer than a ledger that was replaced."""
+        """The highest fencing token that they have seen, in marks, staging tables and snapshots, also those of former
+        outputs; 0 before the first run. They remember the tokens longer than a ledger that was replaced."""
         staged = (token for one in self.outputs for token in _seen_tokens(one))
         direct = (
             batch.token
             for output, table in self.direct.items()
             for batch in direct_batches(table, stream=self.stream, output=output)
         )
-        return max((0, *staged, *direct))
+        return max((0, *staged, *direct, *(one.token for one in self.former)))
 
     @property
     def unmarked(self) -> frozenset[str]:
@@ -105,6 +105,20 @@ class StreamTables:
         """The outputs that the stream continued without, for a while."""
         staging = ((one.names, one.staging) for one in self.outputs)
         return tuple(names for names, table in staging if table is not None and STAGING_CLOSED_AT in table.properties)
+
+    def forgotten(self, generation: int, *, recorded: Collection[int]) -> tuple[int, ...]:
+        """The rejected batches of a generation, in order, that are still staged and of which the ledger has no record.
+        Of those that are cleared it needs none, and deletes it with other old records.
+
+        Parameters
+        ----------
+        recorded: the rejected batches that it has.
+        """
+        unrecorded = self.rejected(generation) - frozenset(recorded)
+        if not unrecorded:
+            return ()
+        staged = {batch.position for one in self.outputs for batch in one.staged if not batch.is_overtaken}
+        return tuple(number for number in sorted(unrecorded) if (generation, number) in staged)
 
     def rejected(self, generation: int) -> frozenset[int]:
         """The batches of a generation that a person has rejected: the snapshot that moved the mark past one says so.
@@ -146,7 +160,7 @@ def disagreements(
     """
     found = {
         Disagreement.TOKEN: tables.highest_token >= token,
-        Disagreement.REJECTION: not tables.rejected(generation) <= set(rejected),
+        Disagreement.REJECTION: bool(tables.forgotten(generation, recorded=rejected)),
         Disagreement.MARK: bool(tables.lost),
         Disagreement.UNDECLARED: not all(one.is_settled(generation) for one in tables.former),
         Disagreement.REDECLARED: bool(tables.redeclared),

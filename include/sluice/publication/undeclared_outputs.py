@@ -20,7 +20,7 @@ from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publica
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.marks import find_lost_mark, read_target_state
 from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
-from sluice.publication.staging_table import staged_batches
+from sluice.publication.staging_table import newest_token, staged_batches
 from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
@@ -68,6 +68,7 @@ class UndeclaredOutput:
     waiting: the batches that are not visible, in order. visible: those that are, and still staged.
     position: how far it is published; none when nothing can be published, because the target is gone or has no mark.
     is_closed: whether the stream continued without it before.
+    token: the highest fencing token that its tables have seen.
     """
 
     stream: str
@@ -77,6 +78,7 @@ class UndeclaredOutput:
     visible: tuple[StagedBatch, ...] = ()
     position: MarkPosition | None = None
     is_closed: bool = False
+    token: int = 0
 
     def __str__(self) -> str:
         return f"{self.stream}.{self.output}"
@@ -185,14 +187,16 @@ def _observed(catalog: Catalog, staging: Table, *, stream: str, output: str) -> 
     staged = staged_batches(staging, stream=stream, output=output)
     name = staged[-1].summary.mode.table if staged else staging.properties.get(STAGING_TARGET)
     plan = _plan(catalog, staging, staged, StagedOutput(stream=stream, output=output, target=name)) if name else None
+    position = plan.position if plan is not None else None
     return UndeclaredOutput(
         stream=stream,
         output=output,
         target=name,
         waiting=plan.ready if plan is not None else tuple(batch for batch in staged if not batch.is_overtaken),
         visible=plan.published if plan is not None else (),
-        position=plan.position if plan is not None else None,
+        position=position,
         is_closed=STAGING_CLOSED_AT in staging.properties,
+        token=max(newest_token(staging), position.token if position is not None else 0),
     )
 
 

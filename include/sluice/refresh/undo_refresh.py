@@ -48,7 +48,16 @@ def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> Ope
     UsageError: when the newest refresh cannot be taken back: there is none, or its earlier content is gone.
     LakehouseError, LedgerError: when the table or the ledger cannot be read.
     """
-    refresh, target = _taken_back(ledger, stream), _target(stream)
+    newest = newest_refresh(ledger, stream.name)
+    if newest is not None and _is_to_be_completed(newest, RefreshState.TAKEN_BACK):
+        return _completion(OperationVerb.TAKE_BACK, newest)
+    return _plan_way_back(catalog, _taken_back(ledger, stream), stream)
+
+
+def _plan_way_back(
+    catalog: Catalog, refresh: RefreshObservation, stream: LoadedStream
+) -> OperationPlan[RefreshObservation]:
+    target = _target(stream)
     copies = [one.original for one in plan_copies(require_table(catalog, target), refresh)]
     rows, copied_bytes = (sum(file.record_count for file in copies), sum(file.file_size_in_bytes for file in copies))
     return OperationPlan(
@@ -80,20 +89,26 @@ def take_back(
     stream: LoadedStream,
     *,
     asked_by: str,
+    planned: str | None = None,
     reached: Reached = unnoticed,
 ) -> RefreshObservation:
     """Take the newest refresh of a stream back. A second try completes a first one.
 
+    Parameters
+    ----------
+    planned: the digest of the plan that a person agreed to; unset: the refresh that is the newest now.
+
     Raises
     ------
-    UsageError: as `plan_way_back`, or when the stream was reset since.
+    UsageError: as `plan_way_back`, when it is not what was planned, or when the stream was reset since.
     RunAlreadyLiveError: when the live run does not end in time.
     DeliveryError, LakehouseError, LedgerError: when the table cannot be changed, or the ledger cannot be reached.
     """
     settled = settle_refresh(catalog, ledger, stream.declaration) or newest_refresh(ledger, stream.name)
-    if settled is not None and settled.state is RefreshState.TAKEN_BACK and settled.ended_at is None:
+    if settled is not None and _is_to_be_completed(settled, RefreshState.TAKEN_BACK):
         return _ended(catalog, ledger, stream, settled)
     refresh = _taken_back(ledger, stream)
+    _plan_way_back(catalog, refresh, stream).require_same(planned)
     target = require_table(catalog, _target(stream))
     copies = plan_copies(target, refresh)
     copy_files(target.io, copies)
@@ -163,6 +178,23 @@ def _ended(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: Refr
     return end_refresh(ledger, refresh.number)
 
 
+def _is_to_be_completed(refresh: RefreshObservation, state: RefreshState) -> bool:
+    """Whether a first try has decided it, and was interrupted before it had freed what the refresh took."""
+    return refresh.state is state and refresh.ended_at is None
+
+
+def _completion(verb: OperationVerb, refresh: RefreshObservation) -> OperationPlan[RefreshObservation]:
+    sentence = f"Refresh {refresh.number} of {refresh.stream} is {refresh.state} already: what is left of it is freed."
+    return OperationPlan(
+        verb=verb,
+        subject=refresh.stream,
+        part=f"refresh {refresh.number}",
+        seen=refresh,
+        steps=steps_of(sentence),
+        evidence={"refresh": refresh.number, "state": refresh.state},
+    )
+
+
 def _target(stream: LoadedStream) -> str:
     return refreshed_output(stream.declaration).target
 
@@ -185,6 +217,12 @@ def plan_abandoning(ledger: Ledger, stream: LoadedStream) -> OperationPlan[Refre
     UsageError: when there is none.
     """
     seen = newest_refresh(ledger, stream.name)
+    if seen is not None and _is_to_be_completed(seen, RefreshState.ABANDONED):
+        return _completion(OperationVerb.ABANDON_REFRESH, seen)
+    return _plan_abandoning(stream, seen)
+
+
+def _plan_abandoning(stream: LoadedStream, seen: RefreshObservation | None) -> OperationPlan[RefreshObservation]:
     if seen is None or seen.state not in _GIVEN_UP:
         raise _nothing_to_give_up(stream, seen)
     steps = steps_of(
@@ -202,20 +240,27 @@ def plan_abandoning(ledger: Ledger, stream: LoadedStream) -> OperationPlan[Refre
     )
 
 
-def abandon(catalog: Catalog, ledger: Ledger, stream: LoadedStream, *, asked_by: str) -> RefreshObservation:
+def abandon(
+    catalog: Catalog, ledger: Ledger, stream: LoadedStream, *, asked_by: str, planned: str | None = None
+) -> RefreshObservation:
     """Give the newest refresh of a stream up. A second try completes a first one.
+
+    Parameters
+    ----------
+    planned: the digest of the plan that a person agreed to; unset: the refresh that is the newest now.
 
     Raises
     ------
-    UsageError: when there is none to give up, because it has landed, for example.
+    UsageError: when there is none to give up, because it has landed, for example, or it is not what was planned.
     RunAlreadyLiveError: when its process still builds the shadow, or the live run of the stream does not end in time.
     DeliveryError, LakehouseError, LedgerError: when a table cannot be changed, or the ledger cannot be reached.
     """
     seen = settle_refresh(catalog, ledger, stream.declaration) or newest_refresh(ledger, stream.name)
-    if seen is not None and seen.state is RefreshState.ABANDONED and seen.ended_at is None:
+    if seen is not None and _is_to_be_completed(seen, RefreshState.ABANDONED):
         return _cleared(catalog, ledger, stream, seen)
-    if seen is None or seen.state not in _GIVEN_UP:
-        raise _nothing_to_give_up(stream, seen)
+    plan = _plan_abandoning(stream, seen)
+    plan.require_same(planned)
+    seen = plan.seen
     what = f"giving up refresh {seen.number}"
     with run_of_command(ledger, seen.shadow, CommandMode.REFRESH, requested_by=asked_by, what=what):
         if seen.state is RefreshState.SWAPPING:

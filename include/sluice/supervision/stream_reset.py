@@ -8,7 +8,7 @@ its row and its batches stay; a batch's key contains its generation, so batches 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from sluice.ledger.events import EventAction
 from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
-from sluice.publication.batch_commands import BatchState, observe_batches
+from sluice.publication.batch_commands import BatchState, BatchView, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
@@ -38,6 +38,7 @@ class GenerationChange:
 
     leaves, opens: the generation that is left, and the one that begins. checkpoint: of the latter.
     newest_batch: the last one recorded of the former; unset when it has none. end_offsets: where that one ends.
+    staged_batches, staged_rows: what is staged and never becomes visible; unset when the tables cannot be read.
     """
 
     leaves: int
@@ -45,6 +46,8 @@ class GenerationChange:
     checkpoint: str
     newest_batch: int | None = None
     end_offsets: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    staged_batches: int | None = None
+    staged_rows: int | None = None
 
 
 def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> OperationPlan[GenerationChange]:
@@ -65,62 +68,73 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Oper
     is_checked = _require_empty(checkpoint, settings)
     batch = newest_batch(ledger, wanted.name, generation=left.generation)
     keeps_state = bool(left.fingerprint.get(STATE_OPERATORS))
+    waiting, unknown = _staged(ledger, wanted, settings)
+    change = _change(left.generation, checkpoint, batch, waiting)
     sentences = (
         _leaving(left, batch, keeps_state=keeps_state),
-        _staged(ledger, wanted, settings),
+        unknown or _discarding(change, wanted),
         _opening(opens, checkpoint, is_checked=is_checked),
         *describe_inputs(wanted.declaration, observe_starts(wanted.declaration, settings, now=database_time(ledger))),
         *describe_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
         f"{wanted.name} stays stopped until it is started.",
     )
-    change = _change(left.generation, checkpoint, batch)
     return OperationPlan(
         verb=OperationVerb.RESET,
         subject=wanted.name,
         seen=change,
         steps=steps_of(*sentences),
         at_stake=Stake.CHECKPOINT,
+        rows=change.staged_rows,
         evidence=asdict(change),
     )
 
 
-def _change(leaves: int, checkpoint: str, newest: BatchObservation | None) -> GenerationChange:
+def _change(
+    leaves: int, checkpoint: str, newest: BatchObservation | None, waiting: Sequence[BatchView] | None
+) -> GenerationChange:
     return GenerationChange(
         leaves=leaves,
         opens=leaves + 1,
         checkpoint=checkpoint,
         newest_batch=None if newest is None else newest.key.batch,
         end_offsets={} if newest is None else newest.end_offsets,
+        staged_batches=None if waiting is None else len(waiting),
+        staged_rows=None if waiting is None else sum(sum(sight.rows.values()) for sight in waiting),
     )
 
 
 def reset_stream(
-    ledger: Ledger, wanted: LoadedStream, settings: Settings, *, leaving: int, asked_by: str
+    ledger: Ledger, wanted: LoadedStream, settings: Settings, *, planned: str | None = None, asked_by: str
 ) -> GenerationObservation:
-    """Leave a generation of a stream and open the next one.
+    """Leave the generation of a stream and open the next one.
 
     Parameters
     ----------
-    leaving: the generation that the plan leaves. When it is not the newest any more, nothing is done.
+    planned: the digest of the plan that a person agreed to; unset: what there is now.
     asked_by: the person or program that asks, for messages.
 
     Raises
     ------
+    UsageError: when another generation, or more of it, would be left than was planned; nothing is changed.
     RunAlreadyLiveError, UsageError, CheckpointError, LedgerError: as `plan_reset`.
     """
-    opens = leaving + 1
-    checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
-    _require_empty(checkpoint, settings)
-    newest = newest_batch(ledger, wanted.name, generation=leaving)
+    plan = plan_reset(ledger, wanted, settings)
+    plan.require_same(planned)
+    change = plan.seen
     event = command_event(
         EventAction.RESET,
         wanted.name,
         by=asked_by,
-        explanation=f"Leave generation {leaving}, and open generation {opens} with an empty checkpoint.",
-        evidence=asdict(_change(leaving, checkpoint, newest)),
+        explanation=f"Leave generation {change.leaves}, and open generation {change.opens} with an empty checkpoint.",
+        evidence=plan.evidence,
     )
     return open_next_generation(
-        ledger, wanted.name, leaving=leaving, checkpoints_root=settings.checkpoints, opened_by=asked_by, event=event
+        ledger,
+        wanted.name,
+        leaving=change.leaves,
+        checkpoints_root=settings.checkpoints,
+        opened_by=asked_by,
+        event=event,
     )
 
 
@@ -138,18 +152,21 @@ def _opening(opens: int, checkpoint: str, *, is_checked: bool) -> str:
     return f"Open generation {opens} with the empty checkpoint {checkpoint}; its batches are counted from 0.{unseen}"
 
 
-def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> str:
+def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> tuple[Sequence[BatchView] | None, str]:
+    """The batches that wait; none, and a sentence that says so, when the tables cannot be read."""
     try:
         sights = observe_batches(open_catalog(settings), ledger, wanted.declaration, limit=1)
     except SluiceError as error:
-        return f"Staged batches are never published; how many they are is unknown: {error.message}"
-    waiting = [sight for sight in sights if sight.state in _WAITING]
-    if not waiting:
+        return None, f"Staged batches are never published; how many they are is unknown: {error.message}"
+    return [sight for sight in sights if sight.state in _WAITING], ""
+
+
+def _discarding(change: GenerationChange, wanted: LoadedStream) -> str:
+    if not change.staged_batches:
         return "No batch is staged."
-    rows = sum(sum(sight.rows.values()) for sight in waiting)
     return (
-        f"{len(waiting)} staged batches with {rows:,} rows are never published. To have them published "
-        f"first, start {wanted.name} once more."
+        f"{change.staged_batches} staged batches with {change.staged_rows:,} rows are never published. To have them "
+        f"published first, start {wanted.name} once more."
     )
 
 

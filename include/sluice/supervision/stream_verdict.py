@@ -138,15 +138,22 @@ def judge_stream(
     if wanted.declaration.mode == "incremental":
         verdict = judge_increment(seen)
     else:
-        verdict = with_trouble(verdict_of(decide(wanted, seen), judge_known(wanted, seen)), seen.trouble)
+        own = verdict_of(decide(wanted, seen), judge_known(wanted, seen))
+        verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     step = "" if verdict.failure is None else next_step(verdict.failure.reason, stream=seen.stream)
     return replace(verdict, next_step=step)
 
 
-def with_trouble(verdict: StreamVerdict, trouble: StreamTrouble | None) -> StreamVerdict:
-    """The verdict, when the reconciler found a trouble less than a minute or so ago.
+def with_trouble(
+    verdict: StreamVerdict, trouble: StreamTrouble | None, *, is_stop_confirmed: bool = False
+) -> StreamVerdict:
+    """The verdict, when the reconciler found a trouble in its newest pass.
 
     What is seen now is newer, so a trouble counts only where this look cannot see.
+
+    Parameters
+    ----------
+    is_stop_confirmed: whether a person has asked for the stop itself, and not only paused the DAG.
     """
     if trouble is None:
         return verdict
@@ -154,7 +161,8 @@ def with_trouble(verdict: StreamVerdict, trouble: StreamTrouble | None) -> Strea
     is_of_sources = verdict.state in _RUNS and found in _OF_THE_SOURCES
     is_seen_elsewhere = verdict.state in _NOT_SEEN_FROM_HERE and found not in _RUNS and not verdict.is_healthy
     is_queued = verdict.state is StreamState.STARTING and found is StreamState.QUEUED
-    is_doubtful = verdict.state is found is StreamState.STOPPED  # the reconciler asks Airflow why its DAG is paused
+    # The reconciler asks Airflow why its DAG is paused.
+    is_doubtful = verdict.state is found is StreamState.STOPPED and not is_stop_confirmed
     if is_of_sources or is_seen_elsewhere or is_queued or is_doubtful:
         return StreamVerdict(state=found, is_healthy=False, explanation=trouble.explanation, failure=verdict.failure)
     return verdict
@@ -189,8 +197,7 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
     """
     is_doubtful = (
         verdict.state is StreamState.STOPPED
-        and seen.desired.suspension is SuspensionCause.PAUSED
-        and seen.desired.desired_state is DesiredState.RUNNING
+        and _is_stopped_by_pause(seen)
         and dag is not None
         and dag.is_paused
         and dag.has_failed
@@ -202,6 +209,12 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
         f"the DAG, or confirm the stop: `sluice stream stop {seen.stream}`."
     )
     return replace(verdict, is_healthy=False, explanation=text)
+
+
+def _is_stopped_by_pause(seen: StreamObservation) -> bool:
+    """Whether only the pause of its DAG stops a stream."""
+    is_paused = seen.desired.suspension is SuspensionCause.PAUSED
+    return is_paused and seen.desired.desired_state is DesiredState.RUNNING
 
 
 def judge_increment(seen: StreamObservation) -> StreamVerdict:

@@ -32,7 +32,7 @@ from sluice.pages.job_plans import (
     record_rejection_request,
     rejection_request,
 )
-from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb, leaves_of
+from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb
 from sluice.pages.page_templates import render
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
@@ -82,7 +82,7 @@ def _require_own_origin(request: Request) -> None:
 def _show_plan(stream: str, verb: PageVerb, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     wanted = stream_to_act_on(stream, reader, pages)
     plan = _actions(reader, pages).plan(verb, wanted)
-    shown = ShownPlan(user=reader.name, subject=stream, verb=verb, number=leaves_of(plan))
+    shown = ShownPlan(user=reader.name, subject=stream, verb=verb, digest=plan.digest)
     values = {
         "base": base_of(request),
         "place": f"streams/{quote(stream)}",
@@ -108,7 +108,7 @@ def _carry_out(
     shown = pages.tokens.plan_of(token, user=reader.name, subject=stream, verb=verb)
     if shown is None:
         raise HTTPException(403, _NOT_SHOWN)
-    _actions(reader, pages).carry_out(verb, wanted, leaves=shown.number)
+    _actions(reader, pages).carry_out(verb, wanted, planned=shown.digest)
     _log.info("%s asked: %s %s", reader.name, verb, stream)
     return RedirectResponse(f"{base_of(request)}/streams/{quote(stream)}?done={verb}", status_code=303)
 

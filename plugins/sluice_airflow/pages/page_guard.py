@@ -86,9 +86,9 @@ def is_of_own_origin(headers: Mapping[str, str]) -> bool:
 class ShownPlan:
     """A plan that a person was shown: only this person can confirm it, and only for this stream or table.
 
-    number: of a reset, the generation that it leaves; of a rejection, the batch; unset for the other verbs.
+    number: of a rejection, the batch; unset for the other verbs.
     interval: of a backfill, its start and end joined by `/`; empty for the other verbs.
-    digest: of the plan of a rejection; empty for the other verbs.
+    digest: of the plan of a verb of a stream or of a rejection; empty for those that a run of Airflow plans again.
     """
 
     user: str

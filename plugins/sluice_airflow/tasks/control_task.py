@@ -32,9 +32,9 @@ from sluice_airflow.composition import Deployment, load_deployment
 
 _log = logging.getLogger(__name__)
 
-PLAN_TEXT, LEAVES, BATCH, DIGEST = "plan", "leaves", "batch", "digest"
-"""The XComs of the task `plan`: the plan's text; the generation that a reset leaves; the batch that a rejection is of,
-and the digest of that plan."""
+PLAN_TEXT, BATCH, DIGEST = "plan", "batch", "digest"
+"""The XComs of the task `plan`: the text of a reset or a rejection, the batch that a rejection is of, and the digest of
+that plan."""
 
 UNKNOWN_PERSON = "somebody"
 """Whom Airflow does not name."""
@@ -131,8 +131,8 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str, plan_task: str
         if params["verb"] == OperationVerb.REJECT_BATCH:
             reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=persons, is_approved=True)
             return
-        leaving = int(_of_plan(plan_task, LEAVES))
-        opened = reset_stream(ledger, stream, deployment.settings, leaving=leaving, asked_by=persons)
+        planned = str(_of_plan(plan_task, DIGEST))
+        opened = reset_stream(ledger, stream, deployment.settings, planned=planned, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
 
     _with_stream(params, act)
@@ -188,7 +188,7 @@ def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) ->
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
     task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
-    task_instance.xcom_push(LEAVES, plan.seen.leaves)
+    task_instance.xcom_push(DIGEST, plan.digest)
 
 
 def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:

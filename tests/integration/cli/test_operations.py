@@ -20,15 +20,20 @@ from tests.integration.maintenance.test_gap_commands import cut
 from tests.integration.publication.test_batch_commands import Deployment, deployment, former
 
 from sluice.cli.app import main
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import current_generation
-from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, begin_refresh
+from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, begin_refresh, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.work_items import find_items
 from sluice.operations import OperationVerb, Stake
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
+from sluice.refresh.undo_refresh import abandon, plan_way_back, take_back
+from sluice.settings import load_settings
+from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 
@@ -197,6 +202,65 @@ def typed(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int
 
 def test_every_verb_is_walked() -> None:
     assert set(SCENES) == set(OperationVerb) - {OperationVerb.SHOW}
+
+
+def test_a_reset_discards_no_more_than_was_shown(copier: Copier) -> None:
+    """Between the plan and the answer the stream may have run, and staged or recorded more."""
+    settings = load_settings()
+    stream = load_declarations(settings.pipelines).stream(copier.stream)
+    shown = plan_reset(copier.ledger, stream, settings)
+    assert (shown.rows, shown.seen.staged_batches) == (0, 0)
+    source = copier.bench.catalog.load_table(f"{copier.stream}.rows").metadata.current_snapshot_id
+    assert source is not None
+    copier.bench.stage(1, [3, 4, 5], start_offsets=canonical_offsets({"rows": offset(source)}))
+
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        reset_stream(copier.ledger, stream, settings, planned=shown.digest, asked_by="a test")
+
+    now = plan_reset(copier.ledger, stream, settings)
+    assert (now.rows, now.seen.staged_batches) == (3, 1)
+    assert reset_stream(copier.ledger, stream, settings, planned=now.digest, asked_by="a test").generation == 2
+
+
+def test_another_refresh_than_was_shown_is_neither_taken_back_nor_given_up(
+    copier: Copier, request: pytest.FixtureRequest
+) -> None:
+    of_a_swapped_refresh(request)
+    settings = load_settings()
+    stream = load_declarations(settings.pipelines).stream(copier.stream)
+    shown = plan_way_back(copier.bench.catalog, copier.ledger, stream)
+    of_a_swapped_refresh(request)
+    before = copier.bench.target().metadata.current_snapshot_id
+
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        take_back(copier.bench.catalog, copier.ledger, stream, asked_by="a test", planned=shown.digest)
+
+    assert copier.bench.target().metadata.current_snapshot_id == before
+    begun = copier.refresh()
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        abandon(copier.bench.catalog, copier.ledger, stream, asked_by="a test", planned=shown.digest)
+    newest = newest_refresh(copier.ledger, copier.stream)
+    assert newest is not None
+    assert (newest.number, newest.state) == (begun.number, RefreshState.BUILDING)
+
+
+@pytest.mark.parametrize(
+    ("state", "option"), [(RefreshState.TAKEN_BACK, "--take-back"), (RefreshState.ABANDONED, "--abandon")]
+)
+def test_a_command_that_was_interrupted_is_completed_by_typing_it_again(
+    copier: Copier, capsys: pytest.CaptureFixture[str], state: RefreshState, option: str
+) -> None:
+    begun = copier.refresh()
+    with copier.ledger.transaction() as connection:
+        connection.execute(update(Refresh).where(Refresh.number == begun.number).values(state=state))
+
+    code, output, errors = typed(["stream", "refresh", copier.stream, option], capsys)
+
+    assert code == 0, errors
+    assert f"Refresh {begun.number} of {copier.stream} is" in output
+    newest = newest_refresh(copier.ledger, copier.stream)
+    assert newest is not None
+    assert newest.ended_at is not None
 
 
 @pytest.mark.parametrize("verb", SCENES, ids=str)

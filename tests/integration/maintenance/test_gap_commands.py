@@ -13,9 +13,13 @@ from pyiceberg.table import Table
 from tests.integration.maintenance.conftest import Place, offset
 
 from sluice.cli.app import main
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import UsageError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState
+from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
+from sluice.settings import load_settings
 from sluice.sources import input_gap
 from sluice.sources.iceberg_positions import TableStep
 from sluice.sources.input_gap import find_gap
@@ -86,6 +90,26 @@ def test_a_batch_that_was_planned_and_is_not_visible_is_not_done(
 
     assert plan["evidence"]["missing_snapshots"] == ids[2:4]
     assert "behind batch 7" in plan["steps"][-2]["sentence"]
+
+
+def test_a_stream_that_has_published_a_batch_since_its_plan_is_not_continued_before_it(
+    place: Place, cut: tuple[list[int], Path]
+) -> None:
+    """The batch would be read and published a second time."""
+    ids, root = cut
+    stream = load_declarations(place.folder).stream(place.stream)
+    settings = load_settings()
+    shown = plan_continuation(place.ledger, place.catalog, stream, settings, leaves_out=False)
+    (root / "offsets" / "8").write_text(HEADER + json.dumps(offset(ids[2])))
+    (root / "commits" / "8").write_text("v1\n{}")
+
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        continue_stream(place.ledger, place.catalog, stream, settings, shown, asked_by="a test")
+
+    generation = find_generation(place.ledger, place.stream)
+    assert generation is not None
+    assert generation.generation == 1
+    assert not (place.folder / "ck" / place.stream / "2").exists()
 
 
 def test_the_position_may_expire_before_the_snapshots_behind_it(

@@ -77,7 +77,7 @@ def test_a_restart_asks_the_live_run_to_end_and_the_stream_to_run(
 ) -> None:
     run = a_live_run(ledger)
 
-    actions.carry_out(PageVerb.RESTART, clicks, leaves=None)
+    actions.carry_out(PageVerb.RESTART, clicks, planned="")
 
     asked = newest_run(ledger, "clicks")
     assert asked is not None
@@ -92,11 +92,11 @@ def test_a_restart_asks_the_live_run_to_end_and_the_stream_to_run(
 def test_start_and_stop_are_the_newest_request_with_its_event(
     ledger: Ledger, actions: PageActions, clicks: LoadedStream
 ) -> None:
-    actions.carry_out(PageVerb.STOP, clicks, leaves=None)
+    actions.carry_out(PageVerb.STOP, clicks, planned="")
     assert find_desired_state(ledger, "clicks").desired_state is DesiredState.STOPPED
-    actions.carry_out(PageVerb.START, clicks, leaves=None)
+    actions.carry_out(PageVerb.START, clicks, planned="")
     assert find_desired_state(ledger, "clicks").desired_state is DesiredState.RUNNING
-    actions.carry_out(PageVerb.RESET_BREAKER, clicks, leaves=None)
+    actions.carry_out(PageVerb.RESET_BREAKER, clicks, planned="")
 
     assert [(event.action, event.actor.name) for event in events(ledger)] == [
         ("stop", ANN),
@@ -109,7 +109,10 @@ def test_start_and_stop_are_the_newest_request_with_its_event(
 def test_a_page_resets_nothing_where_another_person_must_approve(actions: PageActions, clicks: LoadedStream) -> None:
     asked = replace(actions, settings=Settings.model_construct(approval_by_another=True))
 
-    for ask in (lambda: asked.plan(PageVerb.RESET, clicks), lambda: asked.carry_out(PageVerb.RESET, clicks, leaves=0)):
+    for ask in (
+        lambda: asked.plan(PageVerb.RESET, clicks),
+        lambda: asked.carry_out(PageVerb.RESET, clicks, planned=""),
+    ):
         with pytest.raises(UsageError, match="the approval of another person") as refused:
             ask()
         assert "stream_control" in refused.value.next_step

@@ -75,6 +75,17 @@ def test_a_run_of_an_older_ledger_gets_a_token_above_its_tables(deployment: Depl
     assert repaired(deployment, run).token == seen + 1
 
 
+def test_a_run_of_an_older_ledger_gets_a_token_above_its_former_outputs(
+    deployment: Deployment, run: RunObservation, former: Workbench
+) -> None:
+    """The declared tables may all be new, so that the former one alone remembers the runs of before."""
+    former.publish(former.staged()[-1])
+    seen = run.token + 3_600_000
+    take_over(former.catalog, former.output, token=seen)
+    assert repaired(deployment, run, newest_committed=1).token == seen + 1
+    assert former.staged() == ()
+
+
 def test_a_lost_mark_is_restored_with_the_token_of_the_run(deployment: Deployment, run: RunObservation) -> None:
     deployment.stage(0, 1)
     first = deployment.benches[0]

@@ -83,9 +83,7 @@ def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Worksho
     set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
     plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
     with pytest.raises(UsageError, match=f"Refresh {number} of {name} is swapping: its commit may have landed"):
-        reset_stream(
-            workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.seen.leaves, asked_by="a test"
-        )
+        reset_stream(workshop.ledger, workshop.stream(name), workshop.settings, planned=plan.digest, asked_by="a test")
 
     set_desired_state(workshop.ledger, name, DesiredState.RUNNING)
     assert refresh(workshop, name).number == number

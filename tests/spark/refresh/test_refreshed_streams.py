@@ -170,9 +170,7 @@ def test_a_stream_that_was_reset_meanwhile_is_not_swapped(workshop: Workshop) ->
     def reset() -> None:
         set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
         plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
-        reset_stream(
-            workshop.ledger, workshop.stream(name), workshop.settings, leaving=plan.seen.leaves, asked_by="a test"
-        )
+        reset_stream(workshop.ledger, workshop.stream(name), workshop.settings, planned=plan.digest, asked_by="a test")
 
     with pytest.raises(UsageError, match=rf"{name} is at generation 2, .* the stream was reset or continued meanwhile"):
         refresh(workshop, name, reached=at_step(CrashPoint.BUILT, reset))

@@ -34,7 +34,7 @@ def leave_behind(workshop: Workshop, name: str) -> tuple[str, ...]:
     set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
     stream = workshop.stream(name)
     plan = plan_reset(workshop.ledger, stream, workshop.settings)
-    reset_stream(workshop.ledger, stream, workshop.settings, leaving=plan.seen.leaves, asked_by="ann")
+    reset_stream(workshop.ledger, stream, workshop.settings, planned=plan.digest, asked_by="ann")
     set_desired_state(workshop.ledger, name, DesiredState.RUNNING)
     return tuple(step.sentence for step in plan.steps)
 

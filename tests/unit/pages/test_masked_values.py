@@ -37,6 +37,8 @@ JSON_CASES = [
     ('{"text": "{\\"email\\": \\"ann\\", \\"id\\": 1}"}', '{"text": "{\\"email\\": \\"•••\\", \\"id\\": 1}"}'),
     ('{"text": "{\\"email\\": \\"ann"}', '{"text": "•••"}'),
     ('{"text": " [{\\"email\\": 1}]"}', '{"text": "[{\\"email\\": \\"•••\\"}]"}'),
+    ('{"text": "\\ufeff{\\"email\\": \\"ann\\"}"}', '{"text": "{\\"email\\": \\"•••\\"}"}'),
+    ('{"text": "\\"quoted\\" email"}',) * 2,
     ('{"n": 1.50, "big": 123456789012345678901234567890, "e": 1E400, "not": NaN}',) * 2,
     ('[{"email": "ann"}, {"id": 1}]', '[{"email": "•••"}, {"id": 1}]'),
     ('{"ключ": "значение", "email": "энн"}', '{"ключ": "значение", "email": "•••"}'),
@@ -46,6 +48,16 @@ JSON_CASES = [
     ),
     ("{}", "{}"),
 ]
+
+JSON_CASES.append(
+    (
+        json.dumps({"text": json.dumps(json.dumps({"email": "ann"}))}),
+        json.dumps(
+            {"text": json.dumps(json.dumps({"email": MASK}, ensure_ascii=False), ensure_ascii=False)},
+            ensure_ascii=False,
+        ),
+    )
+)
 
 HIDDEN = [
     "",

@@ -44,8 +44,8 @@ def without_output(bench: Workbench) -> StreamTables:
     return StreamTables(stream=bench.output.stream, outputs=(), former=former)
 
 
-def found_without_output(bench: Workbench, *, generation: int = 1) -> set[Disagreement]:
-    return set(disagreements(without_output(bench), token=NEXT, generation=generation, rejected=()))
+def found_without_output(bench: Workbench, *, generation: int = 1, token: int = NEXT) -> set[Disagreement]:
+    return set(disagreements(without_output(bench), token=token, generation=generation, rejected=()))
 
 
 def test_a_stream_that_nobody_has_touched_agrees(bench: Workbench) -> None:
@@ -72,6 +72,22 @@ def test_a_token_that_only_the_staging_table_has_seen_is_too_low(bench: Workbenc
     bench.stage(0, [0], token=NEXT)
     assert found(bench, token=NEXT) == {Disagreement.TOKEN}
     assert found(bench, token=NEXT + 1) == set()
+
+
+def test_a_token_that_only_a_former_output_has_seen_is_too_low(bench: Workbench) -> None:
+    bench.publish(bench.stage(0, [0]))
+    bench.begin_as(NEXT)
+    assert found_without_output(bench) == {Disagreement.TOKEN, Disagreement.UNDECLARED}
+    assert without_output(bench).highest_token == NEXT
+
+
+def test_a_rejection_that_the_ledger_has_cleared_with_old_batches_is_not_missed(bench: Workbench) -> None:
+    reject_batch(bench.catalog, bench.output, bench.stage(0, [0]), token=1)
+    assert found(bench) == {Disagreement.REJECTION}
+    bench.publish(bench.stage(1, [1]))
+    bench.clear()
+    assert bench.observe().rejected(1) == {0}
+    assert found(bench) == set()
 
 
 def test_a_rejection_that_the_ledger_has_forgotten_is_seen_in_the_history(bench: Workbench) -> None:
@@ -124,9 +140,9 @@ def test_a_former_output_is_found_until_the_stream_has_left_it(bench: Workbench)
     assert found_without_output(bench) == {Disagreement.UNDECLARED}
     (former,) = without_output(bench).former
     leave_output(bench.catalog, former, token=NEXT)
-    assert found_without_output(bench) == {Disagreement.UNDECLARED}, "it is not noted yet"
+    assert found_without_output(bench, token=NEXT + 1) == {Disagreement.UNDECLARED}, "it is not noted yet"
     close_output(bench.catalog, former, checkpoint=bench.checkpoint(0, newest_committed=0))
-    assert found_without_output(bench) == set()
+    assert found_without_output(bench, token=NEXT + 1) == set()
 
 
 def test_what_is_staged_for_an_output_that_was_left_is_found(bench: Workbench) -> None:

@@ -174,6 +174,15 @@ def test_a_stop_by_a_paused_dag_that_failed_is_doubtful(
     assert with_its_dag(runs, stopped, dag) == runs
 
 
+@pytest.mark.parametrize(("asked", "is_healthy"), [(DesiredState.RUNNING, False), (STOPPED, True)])
+def test_a_person_who_confirms_a_doubtful_stop_need_not_wait_for_the_reconciler(
+    asked: DesiredState, *, is_healthy: bool
+) -> None:
+    """That is the way out that the trouble names; with the reconciler down, it would stay for ever."""
+    stopped = replace(seen(suspension=PAUSED, asked=asked), trouble=trouble("stopped"))
+    assert judge_stream(WANTED, stopped).is_healthy is is_healthy
+
+
 # ----- runs that fit no declaration
 
 
