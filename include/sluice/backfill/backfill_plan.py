@@ -104,7 +104,8 @@ def _sentences(seen: BackfillObservation) -> Iterator[str]:
             part = f"where {source.column} is in the interval" if source.column is not None else "whole"
             yield f"Read input {source.input}: {source.what}, {part}."
     for reader in seen.readers:
-        yield f"Reader {reader.meaning}."
+        if reader.on_overwrite != "fail":  # one that stops is a refusal
+            yield f"Reader {reader.meaning}."
 
 
 def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
