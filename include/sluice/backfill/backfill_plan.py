@@ -105,7 +105,8 @@ def _sentences(seen: BackfillObservation) -> Iterator[str]:
             yield f"Read input {source.input}: {source.what}, {part}."
     yield NO_FEWER
     for reader in seen.readers:
-        yield f"Reader {reader.meaning}."
+        if reader.on_overwrite != "fail":  # one that stops is a refusal
+            yield f"Reader {reader.meaning}."
 
 
 def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:

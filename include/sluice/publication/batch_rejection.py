@@ -251,7 +251,13 @@ def _state(*, is_recorded: bool, is_waiting: bool) -> RejectionState:
 
 
 def _not_the_next(declaration: StreamDeclaration, view: OutputView, number: int) -> UsageError:
-    waiting = ", ".join(str(batch.summary.key.batch) for batch in view.plan.ready[:10]) or "none"
+    waiting = ", ".join(str(batch.summary.key.batch) for batch in view.plan.ready[:10])
+    if not waiting:
+        return UsageError(
+            f"Batch {number} of {declaration.stream} does not wait: of the output {view.output.output} nothing is "
+            "staged and not visible.",
+            next_step=f"See its batches with `sluice batch list {declaration.stream}`.",
+        )
     return UsageError(
         f"Batch {number} of {declaration.stream} is not the next one of the output {view.output.output}; "
         f"staged and not visible are: {waiting}.",

@@ -87,12 +87,13 @@ def plan_refresh(seen: RefreshTargetObservation) -> RefreshPlan:
             seen=seen,
             steps=steps_of(step),
         )
+    unhandled = tuple(not_yet(seen.declaration))  # of such a stream no table and no input was looked at
     return OperationPlan(
         verb=OperationVerb.REFRESH,
         subject=seen.declaration.stream,
         seen=seen,
-        steps=steps_of(*_sentences(seen)),
-        refusals=(*not_yet(seen.declaration), *_refusals(seen)),
+        steps=() if unhandled else steps_of(*_sentences(seen)),
+        refusals=(*unhandled, *_other_refresh(seen)) if unhandled else tuple(_refusals(seen)),
         at_stake=Stake.ROWS,
         rows=seen.rows,
         evidence={
@@ -119,7 +120,8 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
     days = seen.keeps / timedelta(days=1)
     yield f"Keep the earlier content for {days:g} days: `sluice stream refresh {stream} --take-back`."
     for reader in seen.readers:
-        yield f"Reader {meaning_of(reader)}."
+        if reader.on_overwrite != "fail":  # one that stops is a refusal
+            yield f"Reader {meaning_of(reader)}."
 
 
 def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:

@@ -40,6 +40,7 @@ def declaration(**changes: Any) -> StreamDeclaration:
     return StreamDeclaration.model_validate(DECLARED | changes)
 
 
+WITH_QUARANTINE = declaration(quarantine=True, transformation={"python": "flights.py:silver"})
 SEEN = RefreshTargetObservation(
     declaration=declaration(),
     digest="d",
@@ -114,6 +115,12 @@ def test_what_stands_against_a_refresh(change: dict[str, Any], reason: RefusalRe
     assert any(sentence.startswith(f"refused ({reason}): ") for sentence in plan.sentences())
 
 
+def test_a_reader_that_stops_is_named_once() -> None:
+    plan = plan_refresh(replace(SEEN, readers=(TargetReader(stream="r", input="i", on_overwrite="fail"),)))
+
+    assert [sentence for sentence in plan.sentences() if "r (input i)" in sentence] == [plan.refusals[0].line]
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -148,6 +155,20 @@ def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str
 
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET]
     assert f"silver_flights cannot be refreshed yet: it {what}" in plan.refusals[0].sentence
+
+
+def test_nothing_is_said_about_tables_that_were_not_looked_at() -> None:
+    unseen = replace(SEEN, declaration=WITH_QUARANTINE, target="", has_published=False, rows=None, inputs=())
+    plan = plan_refresh(unseen)
+
+    assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET]
+    assert plan.steps == ()
+
+
+def test_what_no_refresh_handles_any_more_still_says_how_to_give_an_open_one_up() -> None:
+    plan = plan_refresh(replace(SEEN, declaration=WITH_QUARANTINE, digest="other", newest=OPEN))
+
+    assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET, RefusalReason.OTHER_REFRESH]
 
 
 def test_an_open_refresh_of_the_same_declaration_goes_on() -> None:
