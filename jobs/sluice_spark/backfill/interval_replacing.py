@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation
@@ -36,14 +36,15 @@ from sluice.publication.replace_interval import (
 )
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
-from sluice_spark.session.columns import quoted_table
+from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _log = logging.getLogger(__name__)
 
-_REJECTED_COLUMNS = ("reason", "position", "payload")
+_IS_HELD, _HELD, _NUMBER = "_sluice_is_held", "_sluice_held", "_sluice_number"
 
 _QUARANTINE_SECONDS = 30.0
 """How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
@@ -89,8 +90,7 @@ class RejectedRows:
         head = self._settled_head(catalog)
         reader = spark.read if head is None else spark.read.option("versionAsOf", str(head))
         table = reader.table(quoted_table(catalog_name, self._output.target))
-        known = table.where(fn.col("stream") == self.attempt.stream).select(*_REJECTED_COLUMNS)
-        new = rejected.select(*_REJECTED_COLUMNS).exceptAll(known).persist()
+        new = _not_held(rejected, table.where(fn.col("stream") == self.attempt.stream)).persist()
         try:
             added = new.count()
             if added:
@@ -126,7 +126,7 @@ class RejectedRows:
             fn.lit(self.attempt.stream).alias("stream"),
             fn.lit(position.generation if position is not None else 1).alias("generation"),
             fn.lit(position.batch if position is not None else 0).cast("long").alias("batch"),
-            *_REJECTED_COLUMNS,
+            *REJECTED_ROW.names,
             fn.lit(datetime.now(UTC)).alias("refused_at"),
         )
         staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)
@@ -139,6 +139,34 @@ class RejectedRows:
             staged=staged.files,
             summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
         )
+
+
+def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
+    """The rejected rows that a quarantine does not hold, counting repeated ones, as `REJECTED_ROW`.
+
+    A row that Sluice rejects is known by where it stood and by what came: versions of Sluice say the reason in other
+    words. One that the transformation rejects is known by its reason, too.
+
+    Parameters
+    ----------
+    held: rows of the quarantine. Its snapshot may be older than the columns that say more than the reason.
+    """
+    is_of_sluice = fn.coalesce(fn.col("kind").isin(*(str(kind) for kind in RejectionKind)), fn.lit(False))
+    place = ("position", "payload")
+    return _beyond(rejected.where(is_of_sluice), held, by=place).unionByName(
+        _beyond(rejected.where(~is_of_sluice), held, by=("reason", *place))
+    )
+
+
+def _beyond(rows: DataFrame, held: DataFrame, *, by: Sequence[str]) -> DataFrame:
+    """The rows that are more than those held with the same columns."""
+    both = rows.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
+        held.select(*by, fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
+    )
+    same = Window.partitionBy(*by)
+    number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
+    ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
+    return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, and left out of its types
@@ -34,6 +35,7 @@ from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
+from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState
@@ -42,6 +44,7 @@ from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.kafka_topics import KafkaTopics
 from sluice.sources.topic_starts import missing_from_beginning
+from sluice.tables.declared_tables import create_or_evolve_table
 
 VALUE = {"format": "json", "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]}
 SENT_AFTER = timedelta(hours=2)
@@ -86,6 +89,46 @@ def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(worksh
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
     workshop.run(stream)
     assert 999 in ids_by_duckdb(workshop)
+
+
+def test_a_rejected_record_is_known_by_its_place_and_kept_with_why_it_was_rejected(
+    workshop: Workshop, topic: str
+) -> None:
+    stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
+    rows = rows_of_days()
+    send(workshop, topic, rows)
+    send_bytes(workshop, topic, b"{broken", at=rows[0]["at"])
+    workshop.run(stream)
+    (rejected,) = workshop.rows(f"quarantine.{stream}")
+    assert (rejected["kind"], rejected["quotes_data"]) == ("not_json", False)
+
+    say_it_as_an_older_version(workshop, stream)
+    delete_days(workshop, "target")
+    assert backfill(workshop, stream).rows["quarantined"] == 1
+    assert [one["reason"] for one in workshop.rows(f"quarantine.{stream}")] == ["it is broken"]
+
+    workshop.table(f"quarantine.{stream}").delete()
+    delete_days(workshop, "target")
+    backfill(workshop, stream)
+    (again,) = workshop.rows(f"quarantine.{stream}")
+    origin = ("generation", "batch", "refused_at")
+    assert {name: again[name] for name in again if name not in origin} == {
+        name: rejected[name] for name in rejected if name not in origin
+    }
+
+
+def say_it_as_an_older_version(workshop: Workshop, stream: str) -> None:
+    """Let the quarantine hold its rows in other words, in a snapshot from before the columns that say why."""
+    name, newer = f"quarantine.{stream}", ("kind", "path", "quotes_data")
+    table = workshop.table(name)
+    with table.update_schema(allow_incompatible_changes=True) as change:
+        for column in newer:
+            change.delete_column(column)
+    rows = table.scan().to_arrow()
+    field = rows.schema.field("reason")
+    words = pa.array(["it is broken"] * len(rows), field.type)
+    table.overwrite(rows.set_column(rows.schema.get_field_index(field.name), field, words))
+    create_or_evolve_table(workshop.catalog, quarantine_declaration(workshop.stream(stream).declaration))
 
 
 def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left(
