@@ -264,6 +264,7 @@ def test_only_the_next_batch_can_be_rejected(deployment: Deployment, sluice: Cal
     assert (code, refusal["error"]) == (2, "UsageError")
     assert "staged and not visible are: 0, 1" in refusal["message"]
     assert deployment.next_driver() == [[1, 2], [1, 2]]
+    assert "nothing is staged and not visible" in sluice("reject", deployment.stream, number)[1]["message"]
 
 
 def test_what_one_table_shows_is_not_rejected_in_the_other(deployment: Deployment, sluice: Callable[..., Any]) -> None:
