@@ -130,6 +130,7 @@ def one_row_per_key(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
 def _newest_of_each(rows: DataFrame, keys: list[str], declared: IcebergOutput) -> DataFrame:
     ordering = [fn.col(quoted(column)) for column in declared.ordering]
     content = comparable_columns(rows)
+    # The hash is an order only: whether two rows are the same is seen value by value.
     newest_first = [*(column.desc_nulls_last() for column in ordering), fn.xxhash64(*content)]
     in_order = Window.partitionBy(*keys).orderBy(*newest_first)
     ranked = rows.withColumns(
