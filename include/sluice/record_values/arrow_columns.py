@@ -235,13 +235,12 @@ def counted_builder(kind: pa.DataType, unit: Any) -> ColumnBuilder:
         return _bounded(numbers.cast(pa.timestamp(unit)).cast(pa.timestamp("us"))).cast(pa.timestamp("us", zone))
 
     def build(values: list[Any], path: str, report: Report) -> Column:
-        numbers = array_of(values, pa.int64())
         try:
-            return convert(numbers)
+            return convert(array_of(values, pa.int64()))
         except (pa.ArrowInvalid, OverflowError):
-            pass
+            pass  # one of them is too large, for a column or for Arrow
         kept: list[int | None] = []
-        for index, number in enumerate(numbers.to_pylist()):
+        for index, number in enumerate(values.to_pylist() if isinstance(values, pa.Array) else map(present, values)):
             kept.append(number)
             try:
                 convert(pa.array([number], pa.int64()))

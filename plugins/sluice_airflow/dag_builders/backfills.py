@@ -26,7 +26,7 @@ ALL_BUT_BACKFILLS = frozenset(DagRunType) - {DagRunType.BACKFILL}
 _BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
 """A boundary of the run's interval, in the template of its task; a run that was triggered by hand has none."""
 
-_ALLOW_FEWER = "{{ 'yes' if (dag_run.conf or {}).get('allow_fewer') is sameas true else 'no' }}"
+_ALLOW_FEWER = "{{ 'yes' if dag_run is defined and (dag_run.conf or {}).get('allow_fewer') is sameas true else 'no' }}"
 """Whether the conf of the backfill allows that intervals have fewer rows afterwards."""
 
 _RETRIES = 2
