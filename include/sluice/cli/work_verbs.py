@@ -67,9 +67,8 @@ def logs(
     with open_ledger(load_settings().ledger_url) as ledger:
         found = find_items_named(ledger, item)
         if len(found) != 1:
-            raise UsageError(
-                f"{len(found)} work items begin with {item}.", next_step="See them with `sluice work list`."
-            )
+            which = f"{len(found)} work items begin" if found else "No work item begins"
+            raise UsageError(f"{which} with {item}.", next_step="See them with `sluice work list`.")
         seen = show_item(ledger, found[0])
     for line in last_lines_of_item(seen, limit=lines):
         typer.echo(line)

@@ -220,5 +220,5 @@ def test_the_log_of_an_unknown_item_is_a_wrong_usage(sluice: Sluice) -> None:
 
     assert (exit_code, errors.splitlines()) == (
         2,
-        ["sluice: 0 work items begin with 0123.", "See them with `sluice work list`."],
+        ["sluice: No work item begins with 0123.", "See them with `sluice work list`."],
     )

@@ -154,7 +154,7 @@ def test_without_the_one_process_of_a_run_a_second_driver_is_bound_to_it(ledger:
 
 
 def without_its_run(ledger: Ledger, declared: Iterable[LoadedStream]) -> Mapping[str, StreamRecords]:
-    """The records of streams, of which nobody looked for their newest runs."""
+    """The records of streams without their newest runs."""
     return {name: replace(known, runs=()) for name, known in read_to_judge(ledger, declared).items()}
 
 
