@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from sqlalchemy.engine import URL
 from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.loading import load_fixtures
+from tests.fixtures.publication import CatalogPlace, open_catalog_at
 from tests.fixtures.sample_declarations import (
     write_continuous_stream,
     write_incremental_stream,
@@ -47,11 +49,15 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.fixture(scope="session")
 def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The settings of a real catalog and its store, which hold no table yet."""
+    """The settings of a real catalog and its store, which hold the table that the continuous streams read."""
     with stack_in(tmp_path_factory.mktemp("lakehouse") / "data") as stack:
         stack.up(["seaweedfs"])
         ours = ("SLUICE_CATALOG__", "SLUICE_OBJECT_STORE__")
-        yield {name: value for name, value in stack.environment().items() if name.startswith(ours)}
+        settings = {name: value for name, value in stack.environment().items() if name.startswith(ours)}
+        catalog = open_catalog_at(CatalogPlace(environment=stack.environment()))
+        catalog.create_namespace_if_not_exists("bronze")
+        catalog.create_table("bronze.flights", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]))
+        yield settings
 
 
 @pytest.fixture(scope="session")
