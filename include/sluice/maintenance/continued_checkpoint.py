@@ -62,6 +62,7 @@ def plan_checkpoint(
     texts = {seen.path: old.read_text(seen.path) for seen in old.list_files("sources")}
     texts["metadata"] = old.read_text("metadata")
     commit = old.read_text(f"commits/{position.batch}") or _EMPTY_COMMIT
+    texts |= _before(old, position)
     texts[f"offsets/{position.batch}"] = position.moved_to(starts)
     texts[f"commits/{position.batch}"] = commit
     if ends:
@@ -71,6 +72,21 @@ def plan_checkpoint(
         texts={path: text for path, text in texts.items() if text is not None and not path.endswith(".crc")},
         state=state_files(old, version=position.batch + 1),
     )
+
+
+def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | None]:
+    """The batch before the newest one that is done. Spark reads its entry at each start behind batch 0, and refuses a
+    checkpoint without one; it is taken for the start of nothing, so the newest one's will do where it was removed.
+
+    Source: `MicroBatchExecution.populateStartOffsets` of Spark 4.1.
+    """
+    if position.batch == 0:
+        return {}
+    before = position.batch - 1
+    return {
+        f"offsets/{before}": old.read_text(f"offsets/{before}") or position.offsets,
+        f"commits/{before}": old.read_text(f"commits/{before}") or _EMPTY_COMMIT,
+    }
 
 
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
@@ -44,8 +45,10 @@ def old_checkpoint(*, commit: str = 'v1\n{"nextBatchWatermarkMs":2500}') -> Fake
     files = {
         "metadata": '{"id":"q"}',
         "sources/1/offsets/0": "first",
+        "offsets/3": "of the batch before",
         "offsets/4": OFFSETS,
         "offsets/5": "of the batch that was planned",
+        "commits/3": "commit of the batch before",
         "commits/4": commit,
     }
     return FakeCheckpointFiles({**files, **WANTED_STATE, **ABANDONED_STATE})
@@ -73,6 +76,29 @@ def test_without_a_range_the_next_batch_is_left_to_spark() -> None:
     content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={})
 
     assert "offsets/5" not in content.texts
+
+
+def test_spark_finds_the_batch_before_the_newest_one_that_is_done() -> None:
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={})
+
+    assert content.texts["offsets/3"] == "of the batch before"
+    assert content.texts["commits/3"] == "commit of the batch before"
+
+
+def test_a_batch_before_that_was_removed_is_replaced() -> None:
+    old = old_checkpoint()
+    del old.texts["offsets/3"], old.texts["commits/3"]
+
+    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+
+    assert content.texts["offsets/3"] == OFFSETS
+    assert json.loads(content.texts["commits/3"].splitlines()[1]) == {"nextBatchWatermarkMs": 0}
+
+
+def test_there_is_no_batch_before_the_first_one() -> None:
+    content = plan_checkpoint(old_checkpoint(), replace(POSITION, batch=0), starts={3: START}, ends={})
+
+    assert sorted(path for path in content.texts if path.startswith("offsets/")) == ["offsets/0"]
 
 
 def test_the_state_is_copied_as_it_was_behind_the_batch() -> None:
