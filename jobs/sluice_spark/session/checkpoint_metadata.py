@@ -82,6 +82,21 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
     )
 
 
+def read_log_text(spark: SparkSession, location: str, log: str, batch: int) -> str:
+    """The entry of a batch in the offset log or the commit log.
+
+    Raises
+    ------
+    CheckpointError: when the log does not contain the batch.
+    """
+    jvm = jvm_of(spark)
+    path = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(path):
+        raise CheckpointError(f"{path.toString()} of the checkpoint is missing.", next_step="Restore the checkpoint.")
+    return _read_text(jvm, files, path)
+
+
 def read_planned_offsets(
     spark: SparkSession, location: str, batches: Iterable[int]
 ) -> dict[int, tuple[str | None, ...]]:

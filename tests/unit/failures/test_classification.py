@@ -65,6 +65,7 @@ OWN_REASONS = {
     "RolledBackError": Reason.TABLE_DIVERGED,
     "SchemaError": Reason.SCHEMA_DIFFERS,
     "InputGapError": Reason.SNAPSHOT_EXPIRED,
+    "InputReplacedError": Reason.SOURCE_REPLACED,
     "IntervalChangedError": Reason.COMMIT_STARVED,
     "StarvedError": Reason.COMMIT_STARVED,
     "UncertainError": Reason.COMMIT_UNCERTAIN,
