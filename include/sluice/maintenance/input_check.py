@@ -57,8 +57,8 @@ def _require_unbroken(stream: StreamDeclaration, position: SourcePosition, table
     if branch is not None:
         raise InputReplacedError(
             f"Stream {stream.stream}, input {position.input}: {branch}.",
-            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows where it can continue, what stays in the "
-            "outputs and what is read.",
+            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows where it can continue, what stays in "
+            "the outputs and what is read.",
         )
     gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
     if gap is not None:
