@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
+from sluice.sources.input_watch import InputChangedError, InputWatch
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
@@ -28,6 +30,8 @@ from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_start import RunStart, start_run
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,25 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        start = start_run(spark, self.settings, self.ledger, self.stream, self.run)
+        is_again = False
+        while True:
+            try:
+                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=is_again)
+            except InputChangedError as changed:
+                is_again = True
+                _log.warning("%s: %s", self.run.stream, changed)
+
+    def _work_on_plan(
+        self, spark: SparkSession, *, stop: StopRequest, lease: HeldLease, hand_over: HandOver, is_again: bool
+    ) -> StopReason:
+        """Plan the stream as its inputs are now, and run it. is_again: whether the run has taken the tables already.
+
+        Raises
+        ------
+        InputChangedError: when they are not so any more. The batch that was about to begin has delivered nothing.
+        """
+        run = replace(self.run, token=lease.token)
+        start = start_run(spark, self.settings, self.ledger, self.stream, run, is_again=is_again)
         lease.token = start.run.token
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
@@ -131,6 +153,9 @@ class SupervisedRun:
                 lease=lease,
                 skipped_input=SkippedInputWatch(
                     self.stream.declaration, self.settings, checkpoint=checkpoint.location, inputs=plan.sources
+                ),
+                inputs=InputWatch(
+                    self.stream.declaration, self.settings, identities=start.identities, fields=plan.fields
                 ),
                 on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
             ),
