@@ -50,6 +50,7 @@ class NewContent:
     key: the publication key. mark: the first one of the new generation.
     follows: the generation and the batch at which the mark must stand before.
     tag: keeps the earlier content; unset for none.
+    way_out: what a person can do when a file of the new content is gone.
     """
 
     output: StagedOutput
@@ -58,6 +59,7 @@ class NewContent:
     mark: MarkPosition
     follows: tuple[int, int] | None
     tag: HeadTag | None = None
+    way_out: str = ""
 
 
 def swap_content(
@@ -77,6 +79,7 @@ def swap_content(
     ------
     StaleTokenError: when a newer run has taken the stream over.
     UnpublishableError: when the stream has published meanwhile, or the table has delete files.
+    StagedFilesMissingError: when a file of the new content is gone.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
     output = content.output
@@ -101,6 +104,7 @@ def swap_content(
             output=output,
             mark=content.mark,
             tag=content.tag,
+            way_out=content.way_out,
         )
 
     what = f"{content.key} into {output.target}"

@@ -117,6 +117,7 @@ def swap_shadow(
         ),
         follows=(before.generation, before.batch),
         tag=HeadTag(name=refresh.tag, keeps=refresh.keeps),
+        way_out=f"Give it up (`sluice stream refresh {stream.name} --abandon`), and begin it again.",
     )
     landed = swap_content(catalog, content)
     reached(CrashPoint.COMMITTED)

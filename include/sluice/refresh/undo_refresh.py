@@ -162,6 +162,7 @@ def _exchange(
             end_offsets_digest=previous["end_offsets_digest"],
         ),
         follows=None,
+        way_out="Repeat the command: it copies what is missing again.",
     )
     landed = swap_content(catalog, content)
     reached(CrashPoint.COMMITTED)
