@@ -111,7 +111,7 @@ def swap_shadow(
     content = NewContent(
         output=output,
         files_for=lambda target: fit_files(files, staging=shadow.table, target=target),
-        key=f"{stream.name}/refresh/{refresh.number}",
+        key=f"{stream.name}/refresh/{refresh.label}",
         mark=MarkPosition(
             generation=opening.opens, batch=end.batch, token=token, end_offsets_digest=end.end_offsets_digest
         ),

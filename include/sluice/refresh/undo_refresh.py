@@ -154,7 +154,7 @@ def _exchange(
     content = NewContent(
         output=output,
         files_for=lambda _: tuple(one.as_data_file() for one in copies),
-        key=f"{stream.name}/refresh/{refresh.number}/back",
+        key=f"{stream.name}/refresh/{refresh.label}/back",
         mark=MarkPosition(
             generation=opening.opens,
             batch=previous["batch"],

@@ -58,6 +58,7 @@ SEEN = RefreshTargetObservation(
 )
 OPEN = RefreshObservation(
     number=7,
+    identity="1a2b3c4d",
     stream="silver_flights",
     state=RefreshState.BUILDING,
     digest="d",
@@ -199,7 +200,7 @@ def test_the_old_content_is_kept_until_a_time() -> None:
 
 @pytest.mark.parametrize("stream", ["s", "a" * 63, f"{'a' * 46}_{'b' * 16}"])
 def test_no_stream_may_be_declared_under_the_name_of_a_shadow(stream: str) -> None:
-    name = shadow_name(12, stream)
+    name = shadow_name(12, "1a2b3c4d", stream)
 
     assert (len(name) <= 63, name.endswith("_"), is_shadow_name(name)) == (True, False, True)
     assert is_name(name), "it names a staging table"
