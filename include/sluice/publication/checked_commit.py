@@ -215,6 +215,25 @@ class NothingToCommit:
     snapshot_id: int | None
 
 
+def snapshot_of(outcome: Landed | NothingToCommit, *, what: str) -> int:
+    """The snapshot that made a change.
+
+    Parameters
+    ----------
+    what: was published, for the message.
+
+    Raises
+    ------
+    UncertainError: when it is not known. No other number may stand for it: the ledger and readers look for it.
+    """
+    if outcome.snapshot_id is None:
+        raise UncertainError(
+            f"It is unknown which snapshot made this visible: {what}.",
+            next_step="Repeat the command: it reads the table again.",
+        )
+    return outcome.snapshot_id
+
+
 PlanChange = Callable[[Table], TableChange | NothingToCommit]
 """Checks a table that was just loaded, and plans the change on exactly that metadata. Raises when none is allowed."""
 

@@ -31,8 +31,10 @@ from sluice.publication.checked_commit import (
     RacePolicy,
     TableChange,
     commit_checked,
+    snapshot_of,
 )
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.mark_moves import MarkMove, summary_of_move
 from sluice.publication.marks import read_mark, read_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -100,7 +102,7 @@ def swap_content(
             operation=Operation.OVERWRITE,
             removed=tuple(live_files(target)),
             added=tuple(content.files_for(target)),
-            summary={PUBLICATION_KEY: content.key},
+            summary={PUBLICATION_KEY: content.key, **summary_of_move(output, content.mark, MarkMove.SWAPPED)},
             output=output,
             mark=content.mark,
             tag=content.tag,
@@ -110,7 +112,7 @@ def swap_content(
     what = f"{content.key} into {output.target}"
     committer = PyIcebergCommitter(catalog)
     landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
-    return landed.snapshot_id or 0
+    return snapshot_of(landed, what=what)
 
 
 def _refuse_published(at: MarkPosition, content: NewContent) -> None:

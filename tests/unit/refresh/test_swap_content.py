@@ -12,10 +12,12 @@ from pyiceberg.table import Table
 from tests.fixtures.delete_files import add_delete_file
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 
-from sluice.errors import StagedFilesMissingError, UnpublishableError
+from sluice.errors import StagedFilesMissingError, UncertainError, UnpublishableError
 from sluice.publication.chain import MarkPosition
+from sluice.publication.checked_commit import NothingToCommit, snapshot_of
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
+from sluice.publication.marks import find_lost_mark
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import load_staging_table
@@ -106,6 +108,23 @@ def test_a_table_never_gets_new_content_of_which_a_file_is_gone(bench: Workbench
 
     assert no.value.next_step == "Give it up."
     assert (bench.ids(), bench.mark().generation) == ([1], 1)
+
+
+def test_a_mark_that_was_removed_is_found_where_the_exchange_has_set_it(bench: Workbench) -> None:
+    emptied(bench)
+    target = bench.target()
+    with target.transaction() as transaction:
+        transaction.remove_properties(bench.output.mark_property)
+
+    found = find_lost_mark(bench.target(), bench.output, in_log=False)
+
+    assert found is not None
+    assert (found.generation, found.batch, found.token) == (2, 5, bench.run)
+
+
+def test_a_snapshot_that_is_not_known_is_no_number() -> None:
+    with pytest.raises(UncertainError, match="It is unknown which snapshot made this visible: the swap"):
+        snapshot_of(NothingToCommit(snapshot_id=None), what="the swap")
 
 
 def test_without_delete_files_it_is_exchanged(bench: Workbench) -> None:
