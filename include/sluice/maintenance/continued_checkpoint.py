@@ -65,7 +65,7 @@ def plan_checkpoint(
     texts[f"offsets/{position.batch}"] = position.moved_to(starts)
     texts[f"commits/{position.batch}"] = commit
     if ends:
-        metadata = _next_metadata(position.metadata, commit)
+        metadata = next_metadata(position.metadata, commit)
         texts[f"offsets/{position.batch + 1}"] = position.moved_to(ends, metadata=metadata)
     return ContinuedCheckpoint(
         texts={path: text for path, text in texts.items() if text is not None and not path.endswith(".crc")},
@@ -91,7 +91,7 @@ def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: Contin
         new.write_text(path, text)
 
 
-def _next_metadata(metadata: str, commit: str) -> str:
+def next_metadata(metadata: str, commit: str) -> str:
     """The metadata of the next batch: Spark takes the watermark of a planned batch from there, and not from the commit
     before it."""
     content = json.loads(metadata)

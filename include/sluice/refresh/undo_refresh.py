@@ -1,15 +1,21 @@
 """Takes a refresh back after its swap, or gives it up before.
 
 Taken back: the earlier content returns in one commit, and the stream continues from where it was before. The rows that
-were published since the refresh disappear with it; the stream reads them again. Given up: the table stays as it is, and
-the shadow goes.
+were published since the refresh disappear with it; the stream reads them again, and appends them again: a stream that
+reads the appended rows of the table gets them twice, which a person has to allow. Given up: the table stays as it is,
+and the shadow goes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import takewhile
+
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.observe_backfill import readers_of
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Event, EventAction
@@ -23,7 +29,7 @@ from sluice.ledger.refreshes import (
     record_taken_back,
 )
 from sluice.maintenance.pin_commit import commit_pins
-from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -34,14 +40,21 @@ from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
 from sluice.refresh.shadow_stream import drop_shadow
 from sluice.refresh.stopped_stream import stopped_stream
 from sluice.refresh.swap_content import NewContent, settle_refresh, swap_content
+from sluice.sources.iceberg_positions import history_of
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
 _GIVEN_UP = (RefreshState.BUILDING, RefreshState.SWAPPING)
 
 
-def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> OperationPlan[RefreshObservation]:
+def plan_way_back(
+    catalog: Catalog, ledger: Ledger, declarations: Declarations, stream: LoadedStream, *, allows_repeated: bool = False
+) -> OperationPlan[RefreshObservation]:
     """What `take_back` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    allows_repeated: whether readers of the table may get rows a second time.
 
     Raises
     ------
@@ -51,13 +64,66 @@ def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> Ope
     newest = newest_refresh(ledger, stream.name)
     if newest is not None and _is_to_be_completed(newest, RefreshState.TAKEN_BACK):
         return _completion(OperationVerb.TAKE_BACK, newest)
-    return _plan_way_back(catalog, _taken_back(ledger, stream), stream)
+    repeated = _repeated(catalog, declarations, stream, _taken_back(ledger, stream))
+    return _plan_way_back(catalog, _taken_back(ledger, stream), stream, repeated, allows_repeated=allows_repeated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Repeated:
+    """Rows that were appended since a refresh, and who reads them. is_known: whether they could be counted."""
+
+    rows: int
+    is_known: bool
+    readers: tuple[TargetReader, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Stream and input of each reader."""
+        return tuple(f"{reader.stream} (input {reader.input})" for reader in self.readers)
+
+    def sentence(self, target: str) -> str:
+        """What the readers get twice."""
+        rows = f"{self.rows:,} rows were" if self.is_known else f"At least {self.rows:,} rows were"
+        return (
+            f"{rows} appended to {target} since the refresh, and are appended again afterwards: "
+            f"{', '.join(self.names)} gets them a second time."
+        )
+
+
+def _repeated(
+    catalog: Catalog, declarations: Declarations, stream: LoadedStream, refresh: RefreshObservation
+) -> _Repeated:
+    """Whoever reads the appended rows of the table reads those of both times, wherever it stands now: both are in the
+    history."""
+    history = tuple(history_of(require_table(catalog, _target(stream))))
+    since = tuple(takewhile(lambda step: step.snapshot_id != refresh.snapshot_id, history))
+    return _Repeated(
+        rows=sum(step.appended_rows for step in since),
+        is_known=len(since) < len(history),
+        readers=tuple(one for one in readers_of(declarations, _target(stream)) if one.on_overwrite is not None),
+    )
+
+
+def _repeating(target: str, stream: LoadedStream, repeated: _Repeated) -> Refusal:
+    return Refusal(
+        reason=RefusalReason.READERS_REPEAT,
+        sentence=repeated.sentence(target),
+        next_step=f"Refresh {stream.name} again instead. If the readers may get these rows twice, or are refreshed "
+        "afterwards, repeat it with `--allow-repeated`.",
+    )
 
 
 def _plan_way_back(
-    catalog: Catalog, refresh: RefreshObservation, stream: LoadedStream
+    catalog: Catalog,
+    refresh: RefreshObservation,
+    stream: LoadedStream,
+    repeated: _Repeated,
+    *,
+    allows_repeated: bool,
 ) -> OperationPlan[RefreshObservation]:
     target = _target(stream)
+    is_allowed = allows_repeated or refresh.state is RefreshState.TAKING_BACK  # a first try was allowed
+    repeats = bool(repeated.readers) and (repeated.rows > 0 or not repeated.is_known)
     copies = [one.original for one in plan_copies(require_table(catalog, target), refresh)]
     rows, copied_bytes = (sum(file.record_count for file in copies), sum(file.file_size_in_bytes for file in copies))
     return OperationPlan(
@@ -69,7 +135,9 @@ def _plan_way_back(
             f"Replace all rows of {target} by the {rows:,} rows from before refresh {refresh.number}, in one commit; "
             f"{len(copies)} files with {copied_bytes:,} bytes are copied for that.",
             f"{stream.name} is stopped for the commit, and then reads again what it has read since.",
+            *((repeated.sentence(target),) if repeats and is_allowed else ()),
         ),
+        refusals=(_repeating(target, stream, repeated),) if repeats and not is_allowed else (),
         at_stake=Stake.ROWS,
         rows=rows,
         evidence={
@@ -79,6 +147,7 @@ def _plan_way_back(
             "rows": rows,
             "files": len(copies),
             "copied_bytes": copied_bytes,
+            "readers": repeated.names,
         },
     )
 
@@ -86,10 +155,12 @@ def _plan_way_back(
 def take_back(
     catalog: Catalog,
     ledger: Ledger,
+    declarations: Declarations,
     stream: LoadedStream,
     *,
     asked_by: str,
     planned: str | None = None,
+    allows_repeated: bool = False,
     reached: Reached = unnoticed,
 ) -> RefreshObservation:
     """Take the newest refresh of a stream back. A second try completes a first one.
@@ -97,9 +168,11 @@ def take_back(
     Parameters
     ----------
     planned: the digest of the plan that a person agreed to; unset: the refresh that is the newest now.
+    allows_repeated: whether readers of the table may get rows a second time.
 
     Raises
     ------
+    UnpublishableError: when readers would, and that is not allowed.
     UsageError: as `plan_way_back`, when it is not what was planned, or when the stream was reset since.
     RunAlreadyLiveError: when the live run does not end in time.
     DeliveryError, LakehouseError, LedgerError: when the table cannot be changed, or the ledger cannot be reached.
@@ -108,7 +181,10 @@ def take_back(
     if settled is not None and _is_to_be_completed(settled, RefreshState.TAKEN_BACK):
         return _ended(catalog, ledger, stream, settled)
     refresh = _taken_back(ledger, stream)
-    _plan_way_back(catalog, refresh, stream).require_same(planned)
+    repeated = _repeated(catalog, declarations, stream, refresh)
+    plan = _plan_way_back(catalog, refresh, stream, repeated, allows_repeated=allows_repeated)
+    plan.require_same(planned)
+    plan.require_unrefused()
     target = require_table(catalog, _target(stream))
     copies = plan_copies(target, refresh)
     copy_files(target.io, copies)

@@ -8,9 +8,9 @@ and the ledger agree; whatever made them disagree is repaired behind one door (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -28,12 +28,14 @@ from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
 from sluice.refresh.swap_content import settle_refresh
 from sluice.settings import Settings
+from sluice.sources.iceberg_positions import StreamOffset
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.delivery_port import TablesAtStart
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
+from sluice_spark.session.checkpoint_metadata import read_checkpoint
 
 
 def require_same_files(stream: LoadedStream, run: RunObservation, *, host: str) -> None:
@@ -90,6 +92,11 @@ class RunStart:
                 self.catalog, declaration, self.checkpoint.generation, object_store=self.settings.object_store
             )
 
+    def observed_again(self, spark: SparkSession) -> RunStart:
+        """The same start with its checkpoint as it is now."""
+        checkpoint = replace(self.checkpoint, state=read_checkpoint(spark, self.checkpoint.location))
+        return replace(self, checkpoint=checkpoint)
+
     @contextmanager
     def naming_gaps(self) -> Iterator[None]:
         """Name a gap that opens while the block runs as one that is found at the start."""
@@ -102,9 +109,19 @@ class RunStart:
 
 
 def start_run(
-    spark: SparkSession, settings: Settings, ledger: Ledger, stream: LoadedStream, run: RunObservation
+    spark: SparkSession,
+    settings: Settings,
+    ledger: Ledger,
+    stream: LoadedStream,
+    run: RunObservation,
+    *,
+    until: Mapping[str, StreamOffset] | None = None,
 ) -> RunStart:
     """Prepare a run in an open session.
+
+    Parameters
+    ----------
+    until: how far a new checkpoint may read its tables, by input; unset: as far as they go.
 
     Raises
     ------
@@ -120,7 +137,7 @@ def start_run(
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
     found.bind(plan)
     require_reachable_starts(spark, found, settings)
-    checkpoint = begin_in_tables(spark, ledger, plan, found, settings)
+    checkpoint = begin_in_tables(spark, ledger, plan, found, settings, until=until)
     if checkpoint.state.newest_planned > found.state.newest_planned:
         # The tables of the plan may be older than the snapshot that the first batch reads.
         plan = plan_stream(spark, stream, settings, checkpoint=checkpoint.location)

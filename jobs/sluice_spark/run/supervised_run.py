@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
+from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
@@ -30,6 +32,24 @@ from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, W
 from sluice_spark.session.session import Sessions, own_session
 
 
+class PlannedBatches(Protocol):
+    """Plans each batch of a stream before its query starts, so that it ends where it is to end."""
+
+    @property
+    def until(self) -> Mapping[str, StreamOffset]:
+        """How far a new checkpoint may read its tables, by input."""
+        ...
+
+    def plan_next(self, spark: SparkSession, start: RunStart) -> bool:
+        """Plan the next batch in the checkpoint of a run, unless one is planned already. Returns whether there is one.
+
+        Raises
+        ------
+        SluiceError: when its end cannot be known.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
@@ -39,6 +59,7 @@ class SupervisedRun:
     ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
     end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
+    planned: plans the one batch of this run; unset: Spark plans them.
     """
 
     settings: Settings
@@ -50,6 +71,7 @@ class SupervisedRun:
     ui_key: str | None = field(default=None, repr=False)
     end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
+    planned: PlannedBatches | None = None
 
     def work(self) -> StopReason:
         """Run the stream: a continuous one until it is asked to stop, an incremental one over what is there now.
@@ -95,7 +117,7 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        start = start_run(spark, self.settings, self.ledger, self.stream, self.run)
+        start, is_planned = self._start(spark)
         lease.token = start.run.token
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
@@ -110,10 +132,20 @@ class SupervisedRun:
         with start.plan.renewals.kept(), pinning, query.delivery.at_work():
             start.require_unbroken_input()
             with start.naming_gaps():
+                if self.planned is not None:
+                    return query.run_planned() if is_planned else StopReason.EXHAUSTED
                 if declaration.mode == "continuous":
                     return query.keep_running(trigger_of(declaration))
                 prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
                 return query.exhaust()
+
+    def _start(self, spark: SparkSession) -> tuple[RunStart, bool]:
+        """The start of the run, and whether a batch is planned for it."""
+        until = self.planned.until if self.planned is not None else None
+        start = start_run(spark, self.settings, self.ledger, self.stream, self.run, until=until)
+        if self.planned is None or not self.planned.plan_next(spark, start):
+            return start, False
+        return start.observed_again(spark), True
 
     def _context(self, start: RunStart, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver) -> DeliveryContext:
         plan, checkpoint = start.plan, start.checkpoint
