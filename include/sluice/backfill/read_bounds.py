@@ -12,8 +12,8 @@ class InputBound:
     """How far an input is read.
 
     column: the column by which only the interval and its margin are read; unset when all is read.
-    returning: the batches that a person rejected, and whose rows are read again, because the input cannot tell them
-        apart.
+    returning: the batches that a person rejected, and whose rows are read again, because nothing distinguishes them
+        from others.
     problem: why it cannot be read so far, as a sentence. is_gone: whether a later batch of the stream cannot change
         that, because what the stream had read is gone. way_out: what can be done then.
     """

@@ -1,8 +1,8 @@
 """What a person rejected, and what a later reading of the same sources does with it.
 
 A rejected batch is a range of offsets of each input. Records of topics in such a range are left out wherever a topic is
-read again between offsets. The rows of tables and files cannot be told apart once files were rewritten or put back:
-that they come back is said before.
+read again between offsets. Nothing distinguishes the rows of tables and files once files were rewritten or put back:
+plans name the batches that come back.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sluice.ledger.refreshes import RefreshObservation
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh, refreshed_output
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
-from sluice.refresh.swap_content import settle_refresh
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.undo_refresh import abandon, plan_abandoning, plan_way_back, take_back
 from sluice.tables.catalog import open_catalog
 from sluice.work.requests import NO, YES, RefreshTable

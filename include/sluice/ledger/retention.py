@@ -1,7 +1,7 @@
 """Removes old batches, whose totals stay, old events and old work items; archives runs that ended long ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
-checkpoint starts; the batches that a person rejected, so that nobody brings them back unawares; and the newest runs of
+checkpoint starts; the batches that a person rejected, so that plans name them; and the newest runs of
 every stream, from which restarts and the breaker are decided.
 """
 

@@ -128,6 +128,11 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
         yield f"Read input {one.input}: {one.what}{_amount(one)}."
     holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
     yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
+    if seen.declaration.quarantine:
+        yield (
+            f"Replace all records of {seen.declaration.quarantine_table} by those that the new content rejects, right "
+            "after that."
+        )
     yield NO_FEWER
     yield _end_of_reading(seen)
     if seen.rejections:
@@ -169,8 +174,6 @@ def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
     if len(outputs) != 1 or table is None:
         yield _refused_yet(declaration, "has not exactly one output, an Iceberg table")
         return
-    if declaration.quarantine:
-        yield _refused_yet(declaration, "has a quarantine, a second table that would have to change with the first one")
     if table.is_direct:
         yield _refused_yet(declaration, "delivers directly, without the mark that a refresh moves")
     if table.mode not in REFRESHED_MODES:

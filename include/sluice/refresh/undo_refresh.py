@@ -8,13 +8,11 @@ and the shadow goes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Sequence
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
 
-from sluice.backfill.backfill_plan import TargetReader
-from sluice.backfill.observe_backfill import readers_of
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
@@ -29,18 +27,19 @@ from sluice.ledger.refreshes import (
     record_taken_back,
 )
 from sluice.maintenance.pin_commit import commit_pins
-from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
-from sluice.refresh.observe_refresh import refreshed_output
+from sluice.publication.staged_batch import StagedOutput
+from sluice.refresh.observe_refresh import refreshed_output, refreshed_outputs
 from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
-from sluice.refresh.shadow_stream import drop_shadow
+from sluice.refresh.repeated_rows import repeated_rows
+from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
+from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
 from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_content import NewContent, settle_refresh, swap_content
-from sluice.sources.iceberg_positions import history_of
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
@@ -64,92 +63,63 @@ def plan_way_back(
     newest = newest_refresh(ledger, stream.name)
     if newest is not None and _is_to_be_completed(newest, RefreshState.TAKEN_BACK):
         return _completion(OperationVerb.TAKE_BACK, newest)
-    repeated = _repeated(catalog, declarations, stream, _taken_back(ledger, stream))
-    return _plan_way_back(catalog, _taken_back(ledger, stream), stream, repeated, allows_repeated=allows_repeated)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Repeated:
-    """Rows that were appended since a refresh, and who reads them. is_known: whether they could be counted."""
-
-    rows: int
-    is_known: bool
-    readers: tuple[TargetReader, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Stream and input of each reader."""
-        return tuple(f"{reader.stream} (input {reader.input})" for reader in self.readers)
-
-    def sentence(self, target: str) -> str:
-        """What the readers get twice."""
-        rows = f"{self.rows:,} rows were" if self.is_known else f"At least {self.rows:,} rows were"
-        return (
-            f"{rows} appended to {target} since the refresh, and are appended again afterwards: "
-            f"{', '.join(self.names)} gets them a second time."
-        )
-
-
-def _repeated(
-    catalog: Catalog, declarations: Declarations, stream: LoadedStream, refresh: RefreshObservation
-) -> _Repeated:
-    """Whoever reads the appended rows of the table reads those of both times, wherever it stands now: both are in the
-    history."""
-    history = tuple(history_of(require_table(catalog, _target(stream))))
-    since = tuple(takewhile(lambda step: step.snapshot_id != refresh.snapshot_id, history))
-    return _Repeated(
-        rows=sum(step.appended_rows for step in since),
-        is_known=len(since) < len(history),
-        readers=tuple(one for one in readers_of(declarations, _target(stream)) if one.on_overwrite is not None),
-    )
-
-
-def _repeating(target: str, stream: LoadedStream, repeated: _Repeated) -> Refusal:
-    return Refusal(
-        reason=RefusalReason.READERS_REPEAT,
-        sentence=repeated.sentence(target),
-        next_step=f"Refresh {stream.name} again instead. If the readers may get these rows twice, or are refreshed "
-        "afterwards, repeat it with `--allow-repeated`.",
-    )
+    refresh = _taken_back(ledger, stream)
+    return _plan_way_back(catalog, declarations, stream, refresh, allows_repeated=allows_repeated)
 
 
 def _plan_way_back(
     catalog: Catalog,
-    refresh: RefreshObservation,
+    declarations: Declarations,
     stream: LoadedStream,
-    repeated: _Repeated,
+    refresh: RefreshObservation,
     *,
     allows_repeated: bool,
 ) -> OperationPlan[RefreshObservation]:
-    target = _target(stream)
+    outputs = refreshed_outputs(stream.declaration)
+    old = {one.target: [copy.original for copy in _copies(catalog, one, refresh)] for one in outputs}
+    repeated = [repeated_rows(catalog, declarations, one.target, refresh) for one in outputs]
+    read_twice = [one for one in repeated if one.are_read]
     is_allowed = allows_repeated or refresh.state is RefreshState.TAKING_BACK  # a first try was allowed
-    repeats = bool(repeated.readers) and (repeated.rows > 0 or not repeated.is_known)
-    copies = [one.original for one in plan_copies(require_table(catalog, target), refresh)]
-    rows, copied_bytes = (sum(file.record_count for file in copies), sum(file.file_size_in_bytes for file in copies))
+    files = [file for of_table in old.values() for file in of_table]
     return OperationPlan(
         verb=OperationVerb.TAKE_BACK,
         subject=stream.name,
         part=f"refresh {refresh.number}",
         seen=refresh,
         steps=steps_of(
-            f"Replace all rows of {target} by the {rows:,} rows from before refresh {refresh.number}, in one commit; "
-            f"{len(copies)} files with {copied_bytes:,} bytes are copied for that.",
+            *(_replacing(table, of_table, refresh) for table, of_table in old.items()),
             f"{stream.name} is stopped for the commit, and then reads again what it has read since.",
-            *((repeated.sentence(target),) if repeats and is_allowed else ()),
+            *(one.sentence for one in read_twice if is_allowed),
         ),
-        refusals=(_repeating(target, stream, repeated),) if repeats and not is_allowed else (),
+        refusals=tuple(one.refusal(stream.name) for one in read_twice if not is_allowed),
         at_stake=Stake.ROWS,
-        rows=rows,
+        rows=_rows_in(old[outputs[0].target]),
         evidence={
-            "table": target,
+            "table": outputs[0].target,
             "refresh": refresh.number,
             "leaves": refresh.opens,
-            "rows": rows,
-            "files": len(copies),
-            "copied_bytes": copied_bytes,
-            "readers": repeated.names,
+            "rows": {table: _rows_in(of_table) for table, of_table in old.items()},
+            "files": len(files),
+            "copied_bytes": sum(file.file_size_in_bytes for file in files),
+            "readers": [name for one in repeated for name in one.names],
         },
     )
+
+
+def _replacing(table: str, files: Sequence[DataFile], refresh: RefreshObservation) -> str:
+    size = sum(file.file_size_in_bytes for file in files)
+    return (
+        f"Replace all rows of {table} by the {_rows_in(files):,} rows from before refresh {refresh.number}, in one "
+        f"commit; {len(files)} files with {size:,} bytes are copied for that."
+    )
+
+
+def _rows_in(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
+
+
+def _copies(catalog: Catalog, output: StagedOutput, refresh: RefreshObservation) -> tuple[CopyOfFile, ...]:
+    return plan_copies(require_table(catalog, output.target), refresh)
 
 
 def take_back(
@@ -181,19 +151,17 @@ def take_back(
     if settled is not None and _is_to_be_completed(settled, RefreshState.TAKEN_BACK):
         return _ended(catalog, ledger, stream, settled)
     refresh = _taken_back(ledger, stream)
-    repeated = _repeated(catalog, declarations, stream, refresh)
-    plan = _plan_way_back(catalog, refresh, stream, repeated, allows_repeated=allows_repeated)
+    plan = _plan_way_back(catalog, declarations, stream, refresh, allows_repeated=allows_repeated)
     plan.require_same(planned)
     plan.require_unrefused()
-    target = require_table(catalog, _target(stream))
-    copies = plan_copies(target, refresh)
-    copy_files(target.io, copies)
+    for output in refreshed_outputs(stream.declaration):
+        copy_files(require_table(catalog, output.target).io, _copies(catalog, output, refresh))
     reached(CrashPoint.COPIED)
     what = f"taking back refresh {refresh.number}"
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
         token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
         reached(CrashPoint.STOPPED)
-        back = _exchange(catalog, ledger, stream, refresh, copies, token=token, asked_by=asked_by, reached=reached)
+        back = _exchange(catalog, ledger, stream, refresh, token=token, asked_by=asked_by, reached=reached)
         reached(CrashPoint.RECORDED)
     return _ended(catalog, ledger, stream, back)
 
@@ -216,42 +184,35 @@ def _exchange(
     ledger: Ledger,
     stream: LoadedStream,
     refresh: RefreshObservation,
-    copies: tuple[CopyOfFile, ...],
     *,
     token: int,
     asked_by: str,
     reached: Reached,
 ) -> RefreshObservation:
-    output, previous = refreshed_output(stream.declaration), refresh.previous
-    take_over(catalog, output, token=token)
+    exchanged, previous = exchanged_outputs(stream.declaration, refresh), refresh.previous
+    for one in exchanged:
+        take_over(catalog, one.output, token=token)
     opening = begin_taking_back(ledger, refresh.number, event=_event(stream, refresh, asked_by))
     reached(CrashPoint.TAKING_BACK)
     assert opening.opens is not None  # noqa: S101  # `begin_taking_back` sets it
-    content = NewContent(
-        output=output,
-        files_for=lambda _: tuple(one.as_data_file() for one in copies),
-        key=f"{stream.name}/refresh/{refresh.label}/back",
-        mark=MarkPosition(
-            generation=opening.opens,
-            batch=previous["batch"],
-            token=token,
-            end_offsets_digest=previous["end_offsets_digest"],
-        ),
-        follows=None,
-        way_out="Repeat the command: it copies what is missing again.",
+    mark = MarkPosition(
+        generation=opening.opens,
+        batch=previous["batch"],
+        token=token,
+        end_offsets_digest=previous["end_offsets_digest"],
     )
-    landed = swap_content(catalog, content)
+    landed = exchange_all(catalog, exchanged, content_before(catalog, opening, mark), reached=reached)
     reached(CrashPoint.COMMITTED)
-    ids = {output.output: landed}
-    return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=ids)
+    return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=landed)
 
 
 def _ended(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
     """Free what the old content took: its copies are in the table."""
     drop_shadow(catalog, stream, refresh)
-    target = require_table(catalog, _target(stream))
-    if refresh.tag in target.refs():
-        commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
+    for output in refreshed_outputs(stream.declaration):
+        target = require_table(catalog, output.target)
+        if refresh.tag in target.refs():
+            commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
     return end_refresh(ledger, refresh.number)
 
 
@@ -357,7 +318,8 @@ def _fence_off(
     """
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
         token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
-        take_over(catalog, refreshed_output(stream.declaration), token=token)
+        for output in refreshed_outputs(stream.declaration):
+            take_over(catalog, output, token=token)
         seen = settle_refresh(catalog, ledger, stream.declaration)
     if seen is None or seen.state is not RefreshState.SWAPPING:
         raise _nothing_to_give_up(stream, seen)

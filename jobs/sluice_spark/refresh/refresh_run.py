@@ -23,10 +23,10 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.repair import with_raised_token
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh
 from sluice.refresh.refresh_plan import plan_refresh
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.shadow_bound import observe_bound
 from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, shadow_of
 from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_content import settle_refresh
 from sluice.refresh.swap_shadow import keep_positions, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
@@ -88,7 +88,7 @@ class RefreshRun:
         self.reached(CrashPoint.BEGUN)
         ensure_shadow(self._catalog, self.stream, refresh)
         spark, shadow = self.open_session(), shadow_of(self.stream, refresh)
-        self._build(spark, shadow)
+        self._build(spark, shadow, refresh)
         return self._cleared(self._swap(spark, shadow, refresh))
 
     @cached_property
@@ -119,11 +119,11 @@ class RefreshRun:
             event=event,
         )
 
-    def _build(self, spark: SparkSession, shadow: LoadedStream) -> None:
+    def _build(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> None:
         """Bring the shadow up to date while the live stream continues."""
         rows = 0
         for number in range(1, MOST_INCREMENTS + 1):
-            rows = self._increment(spark, shadow)
+            rows = self._increment(spark, shadow, refresh)
             _log.info("increment %d of %s has read %d rows", number, shadow.name, rows)
             self.reached(CrashPoint.BUILT)
             if rows <= CAUGHT_UP_ROWS:
@@ -140,7 +140,7 @@ class RefreshRun:
         with stopped_stream(self.ledger, self.stream.name, requested_by=self.asked_by, what=what) as run:
             self.reached(CrashPoint.STOPPED)
             with self._held(run) as lease:
-                self._increment(spark, shadow)
+                self._increment(spark, shadow, refresh)
                 self.reached(CrashPoint.CAUGHT_UP)
                 keep_positions(
                     self._catalog, self.ledger, self.stream, refresh, object_store=self.settings.object_store
@@ -160,7 +160,7 @@ class RefreshRun:
         self.reached(CrashPoint.RECORDED)
         return swapped
 
-    def _increment(self, spark: SparkSession, shadow: LoadedStream) -> int:
+    def _increment(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> int:
         """Let the shadow read exactly what the stream has read by now, in as many batches as that takes. Returns how
         many rows it has read.
 
@@ -177,14 +177,27 @@ class RefreshRun:
                 declaration=self.stream.declaration, ledger=self.ledger, settings=self.settings, bound=bound
             )
         while True:
-            self._run(spark, shadow, batches)
+            self._run(spark, shadow, refresh, batches)
             if batches is None or batches.is_complete:
                 return totals(self.ledger, shadow.name).input_rows - before
 
-    def _run(self, spark: SparkSession, shadow: LoadedStream, batches: ShadowBatches | None) -> None:
+    def _run(
+        self,
+        spark: SparkSession,
+        shadow: LoadedStream,
+        refresh: RefreshObservation,
+        batches: ShadowBatches | None,
+    ) -> None:
         """Run the shadow once: over the next planned batch, or over all that is there when nothing bounds it."""
         run = admit_increment(self.ledger, shadow, launched_by=self.asked_by)
-        work = SupervisedRun(settings=self.settings, ledger=self.ledger, stream=shadow, run=run, planned=batches)
+        work = SupervisedRun(
+            settings=self.settings,
+            ledger=self.ledger,
+            stream=shadow,
+            run=run,
+            planned=batches,
+            rejected_as=(self.stream.name, refresh.leaves + 1),
+        )
         stop, lease = StopRequest(), HeldLease(stream=run.stream, token=run.token)
         with (
             recorded_end(self.ledger, run.run_id) as say_reason,

@@ -26,7 +26,7 @@ from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
-from sluice.refresh.swap_content import settle_refresh
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
 from sluice.tables.catalog import open_catalog

@@ -60,6 +60,7 @@ class SupervisedRun:
     end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
     planned: plans the one batch of this run; unset: Spark plans them.
+    rejected_as: the stream and the generation that rejected rows name; unset: those of the run.
     """
 
     settings: Settings
@@ -72,6 +73,7 @@ class SupervisedRun:
     end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
     planned: PlannedBatches | None = None
+    rejected_as: tuple[str, int] | None = None
 
     def work(self) -> StopReason:
         """Run the stream: a continuous one until it is asked to stop, an incremental one over what is there now.
@@ -155,6 +157,7 @@ class SupervisedRun:
                 generation=checkpoint.generation.generation,
                 run_id=self.run.run_id,
                 token=start.run.token,
+                rejected_as=self.rejected_as,
             ),
             checkpoint=checkpoint.location,
             found=checkpoint.state,

@@ -43,6 +43,7 @@ def declaration(**changes: Any) -> StreamDeclaration:
 
 
 WITH_QUARANTINE = declaration(quarantine=True, transformation={"python": "flights.py:silver"})
+UNHANDLED = declaration(outputs={"main": {"console": {}}})
 SEEN = RefreshTargetObservation(
     declaration=declaration(),
     digest="d",
@@ -153,6 +154,16 @@ def test_of_a_stream_that_has_published_nothing_nothing_else_is_said() -> None:
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOTHING_PUBLISHED]
 
 
+def test_the_quarantine_of_a_stream_is_replaced_with_its_table() -> None:
+    plan = plan_refresh(replace(SEEN, declaration=WITH_QUARANTINE))
+
+    assert not plan.is_refused
+    assert (
+        "Replace all records of quarantine.silver_flights by those that the new content rejects, right after that."
+        in plan.sentences()
+    )
+
+
 def test_a_reader_that_stops_is_named_once() -> None:
     plan = plan_refresh(replace(SEEN, readers=(TargetReader(stream="r", input="i", on_overwrite="fail"),)))
 
@@ -162,7 +173,6 @@ def test_a_reader_that_stops_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"quarantine": True, "transformation": {"python": "t.py:f"}}, "has a quarantine"),
         (
             {
                 "outputs": {"a": {"iceberg": {"table": "a.a"}}, "b": {"iceberg": {"table": "b.b"}}},
@@ -196,7 +206,7 @@ def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str
 
 
 def test_nothing_is_said_about_tables_that_were_not_looked_at() -> None:
-    unseen = replace(SEEN, declaration=WITH_QUARANTINE, target="", has_published=False, rows=None, inputs=())
+    unseen = replace(SEEN, declaration=UNHANDLED, target="", has_published=False, rows=None, inputs=())
     plan = plan_refresh(unseen)
 
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET]
@@ -204,7 +214,7 @@ def test_nothing_is_said_about_tables_that_were_not_looked_at() -> None:
 
 
 def test_what_no_refresh_handles_any_more_still_says_how_to_give_an_open_one_up() -> None:
-    plan = plan_refresh(replace(SEEN, declaration=WITH_QUARANTINE, digest="other", newest=OPEN))
+    plan = plan_refresh(replace(SEEN, declaration=UNHANDLED, digest="other", newest=OPEN))
 
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET, RefusalReason.OTHER_REFRESH]
 
