@@ -62,7 +62,9 @@ class RefusalReason(StrEnum):
     OTHER_WRITERS: rows of other streams lie in the table, and would be deleted.
     READER_STOPS: a stream reads the table, and its declaration says that it fails when rows are overwritten.
     DELETE_FILES: the table has some, or its MERGE writes some.
+    READERS_REPEAT: streams that read the table get rows a second time.
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
+    NOT_AT_REST: a run of the stream lives, or it is to run.
     NOT_YET: the stream has something that the operation does not handle yet.
     """
 
@@ -75,7 +77,9 @@ class RefusalReason(StrEnum):
     OTHER_WRITERS = "other_writers"
     READER_STOPS = "reader_stops"
     DELETE_FILES = "delete_files"
+    READERS_REPEAT = "readers_repeat"
     OTHER_REFRESH = "other_refresh"
+    NOT_AT_REST = "not_at_rest"
     NOT_YET = "not_yet"
 
     @property

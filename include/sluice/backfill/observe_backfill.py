@@ -109,7 +109,7 @@ def observe_backfill(
     margin = backfill.margin or timedelta(0)
     state = load_target_state(catalog, output)
     position = state.position(output) if state.mark is not None else None
-    published = _published_batch(ledger, state, output, position) if position is not None else None
+    published = published_batch(ledger, state, output, position) if position is not None else None
     sources: tuple[InputBound, ...] = ()
     if position is not None and published is not None:
         inputs = ObservedInputs(
@@ -201,7 +201,7 @@ def other_writers_of(declarations: Declarations, target: Table, output: StagedOu
     yield from sorted((declared | marked) - {output.stream})
 
 
-def _published_batch(
+def published_batch(
     ledger: Ledger, state: TargetState, output: StagedOutput, position: MarkPosition
 ) -> PublishedBatch | None:
     """The newest published batch, from the history of the target or from the ledger; none when neither has exactly the

@@ -158,6 +158,17 @@ def rejected_batches(ledger: Ledger, stream: str, *, generation: int) -> frozens
     return frozenset(one.key.batch for one in _rejections(ledger, stream, generation))
 
 
+def rejections_of(ledger: Ledger, stream: str) -> tuple[BatchObservation, ...]:
+    """The batches of all generations of a stream that a person rejected, oldest first."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*BATCH_COLUMNS)
+            .where(Batch.stream == stream, Batch.is_rejected)
+            .order_by(Batch.generation, Batch.batch)
+        ).all()
+    return tuple(record_of(BatchObservation, row) for row in rows)
+
+
 def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObservation, ...]:
     """The newest batches of a stream, newest first, at most `limit`."""
     with ledger.transaction() as connection:

@@ -22,11 +22,10 @@ from pyiceberg.types import DateType, PrimitiveType, TimestampType
 from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import (
     DEFAULT_POLICY,
-    Landed,
-    NothingToCommit,
     RacePolicy,
     TableChange,
     commit_checked,
+    snapshot_of,
 )
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
@@ -297,7 +296,8 @@ def replace_interval(
         )
 
     committer, what = PyIcebergCommitter(catalog), f"{replacement.key} into {output.target}"
-    return _snapshot_of(commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy))
+    landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
+    return snapshot_of(landed, what=what)
 
 
 def append_staged(
@@ -335,8 +335,6 @@ def append_staged(
         )
 
     what = f"{key} into {output.target}"
-    return _snapshot_of(commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy))
-
-
-def _snapshot_of(landed: Landed | NothingToCommit) -> int:
-    return landed.snapshot_id or 0
+    return snapshot_of(
+        commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy), what=what
+    )

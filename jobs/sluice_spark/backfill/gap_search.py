@@ -125,6 +125,7 @@ class GapSearch:
             compared=len({*expected, *held}),
             gaps=tuple(find_gaps(expected, held)),
             has_published=seen.published is not None,
+            returning=tuple(dict.fromkeys(batch for one in seen.sources for batch in one.returning)),
         )
 
 
