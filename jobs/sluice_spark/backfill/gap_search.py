@@ -29,15 +29,15 @@ from sluice.backfill.observe_backfill import (
     observe_backfill,
     settled_plan,
 )
+from sluice.backfill.reach import final_end
 from sluice.backfill.read_bounds import TopicBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
 from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.backfill.interval_rows import compute_interval, require_exact
+from sluice_spark.backfill.interval_rows import compute_interval, exact_reach, require_exact
 from sluice_spark.backfill.table_rows import HeldRows
-from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
@@ -84,8 +84,24 @@ class GapSearch:
         if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})
         spark = self.open_session()
-        require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
+        seen = self._final(spark, seen)
+        if seen.interval.start == seen.interval.end:
+            return self._report(seen, {}, {})
+        require_exact(spark, self.stream, self.settings, seen)
         return self._compare(spark, seen)
+
+    def _final(self, spark: SparkSession, seen: BackfillObservation) -> BackfillObservation:
+        """The observation of the intervals whose rows are final, unless an end was asked for."""
+        if self.end is not None or seen.published is None:
+            return seen
+        end = final_end(
+            exact_reach(spark, self.stream, self.settings, seen),
+            seen.interval,
+            length=backfill_of(self.stream).interval,
+            margin=seen.margin,
+            watermark=seen.published.watermark,
+        )
+        return replace(seen, interval=Interval(start=seen.interval.start, end=end))
 
     def _observe(self, catalog: Catalog, interval: Interval) -> tuple[BackfillObservation, Table]:
         return observe_backfill(catalog, self.ledger, self.declarations, self.stream, interval, settings=self.settings)

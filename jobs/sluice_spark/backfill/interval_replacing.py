@@ -278,10 +278,11 @@ class IntervalReplacing:
         IntervalChangedError: when the interval or an input has changed since the plan.
         DeliveryError, LakehouseError: as `replace_interval` raises them.
         """
-        if staged is None and (corrected := self._changed_inputs()) is not None:
-            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
+        # An input may also have changed between the look before the commit and the commit itself.
+        if (corrected := self._changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
         return BackfillResult(key=self.key, state=state, snapshot_id=snapshot_id, rows=asdict(counts))
 

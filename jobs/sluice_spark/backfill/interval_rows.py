@@ -3,55 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch
+from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
 from sluice.backfill.balance import RowTotals
 from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_backfill import backfill_of
+from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.query.batch_form import CountedDuplicates
+from sluice_spark.backfill.plan_reach import derive_reach
+from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
-from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
 from sluice_spark.sinks.iceberg import one_row_per_key
 
-_DEDUPLICATING = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
 _OWN_STATE = "WithState"
 """Part of the name of each operator whose state is the user's own."""
 
 
-def require_exact(plan: StreamPlan, published: PublishedBatch) -> None:
-    """Refuse a stream whose interval a batch cannot compute as the stream does.
+def require_exact(spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation) -> None:
+    """Refuse an interval that a batch cannot compute as the stream does.
 
     Raises
     ------
-    UnpublishableError: with the operator that blocks it.
+    UnpublishableError: with the operator that blocks it, or with how far the plan reaches beyond the interval.
+    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
     """
-    stream, operators = plan.declaration.stream, stateful_operators(plan.rows)
+    reach, backfill = exact_reach(spark, stream, settings, seen), backfill_of(stream)
+    refusals = reach_refusals(
+        reach,
+        seen.interval,
+        stream=stream.name,
+        column=backfill.column,
+        reads=backfill.reads,
+        margin=backfill.margin,
+        watermark=seen.published.watermark if seen.published is not None else None,
+    )
+    replace(plan_backfill(seen), refusals=tuple(refusals)).require_unrefused()
+
+
+def exact_reach(spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation) -> PlanReach:
+    """How far the plan of a stream reaches that a batch computes as the stream does.
+
+    Raises
+    ------
+    UnpublishableError: with the operator that a batch cannot compute so.
+    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
+    """
+    plan = plan_stream(spark, stream, settings)
+    operators = stateful_operators(plan.rows)
     if own := [name for name in operators if _OWN_STATE in name or name.startswith("FlatMapGroups")]:
         raise UnpublishableError(
-            f"{stream} cannot be backfilled yet: {own[0]} keeps a state of its own, and a batch calls it differently.",
+            f"{stream.name} cannot be backfilled yet: {own[0]} keeps a state of its own, and a batch calls it "
+            "differently.",
             next_step="Reset the stream instead (`sluice stream reset`).",
         )
-    windows = [name for name in operators if name not in _DEDUPLICATING]
-    if windows and published.watermark is None:
+    windows = [name for name in operators if name not in DEDUPLICATIONS]
+    if windows and (seen.published is None or seen.published.watermark is None):
         raise UnpublishableError(
-            f"{stream} cannot be backfilled: {windows[0]} has no watermark, so the stream may change every interval.",
+            f"{stream.name} cannot be backfilled: {windows[0]} has no watermark, so the stream may change every "
+            "interval.",
             next_step="Declare a watermark for its input.",
         )
+    return derive_reach(spark, stream, plan.inputs)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from sluice.backfill.intervals import Interval, divide, spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt, record_plan
-from sluice.ledger.locks import interval_lock
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
 from sluice.tables.catalog import open_catalog
@@ -29,7 +28,6 @@ from sluice_spark.backfill.backfill_run import BackfillRun
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing, held_rows
 from sluice_spark.backfill.interval_rows import IntervalRows, compute_interval, require_exact
 from sluice_spark.backfill.table_rows import StagedRows, computing, fingerprints, stage_rows
-from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ class JointRun:
     runs: tuple[BackfillRun, ...]
 
     def work(self) -> dict[Interval, BackfillResult]:
-        """Replace the intervals. Each has its own lock, attempt, balance and commit.
+        """Replace the intervals, whose locks the caller has. Each has its own attempt, balance and commit.
 
         Returns
         -------
@@ -53,10 +51,8 @@ class JointRun:
         waits for the next batch of the stream, is computed again after a change, and fails with a reason of its own.
         """
         results: dict[Interval, BackfillResult] = {}
-        locked = [(run.interval.start, run.interval.end) for run in self.runs]
         try:
-            with interval_lock(self._any.ledger, self._any.stream.name, *locked):
-                self._replace(results)
+            self._replace(results)
         except SluiceError as error:
             left = len(self.runs) - len(results)
             _log.info("%d intervals of %s are computed one by one: %s", left, self._any.stream.name, error)
@@ -117,8 +113,7 @@ class JointRun:
         run = self._any
         run.reached(CrashPoint.PLANNED)
         spark = run.open_session()
-        if seen.published is not None:  # as the plan says
-            require_exact(plan_stream(spark, run.stream, run.settings), seen.published)
+        require_exact(spark, run.stream, run.settings, seen)
         computed = compute_interval(spark, run.stream, run.settings, seen)
         try:
             prepared = self._prepare(spark, seen, computed, replacing, files)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 WITHIN_WATERMARK = "DeduplicateWithinWatermark"
-_DEDUPLICATIONS = frozenset({WITHIN_WATERMARK, "Deduplicate", "Distinct"})
+DEDUPLICATIONS = frozenset({WITHIN_WATERMARK, "Deduplicate", "Distinct"})
+"""The operators that drop repeated rows."""
+
 _ROWS = "rows"
 _PLACE = "_sluice_place"
 
@@ -50,7 +52,7 @@ class CountedDuplicates:
     def as_batch(self, rows: DataFrame) -> DataFrame:
         """The rows as a batch, with the duplicates that they drop counted."""
         plan = analyzed_plan(rows)
-        if _DEDUPLICATIONS.isdisjoint(steps_of(plan)):
+        if DEDUPLICATIONS.isdisjoint(steps_of(plan)):
             return rows
         return rows_of_plan(rows.sparkSession, self._counted(rows.sparkSession, plan))
 
@@ -61,7 +63,7 @@ class CountedDuplicates:
 
     def _counted(self, spark: SparkSession, plan: JavaObject) -> JavaObject:
         children = [self._counted(spark, child) for child in children_of(plan)]
-        if plan.nodeName() not in _DEDUPLICATIONS:
+        if plan.nodeName() not in DEDUPLICATIONS:
             return plan.withNewChildren(scala_sequence(spark, children)) if children else plan
         before, after = Observation(), Observation()
         self._pairs.append((before, after))

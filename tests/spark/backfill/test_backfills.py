@@ -29,7 +29,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
-from sluice.ledger.locks import PublicationLocks, interval_lock
+from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
 from sluice.publication.crash_points import CrashPoint
 
 CHANGED_AT = (CrashPoint.PLANNED, CrashPoint.CHECKED)
@@ -218,8 +218,8 @@ def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, strea
 def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str) -> None:
     interval = parse_interval(DAY_5, DAY_8)
     with (
-        interval_lock(workshop.ledger, stream, (interval.start, interval.end)),
-        pytest.raises(LedgerError, match="is being backfilled by another run"),
+        interval_lock(workshop.ledger, LockedInterval(stream=stream, start=interval.start, end=interval.end)),
+        pytest.raises(LedgerError, match="being backfilled by another run"),
     ):
         backfill(workshop, stream)
 

@@ -30,7 +30,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
-from sluice.ledger.locks import interval_lock
+from sluice.ledger.locks import LockedInterval, interval_lock
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.publication.crash_points import CrashPoint, unnoticed
@@ -260,7 +260,7 @@ def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream:
     items = ask_for_days(workshop, stream, 5, 6, 7)
     sixth = day_of_january(6)
 
-    with interval_lock(workshop.ledger, stream, (sixth.start, sixth.end)):
+    with interval_lock(workshop.ledger, LockedInterval(stream=stream, start=sixth.start, end=sixth.end)):
         serve(workshop, items)
 
     assert states_of(workshop, items) == [DONE, WorkState.FAILED, DONE]
