@@ -31,11 +31,15 @@ from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
+from sluice.ledger.work_items import open_items
+from sluice.ledger.work_values import WorkKind
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice.work.choose_items import interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
 from sluice_spark.backfill.interval_rows import compute_interval, require_exact
+from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -115,6 +119,10 @@ class BackfillRun:
             catalog, self.ledger, self.declarations, self.stream, self.interval, settings=self.settings
         )
 
+    def planned(self) -> tuple[Interval, ...]:
+        """The intervals of the stream that are asked for now."""
+        return tuple(map(interval_of, open_items(self.ledger, WorkKind.INTERVAL, subject=self.stream.name)))
+
     def _turn(self) -> AbstractContextManager[object]:
         """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of
         the interval each time, and an interval that takes longer to compute would never be replaced."""
@@ -127,8 +135,10 @@ class BackfillRun:
         record_plan(self.ledger, attempt, planned_on=seen.head, end_offsets=seen.published.end_offsets)
         self.reached(CrashPoint.PLANNED)
         spark = self.open_session()
-        require_exact(spark, self.stream, self.settings, seen)
-        computed = compute_interval(spark, self.stream, self.settings, seen)
+        reach = require_exact(spark, self.stream, self.settings, seen)
+        column, catalog_name = backfill_of(self.stream).column, self.settings.catalog.name
+        held = HeldRows.at(spark, catalog_name, planned.target, head=seen.head, column=column)
+        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
         try:
             replacing = IntervalReplacing(
                 stream=self.stream,
@@ -137,9 +147,10 @@ class BackfillRun:
                 target=planned.target,
                 attempt=attempt,
                 reached=self.reached,
+                planned=self.planned,
                 allows_fewer=self.allows_fewer,
             )
-            return replacing.replace(spark, computed)
+            return replacing.replace(spark, computed, held)
         finally:
             computed.release()
 

@@ -80,15 +80,14 @@ class GapSearch:
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
         with settled_plan(look, turn=None, patience_seconds=self.patience_seconds) as planned:
-            seen = planned.plan.seen
+            seen, target = planned.plan.seen, planned.target
         if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})
         spark = self.open_session()
         seen = self._final(spark, seen)
         if seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})
-        require_exact(spark, self.stream, self.settings, seen)
-        return self._compare(spark, seen)
+        return self._compare(spark, seen, target)
 
     def _final(self, spark: SparkSession, seen: BackfillObservation) -> BackfillObservation:
         """The observation of the intervals whose rows are final, unless an end was asked for."""
@@ -115,21 +114,17 @@ class GapSearch:
         start = self.start or first_complete(known, margin=seen.margin, length=length)
         return searched_interval(start, self.end, closed_until=closed, length=length)
 
-    def _compare(self, spark: SparkSession, seen: BackfillObservation) -> GapReport:
+    def _compare(self, spark: SparkSession, seen: BackfillObservation, target: Table) -> GapReport:
         backfill = backfill_of(self.stream)
-        held = HeldRows(
-            spark=spark,
-            catalog=self.settings.catalog.name,
-            target=seen.output.target,
-            head=seen.head,
-            column=backfill.column,
-        ).of_interval(seen.interval)
-        computed = compute_interval(spark, self.stream, self.settings, seen)
+        reach = require_exact(spark, self.stream, self.settings, seen)
+        held = HeldRows.at(spark, self.settings.catalog.name, target, head=seen.head, column=backfill.column)
+        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
         try:
             expected = _by_interval(computed.rows, backfill.column, backfill.interval)
         finally:
             computed.release()
-        return self._report(seen, expected, _by_interval(held, backfill.column, backfill.interval))
+        of_interval = held.of_interval(seen.interval)
+        return self._report(seen, expected, _by_interval(of_interval, backfill.column, backfill.interval))
 
     def _report(
         self, seen: BackfillObservation, expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]

@@ -58,6 +58,7 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
         "published": 9,
         "outside": 15,
         "without_time": 0,
+        "moved": 0,
         "quarantined": 2,
         "duplicate": 0,
         "late": 0,
@@ -179,6 +180,17 @@ def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: 
     assert 51 not in [one["id"] for one in workshop.rows("target")]
     assert (first.state, second.state) == (BackfillState.PUBLISHED, BackfillState.UNCHANGED)
     assert (first.rows["quarantined"], first.rows["published"]) == (3, 8)
+
+
+def test_a_rejected_row_stays_one_when_it_is_rejected_in_other_words(workshop: Workshop, stream: str) -> None:
+    before = workshop.rows(f"quarantine.{stream}")
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(text.replace("the word is bad", "this is no word"))
+
+    result = backfill(workshop, stream)
+
+    assert (result.rows["quarantined"], len(before)) == (2, 2)
+    assert workshop.rows(f"quarantine.{stream}") == before
 
 
 def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
