@@ -160,9 +160,13 @@ def reach_refusals(
 def final_end(
     reach: PlanReach, interval: Interval, *, length: IntervalLength, margin: timedelta, watermark: datetime | None
 ) -> datetime:
-    """The end of the newest hour, day or month of an interval whose rows are final; its start when there is none."""
-    end = interval.end
-    while watermark is not None and interval.start < end:
+    """The end of the newest hour, day or month of an interval whose rows are final; its start when there is none. Rows
+    that no step keeps are final as soon as they are published."""
+    if watermark is None or not reach.keeps_rows:
+        return interval.end
+    newest = rounded_outwards(Interval(start=watermark, end=watermark + _MICROSECOND), length).end
+    end = max(interval.start, min(interval.end, newest))
+    while interval.start < end:
         if reach.closes_at(Interval(start=interval.start, end=end), margin) <= watermark:
             break
         end = floor_time(end - _MICROSECOND, length)

@@ -49,7 +49,8 @@ _AGAINST_COMMITS = (RefusalReason.READER_STOPS, RefusalReason.NOTHING_PUBLISHED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapSearch:
-    """The search of one stream. start, end: unset for the beginning, and for the end of the newest closed interval."""
+    """The search of one stream. start, end: unset for the beginning, and for the end of the newest interval whose rows
+    are final."""
 
     settings: Settings
     ledger: Ledger
@@ -107,8 +108,7 @@ class GapSearch:
 
     def _searched(self, seen: BackfillObservation, now: datetime) -> Interval:
         length = backfill_of(self.stream).interval
-        watermark = seen.published.watermark if seen.published is not None else None
-        closed = last_closed(watermark=watermark, margin=seen.margin, length=length, now=now.astimezone(UTC))
+        closed = last_closed(margin=seen.margin, length=length, now=now.astimezone(UTC))
         topics = (one.complete_after for one in seen.sources if isinstance(one, TopicBound))
         known = [time for time in topics if time is not None]
         start = self.start or first_complete(known, margin=seen.margin, length=length)

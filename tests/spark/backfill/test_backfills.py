@@ -258,7 +258,7 @@ def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(worksho
     counted = workshop.rows("target")
     assert [one["rows"] for one in counted] == [3] * DAYS
 
-    with pytest.raises(UnpublishableError, match=r"The watermark of .* closes at 2013-01-09"):
+    with pytest.raises(UnpublishableError, match=r"The watermark of .* are complete at 2013-01-09"):
         backfill(workshop, name, start="2013-01-08", end="2013-01-09")
     before = marks(workshop, "target")
     delete_days(workshop, "target", end="2013-01-07")

@@ -166,7 +166,9 @@ def test_an_input_that_is_read_by_another_time_needs_a_declared_margin() -> None
     assert refused(reach, reads=READS, margin=HOUR) == []
 
 
-@pytest.mark.parametrize(("watermark", "end"), [(at(9), at(9)), (at(8), at(7)), (at(6), at(5)), (at(2), at(3))])
+@pytest.mark.parametrize(
+    ("watermark", "end"), [(at(9), at(9)), (at(8), at(7)), (at(6), at(5)), (at(2), at(3)), (at(30), at(9))]
+)
 def test_a_search_ends_where_rows_are_final(watermark: datetime, end: datetime) -> None:
     """The windows that begin on the 5th and on the 7th last two days."""
     whole = Interval(start=at(3), end=at(9))
@@ -174,3 +176,5 @@ def test_a_search_ends_where_rows_are_final(watermark: datetime, end: datetime) 
     found = final_end(REACH, whole, length="day", margin=timedelta(0), watermark=watermark)
 
     assert found == end
+    streaming = replace(REACH, keeps_rows=False)
+    assert final_end(streaming, whole, length="day", margin=timedelta(0), watermark=watermark) == whole.end
