@@ -107,7 +107,7 @@ def require_taken(
 
     Raises
     ------
-    VerificationError: with the intervals that nobody has asked for; nothing was published.
+    VerificationError: with the intervals whose backfills are not asked for; nothing was published.
     """
     lost = {one: rows for one, rows in moved.items() if not any(_contains(other, one) for other in planned)}
     if not lost:

@@ -3,7 +3,7 @@
 After a reset a stream reads again what it had read. Until it is there, its mark says less than its table holds: an
 interval that is computed from what the mark says would lose the rows that only the former generation has read.
 
-Files are not compared: each generation counts them anew. The brake for fewer rows remains for them.
+Files are not compared: each generation counts its own. The brake for fewer rows remains for them.
 """
 
 from __future__ import annotations

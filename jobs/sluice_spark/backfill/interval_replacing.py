@@ -232,7 +232,7 @@ class IntervalReplacing:
 
         Raises
         ------
-        VerificationError: when nobody has asked for one of those intervals.
+        VerificationError: when the backfill of one of those intervals is not asked for.
         """
         whole = within or self.seen.interval
         moved = computed.moved(held, whole, backfill_of(self.stream).interval)

@@ -11,25 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
-from sluice.backfill.reach import (
-    JOINS_SETTLE,
-    SAME,
-    PlanReach,
-    TimeReach,
-    shifted,
-    truncated,
-    window_end,
-    window_start,
-    within_range,
-)
+from sluice.backfill.reach import JOINS_SETTLE, SAME, PlanReach, TimeReach, within_range
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice_spark.backfill.expression_times import Column, ExpressionTimes, Times, after, merged, one_of
 from sluice_spark.query.batch_form import DEDUPLICATIONS
 from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list
 from sluice_spark.query.state_operators import stateful_operators
@@ -42,36 +32,18 @@ if TYPE_CHECKING:
 _MARK = "sluice.reach."
 """The prefix of the metrics that mark the inputs in the plan. Nothing is executed."""
 
-_WINDOW, _SESSION, _WATERMARKED = "spark.timeWindow", "spark.sessionWindow", "spark.watermarkDelayMs"
-"""What Spark writes into the metadata of a column."""
+_WATERMARKED = "spark.watermarkDelayMs"
+"""What Spark writes into the metadata of a column of event time."""
 
-_UNCHANGED = frozenset({"Alias", "KnownNullable", "KnownNotNull", "PreciseTimestampConversion", "DatetimeSub"})
-_LENGTHS: Mapping[str, TimeReach] = {name: truncated(name) for name in ("hour", "day", "month")}
-_A_DAY = timedelta(days=1)
 _A_WATERMARK_MS = 10**12
 """Any: the range of a join does not depend on it."""
-
-Times = Mapping[str, TimeReach]
-"""By input, how a value follows from the times of its rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """What is known of a column: its times, or those of the start and of the end of a window."""
-
-    times: Times = field(default_factory=dict)
-    ends: Times | None = None
-
-    @property
-    def is_window(self) -> bool:
-        return self.ends is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """What is known below a step of the plan: its columns by their ids, and how late its rows come."""
 
-    columns: Mapping[int, _Column]
+    columns: Mapping[int, Column]
     lag: timedelta = timedelta(0)
 
 
@@ -110,13 +82,15 @@ def reach_of_result(result: DataFrame, *, column: str, times: Mapping[str, str])
     known = walk.below(plan).columns
     found = known.get(python_list(plan.output())[result.columns.index(column)].exprId().id())
     follows = found is not None and not found.is_window and bool(found.times)
-    unknown = walk.problem or ("" if follows else f"{column} is not made of the time of an input by a known step")
+    unknown = walk.expressions.problem or (
+        "" if follows else f"{column} is not made of the time of an input by a known step"
+    )
     return PlanReach(
         of_inputs={} if unknown or found is None else found.times,
         unknown=unknown,
         keeps_rows=bool(kept),
         lag=walk.late + (JOINS_SETTLE if "Join" in kept else timedelta(0)),
-        at_least=walk.gap,
+        at_least=walk.expressions.gap,
     )
 
 
@@ -129,13 +103,11 @@ def _time_columns(stream: LoadedStream) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One walk over a plan. problem: why the reach is not known; the first one. gap: the longest of a session.
-    late: how late rows reach the topmost step that keeps rows."""
+    """One walk over a plan. late: how late rows reach the topmost step that keeps rows."""
 
     spark: SparkSession
     columns: Mapping[str, str]
-    problem: str = ""
-    gap: timedelta = timedelta(0)
+    expressions: ExpressionTimes = field(default_factory=ExpressionTimes)
     late: timedelta = timedelta(0)
 
     def below(self, plan: JavaObject) -> _Step:
@@ -152,117 +124,31 @@ class _Walk:
             case "Union":
                 return _Step(columns=_united(plan, known), lag=lag)
             case "Project":
-                return _Step(columns=self._named(python_list(plan.projectList()), known), lag=lag)
+                return _Step(columns=self.expressions.named(python_list(plan.projectList()), known), lag=lag)
             case "Aggregate":
                 self.late = max(self.late, lag)
-                return _Step(columns=self._named(python_list(plan.aggregateExpressions()), known), lag=lag)
+                return _Step(columns=self.expressions.named(python_list(plan.aggregateExpressions()), known), lag=lag)
             case "Expand":
-                return _Step(columns=self._expanded(plan, known), lag=lag)
+                return _Step(columns=self.expressions.expanded(plan, known), lag=lag)
             case "GlobalLimit" if plan.isStreaming():
-                self._fail("a limit lets rows through in the order in which they arrive")
+                self.expressions.fail("a limit lets rows through in the order in which they arrive")
         return _Step(columns=known, lag=lag)
-
-    def _fail(self, problem: str) -> None:
-        self.problem = self.problem or problem
 
     def _input(self, plan: JavaObject, name: str) -> _Step:
         time = self.columns.get(name)
         return _Step(
             columns={
-                attribute.exprId().id(): _Column(times={name: SAME})
+                attribute.exprId().id(): Column(times={name: SAME})
                 for attribute in python_list(plan.output())
                 if attribute.name() == time
             }
         )
 
-    def _named(self, expressions: list[JavaObject], known: Mapping[int, _Column]) -> dict[int, _Column]:
-        found = {one.exprId().id(): self._column(one, known) for one in expressions}
-        return {key: column for key, column in found.items() if column is not None}
-
-    def _expanded(self, plan: JavaObject, known: Mapping[int, _Column]) -> dict[int, _Column]:
-        projections = [python_list(one) for one in python_list(plan.projections())]
-        found = {
-            attribute.exprId().id(): _one_of([self._column(of_one[place], known, attribute) for of_one in projections])
-            for place, attribute in enumerate(python_list(plan.output()))
-        }
-        return {key: column for key, column in found.items() if column is not None}
-
-    def _column(
-        self, expression: JavaObject, known: Mapping[int, _Column], attribute: JavaObject | None = None
-    ) -> _Column | None:
-        kind = expression.getClass().getSimpleName()
-        if kind == "AttributeReference":
-            return known.get(expression.exprId().id())
-        if kind in _UNCHANGED:
-            named = attribute or expression
-            inner = python_list(expression.children())[0]
-            return self._column(inner, known, named if kind == "Alias" else attribute)
-        if kind == "CreateNamedStruct" and attribute is not None:
-            return self._window(expression, attribute, known)
-        times = self._times(expression, kind, known)
-        return None if times is None else _Column(times=times)
-
-    def _window(self, struct: JavaObject, named: JavaObject, known: Mapping[int, _Column]) -> _Column | None:
-        metadata = named.metadata()
-        if metadata.contains(_SESSION):
-            _, _, _, end = python_list(struct.children())
-            shift = _find(end, "TimestampAddInterval")
-            gap = _length(python_list(shift.children())[1]) if shift is not None else None
-            self.gap = max(self.gap, gap or timedelta(0))
-            self._fail("a session has no longest length")
-            return None
-        if not metadata.contains(_WINDOW):
-            return None
-        _, start, _, end = python_list(struct.children())
-        remainder, added = _find(start, "Remainder"), _find(end, "Add")
-        if remainder is None or added is None:
-            return None
-        shift, slide = python_list(remainder.children())
-        time, offset = python_list(shift.children())
-        inner = self._column(time, known)
-        micros = [_micros(one) for one in (slide, offset, python_list(added.children())[1])]
-        if inner is None or inner.is_window or None in micros:
-            return None
-        slides, offsets, length = (one or timedelta(0) for one in micros)
-        starts = window_start(length, slide=slides, offset=offsets)
-        ends = window_end(length, slide=slides, offset=offsets)
-        return _Column(times=_after(starts, inner.times), ends=_after(ends, inner.times))
-
-    def _times(self, expression: JavaObject, kind: str, known: Mapping[int, _Column]) -> Times | None:
-        children = python_list(expression.children())
-        if kind == "GetStructField":
-            window = self._column(children[0], known)
-            if window is None or window.ends is None:
-                return None
-            return window.ends if expression.extractFieldName() == "end" else window.times
-        if kind == "Coalesce":
-            found = [self._column(child, known) for child in children]
-            one = _one_of(found)
-            return None if one is None or one.is_window else one.times
-        if kind == "TruncTimestamp":
-            length = _LENGTHS.get(str(children[0].toString()).lower())
-            return self._applied(length, children[1], known)
-        if kind == "TruncDate":
-            return self._applied(_LENGTHS.get(str(children[1].toString()).lower()), children[0], known)
-        if kind in ("Cast", "ParseToDate"):
-            becomes_date = expression.dataType().typeName() == "date" and children[0].dataType().typeName() != "date"
-            is_time = expression.dataType().typeName() in ("timestamp", "timestamp_ntz", "date")
-            return self._applied((_LENGTHS["day"] if becomes_date else SAME) if is_time else None, children[0], known)
-        if kind in ("TimestampAddInterval", "DateAdd", "DateSub", "Subtract", "Add") and len(children) == 2:
-            by = _length(children[1]) if kind == "TimestampAddInterval" else _step_of(children[1], kind)
-            back = kind in ("DateSub", "Subtract")
-            return self._applied(None if by is None else shifted(-by if back else by), children[0], known)
-        return None
-
-    def _applied(self, step: TimeReach | None, child: JavaObject, known: Mapping[int, _Column]) -> Times | None:
-        inner = self._column(child, known)
-        return None if step is None or inner is None or inner.is_window else _after(step, inner.times)
-
     def _join(self, plan: JavaObject, left: _Step, right: _Step) -> _Step:
         """Each row is made of one of the other side, too: of the same event time or window, or within a range."""
         pair = self._paired(plan, left, right)
         if pair is None:
-            self._fail("a join of streams does not say how far the times of its sides lie apart")
+            self.expressions.fail("a join of streams does not say how far the times of its sides lie apart")
             return _Step(columns={**left.columns, **right.columns}, lag=max(left.lag, right.lag))
         return _Step(
             columns={
@@ -288,12 +174,12 @@ class _Walk:
         x, y = left.columns[here], right.columns[there]
         if x.is_window or y.is_window or _base(x) is None or _base(y) is None:
             return None
-        after, before = _whole(ahead), _whole(behind)
+        later, earlier = _whole(ahead), _whole(behind)
         return _Pair(
             left=here,
             right=there,
-            to_right=_after(within_range(-before, after), y.times),
-            to_left=_after(within_range(-after, before), x.times),
+            to_right=after(within_range(-earlier, later), y.times),
+            to_left=after(within_range(-later, earlier), x.times),
             lag=max(ahead, behind, timedelta(0)),
         )
 
@@ -315,19 +201,19 @@ class _Pair:
     right: int
     to_right: Times
     to_left: Times
-    same: _Column | None = None
+    same: Column | None = None
     lag: timedelta = timedelta(0)
 
 
-def _equal(here: int, x: _Column, there: int, y: _Column) -> _Pair | None:
+def _equal(here: int, x: Column, there: int, y: Column) -> _Pair | None:
     if x.is_window != y.is_window or _base(x) is None or _base(y) is None:
         return None
     ends = {**(x.ends or {}), **(y.ends or {})} if x.is_window else None
-    same = _Column(times=_merged(x.times, y.times), ends=ends)
+    same = Column(times=merged(x.times, y.times), ends=ends)
     return _Pair(left=here, right=there, to_right=_spans(y), to_left=_spans(x), same=same)
 
 
-def _spans(column: _Column) -> Times:
+def _spans(column: Column) -> Times:
     """How a time within a window follows from the rows of the window; the same for a time."""
     if column.ends is None:
         return column.times
@@ -337,55 +223,34 @@ def _spans(column: _Column) -> Times:
     }
 
 
-def _base(column: _Column) -> str | None:
+def _base(column: Column) -> str | None:
     """The one input whose rows have this time, or lie in this window."""
     own = [name for name, reach in column.times.items() if reach is SAME] or list(column.times)
     return own[0] if len(own) == 1 and (column.is_window or column.times[own[0]] is SAME) else None
 
 
-def _beside(step: _Step, event: int, others: Times, same: _Column | None) -> dict[int, _Column]:
+def _beside(step: _Step, event: int, others: Times, same: Column | None) -> dict[int, Column]:
     """The columns of one side of a join, with the rows of the other side of which they are made, too."""
     base = _base(step.columns[event])
     if base is None:
         return {}
-    found: dict[int, _Column] = {}
+    found: dict[int, Column] = {}
     for key, column in step.columns.items():
         if key == event and same is not None:
             found[key] = same
         elif base in column.times:
-            times = _merged(column.times, _after(column.times[base], others))
+            times = merged(column.times, after(column.times[base], others))
             ends = column.ends
             if ends is not None:
-                ends = _merged(ends, _after(ends[base], others))
-            found[key] = _Column(times=times, ends=ends)
+                ends = merged(ends, after(ends[base], others))
+            found[key] = Column(times=times, ends=ends)
     return found
 
 
-def _after(step: TimeReach, times: Times) -> Times:
-    return {name: step.after(one) if one is not SAME or step is not SAME else SAME for name, one in times.items()}
-
-
-def _merged(one: Times, other: Times) -> Times:
-    return {
-        name: one[name].joined(other[name]) if name in one and name in other else {**one, **other}[name]
-        for name in {**one, **other}
-    }
-
-
-def _one_of(columns: list[_Column | None]) -> _Column | None:
-    """A column that is one of some."""
-    known = [column for column in columns if column is not None]
-    if not known or len(known) < len(columns) or len({column.is_window for column in known}) > 1:
-        return None
-    times = reduce(_merged, (column.times for column in known))
-    ends = reduce(_merged, (column.ends or {} for column in known)) if known[0].is_window else None
-    return _Column(times=times, ends=ends)
-
-
-def _united(plan: JavaObject, known: Mapping[int, _Column]) -> dict[int, _Column]:
+def _united(plan: JavaObject, known: Mapping[int, Column]) -> dict[int, Column]:
     outputs = [python_list(child.output()) for child in children_of(plan)]
     found = {
-        attribute.exprId().id(): _one_of([known.get(of_one[place].exprId().id()) for of_one in outputs])
+        attribute.exprId().id(): one_of([known.get(of_one[place].exprId().id()) for of_one in outputs])
         for place, attribute in enumerate(python_list(plan.output()))
     }
     return {key: column for key, column in found.items() if column is not None}
@@ -410,42 +275,6 @@ def _equalities(plan: JavaObject) -> Iterator[tuple[int, int]]:
             pending += children
         elif kind == "EqualTo" and all(child.getClass().getSimpleName() == "AttributeReference" for child in children):
             yield children[0].exprId().id(), children[1].exprId().id()
-
-
-def _find(expression: JavaObject, kind: str) -> JavaObject | None:
-    """The first expression of a kind, from above."""
-    if expression.getClass().getSimpleName() == kind:
-        return expression
-    found = (_find(child, kind) for child in python_list(expression.children()))
-    return next((one for one in found if one is not None), None)
-
-
-def _number(expression: JavaObject) -> int | None:
-    value = expression.eval(None) if expression.foldable() else None
-    return value if isinstance(value, int) else None
-
-
-def _micros(expression: JavaObject) -> timedelta | None:
-    number = _number(expression)
-    return None if number is None else timedelta(microseconds=number)
-
-
-def _step_of(expression: JavaObject, kind: str) -> timedelta | None:
-    number = _number(expression)
-    return None if number is None else number * (_A_DAY if kind.startswith("Date") else timedelta(microseconds=1))
-
-
-def _length(expression: JavaObject) -> timedelta | None:
-    """The length of a constant interval; none when it has months, or is not constant."""
-    if expression.foldable() and expression.dataType().typeName() == "interval":
-        value = expression.eval(None)
-        if value.extractAsPeriod().toTotalMonths():
-            return None
-        duration = value.extractAsDuration()
-        days = timedelta(days=value.extractAsPeriod().getDays())
-        return days + timedelta(seconds=duration.getSeconds(), microseconds=duration.getNano() // 1000)
-    is_of_days = "DayTimeInterval" in expression.dataType().getClass().getSimpleName()
-    return _micros(expression) if is_of_days else None
 
 
 def _whole(found: timedelta) -> timedelta:

@@ -1,7 +1,7 @@
 """Whatever was lost, and in whatever order intervals are backfilled, a table holds what the stream gives.
 
-DuckDB says what that is, from the rows of the source and the watermark of the mark. Backfills of intervals whose windows
-or joins are incomplete are refused, and no others.
+DuckDB says what that is, from the rows of the source and the watermark of the mark. Backfills of intervals whose
+windows or joins are incomplete are refused, and no others.
 """
 
 # ruff: noqa: S608  # every query is made of our own names
@@ -174,7 +174,7 @@ class Case:
     def _rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         chance, minutes = self.chance, _DAYS * 24 * 60
         times = sorted(chance.randrange(minutes) for _ in range(_ROWS))
-        records = [
+        records: list[dict[str, Any]] = [
             {
                 "id": number,
                 "word": chance.choice(["a", "b", None]),
@@ -183,7 +183,7 @@ class Case:
             }
             for number, minute in enumerate(times)
         ]
-        clicked = [
+        clicked: list[dict[str, Any]] = [
             {"click": one["id"], "clicked": one["at"] + timedelta(hours=chance.randrange(48)), "part": one["part"]}
             for one in chance.sample(records, _ROWS // 2)
         ]
