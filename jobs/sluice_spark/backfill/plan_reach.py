@@ -3,7 +3,7 @@
 The plan is walked from the inputs to the result. The time of an input is marked there; what a step makes of it is
 followed as long as it is a window, a shift, a truncation, or the same. A join of streams adds the rows of the other
 side, within the range by which Spark itself limits the state of the join. What cannot be followed is no error: the
-declaration then says how far it reaches.
+declaration then says how far it reaches (decision 0077).
 """
 
 from __future__ import annotations
