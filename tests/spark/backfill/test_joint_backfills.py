@@ -197,6 +197,30 @@ def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop
     }
 
 
+def test_what_fails_after_a_day_has_changed_does_not_end_its_attempt_again(workshop: Workshop, stream: str) -> None:
+    items = ask_for_days(workshop, stream, 5, 6, 7)
+    checked = Counter[CrashPoint]()
+
+    def forge_and_fail(step: CrashPoint, item: WorkItem) -> None:
+        """Day 6 changes before the commit of day 5, and the commit of day 7 fails."""
+        del item
+        checked.update([step])
+        if step is CrashPoint.CHECKED and checked[step] == 1:
+            workshop.append("target", [row(7, day=6, word="forged")])
+        elif step is CrashPoint.CHECKED and checked[step] == 2:
+            raise VerificationError("The commit of day 7 fails.")
+
+    serve(workshop, items, reached=forge_and_fail)
+
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    assert states(workshop, stream) == {
+        5: [PUBLISHED],
+        6: [BackfillState.CHANGED_MEANWHILE, PUBLISHED],
+        7: [BackfillState.FAILED, PUBLISHED],
+    }
+
+
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
 

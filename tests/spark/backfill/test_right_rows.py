@@ -272,3 +272,22 @@ def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) 
     again = of_day_5()
     assert (again.state, again.rows["moved"], again.rows["outside"]) == (BackfillState.UNCHANGED, 0, 22)
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted(one["id"] for one in before)
+
+
+def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Workshop) -> None:
+    """The snapshot that holds them has the columns of its own time; the month is one partition."""
+    stream = declare_read_stream(workshop)
+    before = workshop.rows("target")
+    workshop.declare_table(
+        "target",
+        {**COLUMNS, "note": "string"},
+        partitioning=[{"column": "at", "transform": "month"}],
+    )
+    path = workshop.folder / f"{stream}.py"
+    path.write_text(path.read_text().replace('fn.upper("word"))', 'fn.upper("word")).withColumn("note", fn.lit("n"))'))
+
+    result = backfill(workshop, stream, start=DAY_5, end=DAY_6)
+
+    assert result.rows["kept"] > 0
+    noted = [{**one, "note": "n" if one["at"].day == 5 else None} for one in before]
+    assert workshop.rows("target") == noted
