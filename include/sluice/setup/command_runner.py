@@ -168,7 +168,7 @@ def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
 
 
 _MOVE_TICKS = 5
-"""How many clock ticks of the processor count as work. A JVM that hangs takes one now and then for its own upkeep."""
+"""How many clock ticks of the processor count as work. A JVM that hangs takes one now and then for its own threads."""
 
 
 def _wait_while_moving(process: subprocess.Popen[bytes], output: IO[bytes], silence_seconds: float | None) -> int:
