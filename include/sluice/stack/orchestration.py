@@ -29,7 +29,7 @@ from sluice.stack.process_records import read_records, write_selection
 from sluice.stack.services import all_services, select_steps
 from sluice.stack.stack_plan import Service, StackPlan, Step
 from sluice.stack.stack_status import Display
-from sluice.stack.starting import ServiceStart, StepRunner
+from sluice.stack.starting import PortTakenError, ServiceStart, StepRunner
 from sluice.stack.stopping import end_stack, forget_service, users_of_declarations
 from sluice.stack.surroundings import (
     Surroundings,
@@ -41,6 +41,10 @@ from sluice.stack.surroundings import (
 )
 from sluice.stack.tcp_ports import HeldPorts, holder_of
 from sluice.stack.tools import Tools, find_tools
+
+_PORT_CHOICES = 3
+"""How often ports are chosen: a port is held until its service starts, and another program may take it before the
+service listens, most of all where several stacks start at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +120,14 @@ def up(
         decision = _decide_surroundings(folder, here=here, replaces=replaces)
         for sentence in decision.sentences:
             display.note(sentence)
-        ports = _decide_ports(steps, folder, display=display)
-        with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
-            plan = _decide_plan(folder, tools=tools, ports=ports, surroundings=decision.chosen)
-            write_environment(folder.environment, plan.environment)
-            # The services of an earlier `up` stay selected until `down`.
-            write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
-            started = _run_steps(plan, steps, held=held, display=display)
+        for choices_left in reversed(range(_PORT_CHOICES)):
+            try:
+                plan, started = _start(folder, steps, tools=tools, surroundings=decision.chosen, display=display)
+                break
+            except PortTakenError as error:
+                if not choices_left:
+                    raise
+                display.note(f"{error} Trying another port …")
     url = plan.url("airflow") if "airflow-api-server" in steps else ""
     return UpReport(
         services=tuple(started),
@@ -131,6 +136,18 @@ def up(
         declarations=plan.environment["SLUICE_PIPELINES"],
         differences=decision.sentences,
     )
+
+
+def _start(
+    folder: StackFolder, steps: Mapping[str, Step], *, tools: Tools, surroundings: Surroundings, display: Display
+) -> tuple[StackPlan, list[ServiceStart]]:
+    ports = _decide_ports(steps, folder, display=display)
+    with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
+        plan = _decide_plan(folder, tools=tools, ports=ports, surroundings=surroundings)
+        write_environment(folder.environment, plan.environment)
+        # The services of an earlier `up` stay selected until `down`.
+        write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
+        return plan, _run_steps(plan, steps, held=held, display=display)
 
 
 def plan_up(*, services: Collection[str] | None = None, replaces: bool = False) -> PlannedUp:
