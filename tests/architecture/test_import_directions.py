@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.stored_keys": (),
     "sluice.operations": ("sluice.errors",),
     "sluice.settings": ("sluice.errors", "sluice.processes"),
+    "sluice.project_file": ("sluice.errors",),
     "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),
     "sluice.ledger": (
@@ -112,7 +113,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.supervision",
         "sluice.maintenance",
     ),
-    "sluice.stack": ("sluice.errors", "sluice.processes", "sluice.settings", "sluice.ledger", "sluice.setup"),
+    "sluice.stack": (
+        "sluice.errors",
+        "sluice.processes",
+        "sluice.settings",
+        "sluice.project_file",
+        "sluice.ledger",
+        "sluice.setup",
+    ),
     "sluice.demo": ("sluice",),
     "sluice.cli": ("sluice",),
     "sluice_spark.session": ("sluice",),
