@@ -110,6 +110,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.launching",
         "sluice.supervision",
         "sluice.maintenance",
+        "sluice.quality",
     ),
     "sluice.stack": ("sluice.errors", "sluice.processes", "sluice.settings", "sluice.ledger", "sluice.setup"),
     "sluice.demo": ("sluice",),

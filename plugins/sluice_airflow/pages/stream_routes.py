@@ -22,6 +22,8 @@ from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
+from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of
 from sluice_airflow.pages.page_state import PageState, StateDep
@@ -55,6 +57,10 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "selection": selection,
         "problems": pages.problems_for(reader),
         "may_act": reader.may_act_on(line.stream for line in seen.lines),
+        "airflow": airflow_of(request),
+        "outlooks": find_outlooks([line.stream for line in seen.lines if line.is_waiting]),
+        "paused": pages.paused_for(reader, among=PLATFORM_DAGS),
+        "failed_checks": pages.failed_checks_for(reader),
         "history_hours": HISTORY_HOURS,
         "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
         "link_to_show": lambda show: _link(query, show=show),
@@ -160,7 +166,15 @@ def _streams_json(request: Request, reader: ReaderDep, pages: StateDep) -> Mappi
 
 def _unhealthy_json(reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:
     seen = pages.observe(reader, with_history=False)
-    return {"total": len(seen.lines), "unhealthy": [_line_json(line) for line in seen.unhealthy]}
+    return {
+        "total": len(seen.lines),
+        "unhealthy": [_line_json(line) for line in seen.unhealthy],
+        "failed_checks": [
+            {"table": one.stream, "since": one.since, "explanation": one.explanation}
+            for one in pages.failed_checks_for(reader)
+        ],
+        "paused": [{"dag": one.dag, "missed": one.is_missed} for one in pages.paused_for(reader, among=PLATFORM_DAGS)],
+    }
 
 
 def _line_json(line: StreamLine) -> Mapping[str, Any]:
@@ -169,6 +183,7 @@ def _line_json(line: StreamLine) -> Mapping[str, Any]:
         "state": line.state,
         "healthy": line.is_healthy,
         "explanation": line.explanation,
+        "next_step": line.next_step,
         "since": line.since,
         "owner": line.owner,
         "tags": line.tags,
