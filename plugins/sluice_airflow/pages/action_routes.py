@@ -142,7 +142,12 @@ def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, 
 
 def _backfill_form(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     wanted = _stream_to_backfill(stream, reader, pages)
-    values = {"base": base_of(request), "stream": wanted.name, "backfill": wanted.declaration.backfill}
+    values = {
+        "base": base_of(request),
+        "stream": wanted.name,
+        "backfill": wanted.declaration.backfill,
+        "days": pages.backfill_days.find(pages.ledger, wanted),
+    }
     return HTMLResponse(render("backfill", values))
 
 

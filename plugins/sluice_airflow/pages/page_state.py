@@ -14,6 +14,7 @@ from sluice.declarations.loaded_declarations import Declarations, declared_name
 from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble
+from sluice.pages.backfill_days import BackfillDays
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
@@ -38,6 +39,7 @@ class PageState:
     tokens: PlanTokens
     quarantines: QuarantineReading
     looks: TableLooks
+    backfill_days: BackfillDays
     ask_airflow: AskAirflow = ask_airflow
 
     @classmethod
@@ -50,6 +52,7 @@ class PageState:
             tokens=PlanTokens(conf.get_mandatory_value("api", "secret_key")),
             quarantines=QuarantineReading(settings=deployment.settings),
             looks=TableLooks(settings=deployment.settings),
+            backfill_days=BackfillDays(settings=deployment.settings),
         )
 
     @property

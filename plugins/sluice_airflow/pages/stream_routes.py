@@ -21,8 +21,9 @@ from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
-from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, PLATFORM_DAGS, RECONCILER_DAG
+from sluice.supervision.stream_verdict import StreamState
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of
@@ -100,6 +101,9 @@ def _stream_page(
         "page": page,
         "windows": WINDOWS_HOURS,
         "done": None if done is None else DONE_SENTENCES[done],
+        "paused": pages.paused_for(reader, among=_dags_about(line, pages)),
+        "outlook": find_outlooks([stream]).get(stream) if line.is_waiting else None,
+        "clears": _failed_run(line, page, reader),
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
         "may_reject": _may_reject(line, reader, pages),
@@ -137,11 +141,27 @@ def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
 
 
 def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
-    """Not while a driver lives, which publishes what is staged. Whether a batch waits is seen with the plan."""
+    """Not while a driver lives, which publishes what is staged, nor where all is published. Whether a batch waits is
+    seen with the plan."""
     declared = pages.declarations.streams.get(line.stream)
-    if declared is None or line.has_live_run or not can_stage(declared):
+    is_in_order = line.is_healthy and line.state is not StreamState.STOPPED
+    if declared is None or line.has_live_run or is_in_order or not can_stage(declared):
         return False
     return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
+
+
+def _failed_run(line: StreamLine, page: StreamPage, reader: Reader) -> str:
+    """The page in Airflow of the failed run of an increment, whose task is to be cleared; empty where none is."""
+    if line.state is not StreamState.FAILED or not page.runs or not reader.may_act_on([line.stream]):
+        return ""
+    return _dag_run_link(page.runs[0].launched_by) or f"dags/{quote(line.stream, safe='')}"
+
+
+def _dags_about(line: StreamLine, pages: PageState) -> tuple[str, ...]:
+    """The DAGs of the platform whose results the page of a stream shows."""
+    declared = pages.declarations.streams.get(line.stream)
+    has_backfill = declared is not None and declared.declaration.backfill is not None
+    return (RECONCILER_DAG, CHECKPOINTS_DAG, *((GAPS_DAG,) if has_backfill else ()))
 
 
 def _has_quarantine(line: StreamLine, pages: PageState) -> bool:

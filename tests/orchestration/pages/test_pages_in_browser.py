@@ -67,7 +67,7 @@ def test_the_on_call_finds_the_killed_stream_reads_why_starts_it_and_sees_it_rec
     page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
     expect(page.locator("#sluice-tile")).to_contain_text("unhealthy", timeout=PATIENCE)
     screenshot(page, "home")
-    page.locator("#sluice-tile").click()
+    page.locator("#sluice-tile").get_by_role("link", name="unhealthy").click()
     page.wait_for_url("**/plugin/streams/sluice/streams?show=unhealthy", timeout=PATIENCE, wait_until="commit")
     frame = page.frame_locator("iframe")
     row = frame.locator("table.streams tbody tr", has=page.get_by_role("link", name="paged", exact=True))
