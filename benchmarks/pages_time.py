@@ -307,6 +307,7 @@ def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
         "page": lineage_page(known, selection),
         "lines": {line.stream: line for line in seen.lines},
         "tables": frozenset(declarations.tables),
+        "failed": {},
         "problems": (),
         "most_named": MOST_NAMED,
         "link_to_choose": lambda name: f"of={name}",

@@ -114,6 +114,7 @@ def _stream_page(
         "meanings": MEANINGS,
         "lines": {one.stream: one for one in seen.lines},
         "tables": pages.tables_for(reader),
+        "failed": {one.stream: one for one in pages.failed_checks_for(reader)},
         "has_ui": _has_ui(line, pages),
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
@@ -262,6 +263,7 @@ def _lineage_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "page": lineage_page(known, selection, urgent={line.stream for line in seen.unhealthy}),
         "lines": {line.stream: line for line in seen.lines},
         "tables": tables,
+        "failed": {one.stream: one for one in pages.failed_checks_for(reader)},
         "problems": pages.problems_for(reader),
         "most_named": MOST_NAMED,
         "link_to_choose": lambda name: urlencode({**query, "of": name}),

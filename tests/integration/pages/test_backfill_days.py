@@ -35,7 +35,7 @@ def backfilled(folder: Path, *, interval: str = "day", margin: str = "") -> Load
     """A stream that declares a backfill."""
     write_table(folder, "bronze.flights")
     write_table(folder, "silver.flights")
-    reads = f", reads: {{flights: at}}, margin: {margin}" if margin else ""
+    reads = f", reads: {{rows: at}}, margin: {margin}" if margin else ""
     more = f"backfill: {{column: at, interval: {interval}{reads}}}\n"
     write_continuous_stream(folder, "flights", writes="silver.flights", more=more)
     declarations = load_declarations(folder)

@@ -52,6 +52,7 @@ def page_of(**changed: Any) -> str:
         "meanings": MEANINGS,
         "lines": {},
         "tables": frozenset(),
+        "failed": {},
         "has_ui": False,
         "dag_run_links": {},
     }
