@@ -35,7 +35,7 @@ _EXAMPLES = {"hour": "YYYY-MM-DDThh:00", "day": "YYYY-MM-DD", "month": "YYYY-MM-
 class ChoosableDays:
     """What the form offers, in ISO 8601.
 
-    first: the first with rows; empty where the table's partitions do not tell. last: the newest that is closed, and end
+    first: the first with rows; empty where no partition shows it. last: the newest that is closed, and end
     the one behind it. by_watermark: whether the stream's watermark decides what is closed, else the clock.
     pattern, example: of one value.
     """

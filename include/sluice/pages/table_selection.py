@@ -31,7 +31,7 @@ KINDS: Mapping[str, Callable[[TableLine], bool]] = {
     "quarantines": lambda line: line.is_quarantine,
     "all": lambda _: True,
 }
-"""Which tables can be shown; the quarantines are apart, because nobody looks for rows in them."""
+"""Which tables can be shown; quarantines are a kind of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,8 @@ def watch_progress(
 
 
 def sample_increments(supervisor: Supervisor, declarations: Declarations, *, at_once: int, deadline: Deadline) -> None:
-    """Record how far incremental streams are behind, as far as the time suffices. A lag that was not observed alerts
-    nobody: the next pass observes it, or the increment itself fails.
+    """Record how far incremental streams are behind, as far as the time suffices. A lag that was not observed is no
+    alert: the next pass observes it, or the increment itself fails.
 
     Parameters
     ----------

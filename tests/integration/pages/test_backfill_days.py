@@ -19,7 +19,7 @@ from sluice.pages.backfill_days import days_of, first_partition
 from sluice.pages.page_templates import render
 
 NOON = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
-SCHEMA = pa.schema([("at", pa.timestamp("us", tz="UTC")), ("on", pa.date32())])
+SCHEMA = pa.schema([pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("on", pa.date32())])
 
 
 @pytest.fixture
