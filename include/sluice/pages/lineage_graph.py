@@ -100,8 +100,8 @@ def draw(
 
     Parameters
     ----------
-    nodes: the first `most` of them are drawn. A quarantine that is not among them, and that no stream reads, is a mark on
-        the box of its stream.
+    nodes: the first `most` of them are drawn. A quarantine that is not among them, and that no stream reads, is a mark
+        on the box of its stream.
     chosen: have a strong outline.
     near: what is highlighted with them; unset: nothing stands back.
     """

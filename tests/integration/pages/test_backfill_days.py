@@ -19,7 +19,8 @@ from sluice.pages.backfill_days import days_of, first_partition
 from sluice.pages.page_templates import render
 
 NOON = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
-SCHEMA = pa.schema([pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("on", pa.date32())])
+FIELDS: list[pa.Field[Any]] = [pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("on", pa.date32())]
+SCHEMA = pa.schema(FIELDS)
 
 
 @pytest.fixture
