@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble, all_troubles, clear_trouble, record_trouble
@@ -24,7 +23,7 @@ DAG_PAUSED = "dag paused"
 
 def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
     """The names under which such troubles are recorded: of the platform's DAGs, and of tables with expectations."""
-    checked = {name for name, table in all_tables(declarations).items() if table.quality is not None}
+    checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
     return frozenset(checked | set(PLATFORM_DAGS))
 
 

@@ -87,9 +87,9 @@ class PageState:
         """The tables whose newest check failed, of those that a person may see."""
         if not reader.may_read([QUALITY_DAG]):
             return ()
-        return troubles_beside_streams(
-            self.ledger, self.tables_for(reader) & subjects_beside_streams(self.declarations)
-        )
+        found = troubles_beside_streams(self.ledger, subjects_beside_streams(self.declarations) - set(PLATFORM_DAGS))
+        visible = self.tables_for(reader) if found else ()
+        return tuple(trouble for trouble in found if trouble.stream in visible)
 
     def problems_for(self, reader: Reader) -> tuple[str, ...]:
         """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""

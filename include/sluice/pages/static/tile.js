@@ -48,7 +48,7 @@ globalThis["Sluice streams"] = function SluiceStreamsTile() {
   const drawn = parts.map(([words, path, reasons]) =>
     element(
       "a",
-      { key: path, href: place(path), style: { display: "flex", gap: "8px", alignItems: "baseline", flexWrap: "wrap" } },
+      { key: words, href: place(path), style: { display: "flex", gap: "8px", alignItems: "baseline", flexWrap: "wrap" } },
       element("strong", { style: { color: colours[words[0]] } }, words),
       ...reasons.slice(0, 5).map(([name, why]) => element("span", { key: name, title: why, style: { opacity: 0.85 } }, name)),
       reasons.length > 5 ? element("span", { style: { opacity: 0.85 } }, `and ${reasons.length - 5} more`) : null,
