@@ -26,6 +26,9 @@ from sluice.tables.declared_tables import load_table
 KEPT_SECONDS = 60.0
 """How old a look may be before another one is made."""
 
+PROBLEM_KEPT_SECONDS = 10.0
+"""How long it is kept that a table could not be looked at: the reason may be gone, and a dead catalog costs seconds."""
+
 MOST_AGE_SECONDS = 600.0
 """An older look is not shown: the catalog has not answered since, and the table may be another one."""
 
@@ -110,8 +113,10 @@ class TableLooks:
         return {table: look for table, (looked_at, look) in kept.items() if looked_at > oldest}
 
     def _is_due(self, table: str) -> bool:
-        looked_at, _ = self._kept.get(table, (None, None))
-        return looked_at is None or self.clock() - looked_at >= KEPT_SECONDS
+        if table not in self._kept:
+            return True
+        looked_at, look = self._kept[table]
+        return self.clock() - looked_at >= (PROBLEM_KEPT_SECONDS if look.problem else KEPT_SECONDS)
 
     def _keep(self, table: str, look: TableLook) -> None:
         self._kept[table] = (self.clock(), look)

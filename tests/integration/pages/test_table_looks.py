@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, StringType
 
 from sluice.errors import LakehouseError
 from sluice.pages import table_looks
-from sluice.pages.table_looks import KEPT_SECONDS, MOST_AGE_SECONDS, TableLooks, look_at
+from sluice.pages.table_looks import KEPT_SECONDS, MOST_AGE_SECONDS, PROBLEM_KEPT_SECONDS, TableLooks, look_at
 
 NAME = "silver.quakes"
 NOTHING: Any = None
@@ -153,7 +153,9 @@ def test_a_catalog_that_is_away_is_a_problem_of_every_table_and_asked_once(catal
     assert looks.look(NAME).problem == "Cannot open the catalog: Connection refused."
     assert opening.times == 1
     opening.is_away = False
-    clock.seconds += KEPT_SECONDS
+    clock.seconds += PROBLEM_KEPT_SECONDS - 1
+    assert not looks.look(NAME).exists
+    clock.seconds += 1
     assert looks.look(NAME).exists
 
 
