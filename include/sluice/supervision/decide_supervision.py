@@ -88,6 +88,13 @@ def decide_supervision(
     history: the failures that still count.
     now: the database's time.
     """
+    decided = _decide(wanted=wanted, digest=digest, seen=seen, history=history, now=now)
+    return replace(decided, crashes=history.crashes)
+
+
+def _decide(
+    *, wanted: StreamDeclaration, digest: str, seen: StreamObservation, history: RestartHistory, now: datetime
+) -> SupervisionDecision:
     run = seen.newest_run
     refused = refused_changes(seen.fingerprint, fingerprint_of(wanted))
     if run is not None and run.is_live:
@@ -142,7 +149,7 @@ def _decide_about_restart(
     if verdict is not RestartVerdict.RESTART:
         reason, because = _GIVEN_UP[verdict]
         text = f"{failed}{because} {given_up_steps(failure, stream=wanted.stream)}"
-        return decision(SupervisionAction.GIVE_UP, reason, text)
+        return replace(decision(SupervisionAction.GIVE_UP, reason, text), occasion=run.run_id)
     tries = tries_of(wanted.supervision.restart, failure.failure_class)
     due = (history.newest_ended_at or now) + wait_after(wanted.supervision, history)
     counted = f"{failed}, {history.failures_of_class} of {tries} of its class that are restarted"

@@ -14,7 +14,7 @@ from enum import StrEnum
 from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations, LoadedStream
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
@@ -29,6 +29,8 @@ class StreamState(StrEnum):
     """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only.
 
     UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
+    PAUSE_UNCLEAR: it runs although its DAG is paused, and no person is known to have paused that.
+    NOT_RECONCILED is no look's own: a pass of the reconciler failed for the stream, or had no time for it.
     """
 
     NEVER_STARTED = "never started"
@@ -55,6 +57,8 @@ class StreamState(StrEnum):
     UNDECLARED = "undeclared"
     BROKEN = "declaration broken"
     MODE_CHANGED = "mode changed"
+    PAUSE_UNCLEAR = "pause unclear"
+    NOT_RECONCILED = "not reconciled"
 
 
 _STATES = {
@@ -90,6 +94,7 @@ class StreamVerdict:
 
     explanation: the sentence for a person.
     failure: the newest one that still counts; unset without one. next_step: what to do about it; empty without one.
+    occasion: what it is about, where the same state may come again for another cause (`StreamTrouble`).
     """
 
     state: StreamState
@@ -97,10 +102,11 @@ class StreamVerdict:
     explanation: str
     failure: Failure | None = None
     next_step: str = ""
+    occasion: str = ""
 
 
-CRASH_LOOP_FAILURES = 3
-"""How many failures in a row make a restarting stream crash looping: one or two may be bad luck."""
+_MAY_CRASH_AGAIN = frozenset({StreamState.RESTARTING, StreamState.STARTING, StreamState.RUNNING})
+"""A run that is up for a moment does not end a crash loop."""
 
 _BY_PROGRESS = {
     ProgressState.IDLE: StreamState.IDLE,
@@ -138,7 +144,7 @@ def judge_stream(
     if wanted.declaration.mode == "incremental":
         verdict = judge_increment(seen)
     else:
-        own = verdict_of(decide(wanted, seen), judge_known(wanted, seen))
+        own = with_unclear_pause(verdict_of(decide(wanted, seen), judge_known(wanted, seen)), seen)
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     step = "" if verdict.failure is None else next_step(verdict.failure.reason, stream=seen.stream)
     return replace(verdict, next_step=step)
@@ -176,13 +182,20 @@ def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None
     progress: of its run; without one its heartbeat decides.
     """
     state = _STATES[decision.reason]
-    if state is StreamState.RESTARTING and decision.failures >= CRASH_LOOP_FAILURES:
-        state = StreamState.CRASH_LOOPING
     explanation, is_healthy = decision.explanation, decision.is_healthy
+    if state in _MAY_CRASH_AGAIN and decision.crashes:
+        state, is_healthy = StreamState.CRASH_LOOPING, False
+        explanation = f"{explanation} {decision.crashes} runs have failed one after the other, or within an hour."
     if state is StreamState.RUNNING and progress is not None:
         state = _BY_PROGRESS.get(progress.state, state)
         explanation, is_healthy = f"{explanation} {progress.explanation}", progress.is_healthy
-    return StreamVerdict(state=state, is_healthy=is_healthy, explanation=explanation, failure=decision.failure)
+    return StreamVerdict(
+        state=state,
+        is_healthy=is_healthy,
+        explanation=explanation,
+        failure=decision.failure,
+        occasion=decision.occasion,
+    )
 
 
 def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObservation | None) -> StreamVerdict:
@@ -195,6 +208,7 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
     ----------
     dag: unset when Airflow does not know it.
     """
+    verdict = with_unclear_pause(verdict, seen)
     is_doubtful = (
         verdict.state is StreamState.STOPPED
         and _is_stopped_by_pause(seen)
@@ -209,6 +223,32 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
         f"the DAG, or confirm the stop: `sluice stream stop {seen.stream}`."
     )
     return replace(verdict, is_healthy=False, explanation=text)
+
+
+def with_unclear_pause(verdict: StreamVerdict, seen: StreamObservation) -> StreamVerdict:
+    """The verdict on a stream that runs on beside a DAG of which no person is known to have paused it.
+
+    It is settled by unpausing the DAG, or by starting or stopping the stream.
+    """
+    pause, desired = seen.dag_pause, seen.desired
+    if not verdict.is_healthy or pause is None or pause.origin is not PauseOrigin.UNCLEAR or pause.since is None:
+        return verdict
+    is_settled = desired.requested_at is not None and desired.requested_at > pause.since
+    if is_settled or desired.effective_state is DesiredState.STOPPED:
+        return verdict
+    text = (
+        f"{verdict.explanation} Its DAG is paused since {pause.since:%Y-%m-%d %H:%M:%S %Z}, and no person is known to "
+        "have paused it: it was made again after it was deleted, or the DAGs of many streams turned paused at the same "
+        f"time, as in a metadata database that is restored. Unpause it, or stop the stream: `sluice stream stop "
+        f"{seen.stream}`; `sluice stream start {seen.stream}` lets it run beside its paused DAG."
+    )
+    return replace(
+        verdict,
+        state=StreamState.PAUSE_UNCLEAR,
+        is_healthy=False,
+        explanation=text,
+        occasion=pause.since.isoformat(),
+    )
 
 
 def _is_stopped_by_pause(seen: StreamObservation) -> bool:

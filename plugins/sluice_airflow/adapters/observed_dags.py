@@ -28,8 +28,10 @@ def observe_dag(dag_id: str, *, airflow: str) -> DagObservation | None:
     airflow: the id of this Airflow.
     """
     try:
-        is_paused = bool(task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused)
-        return DagObservation(airflow=airflow, is_paused=is_paused, has_failed=is_paused and _has_failed(dag_id))
+        if not task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused:
+            return DagObservation(airflow=airflow, is_paused=False)
+        has_runs = task_runner.RuntimeTaskInstance.get_dr_count(dag_id) > 0
+        return DagObservation(airflow=airflow, is_paused=True, has_failed=_has_failed(dag_id), has_runs=has_runs)
     except AirflowRuntimeError as error:
         _log.info("stream=%s Airflow does not know its DAG: %s", dag_id, error)
         return None

@@ -219,7 +219,7 @@ class WorkFailedError(AirflowException):
 
         super().__init__(sentence)
         self.failure_reason = failure_reason
-        self.alerts = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
+        self.alerts: tuple[Alert, ...] = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
 
 
 class WorkFailedForGoodError(WorkFailedError, AirflowFailException):
