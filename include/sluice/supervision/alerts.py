@@ -14,12 +14,14 @@
 | given up                                                     | after a minute, unless its own   |
 |                                                              | task is red for that very run    |
 | restarting, stopping, queued                                 | after ten minutes                |
+| an increment that failed                                     | at once, by its task             |
+| an increment that is overdue                                 | at once                          |
 
 It stays alerted until the stream is healthy again. An alert belongs to an occasion: that the DAG is red since a stream
 was given up before is no reason to be silent when it is given up again.
 
-An increment that is red leaves the same alert: its task reports it, because no reconciler watches a stream that runs by
-a schedule. It stays reported until an increment succeeds; further red ones leave no second alert.
+An increment that is red leaves the same alert: its task reports it, and the reconciler does after ten minutes when the
+task could not. It stays reported until an increment succeeds; further red ones leave no second alert.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from datetime import timedelta
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.increments import record_increment
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
 from sluice.supervision.stream_verdict import StreamState
 
@@ -44,6 +47,7 @@ _PATIENCE = {
     StreamState.RESTARTING: _LATER,
     StreamState.STOPPING: _LATER,
     StreamState.QUEUED: _LATER,
+    StreamState.FAILED: _LATER,
 }
 
 
@@ -72,6 +76,8 @@ def is_alert_due(trouble: StreamTrouble, dag: DagObservation | None) -> bool:
     """
     is_red = dag is not None and dag.is_paused and dag.has_failed
     if trouble.reason == StreamState.GIVEN_UP and is_red and trouble.by_its_task:
+        return False
+    if is_of_increment(trouble) and trouble.by_its_task:
         return False
     if trouble.reason == StreamState.NEVER_STARTED and (dag is None or dag.is_paused):
         return False
@@ -110,7 +116,8 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
 
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red."""
+    """Record that an increment succeeded, with an event when the one before was red or this one was overdue."""
+    record_increment(ledger, stream)
     clear_trouble(ledger, stream, by=by)
 
 

@@ -1,5 +1,7 @@
 """Reconciles continuous streams with their desired states when their own tasks do not; the DAG calls it each minute.
 
+Increments are started by Airflow alone. It looks at them all the same: nobody else would say that one is overdue.
+
 A stream's own task reacts within seconds, but it does not always run: Airflow runs no task of a paused DAG, a trigger
 cannot find out whether its DAG is paused, a triggerer may be down, and no event reports a changed declaration.
 
@@ -16,7 +18,7 @@ Each part has its share of the pass, so that a slow Airflow leaves time for the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,18 +26,22 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.airflow_owner import (
     DagObservation,
 )
+from sluice.ledger.clock_jumps import follow_clock
 from sluice.ledger.connection import connection_use
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
+from sluice.ledger.increments import rows_since
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
+from sluice.messages.durations import in_words
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses
+from sluice.supervision.increment_due import waiting_from
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import watch_progress
 from sluice.supervision.stream_verdict import (
@@ -43,6 +49,7 @@ from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
     find_orphaned_runs,
+    judge_increment,
     verdict_of,
     with_its_dag,
 )
@@ -50,6 +57,7 @@ from sluice.supervision.supervision_decision import SupervisionAction, Supervisi
 from sluice.supervision.supervisor import (
     SupervisionResult,
     Supervisor,
+    observe,
     plan_from,
     read_to_judge,
     save_decision,
@@ -83,6 +91,11 @@ THE_LEDGER = "the ledger"
 
 FEW_CONNECTIONS = "few connections"
 
+THE_CLOCK = "the ledger's clock"
+SET_BACK = "clock set back"
+
+_NO_STREAMS = (THE_LEDGER, THE_CLOCK)
+
 _DUE_AT_ONCE = frozenset(
     {
         SupervisionAction.CLOSE,
@@ -102,7 +115,7 @@ def reconcile_all(
     number: int,
     pass_seconds: float = PASS_SECONDS,
 ) -> tuple[Alert, ...]:
-    """Reconcile every continuous stream, and every run that fits no declaration.
+    """Reconcile every continuous stream, every run that fits no declaration, and look at every increment.
 
     Parameters
     ----------
@@ -119,11 +132,13 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
+    of_the_clock = _clock_alerts(supervisor)
     orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
-    streams = _rotated(_continuous(declarations), number)
+    streams = _rotated([stream for _, stream in sorted(declarations.streams.items())], number)
     looks = follow_pauses(supervisor, streams, observe_dag, seconds=pass_seconds * ASKING_SHARE)
     known = read_to_judge(supervisor.ledger, streams, with_progress=True)
-    steps = {stream.name: partial(_reconcile, supervisor, stream, known[stream.name], looks) for stream in streams}
+    writers = _writers(declarations)
+    steps = {stream.name: _step(supervisor, stream, known[stream.name], looks, writers) for stream in streams}
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
     _clear_others(supervisor, declarations, steps)
@@ -133,12 +148,16 @@ def reconcile_all(
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
-    return (*alerts, *_connection_alerts(supervisor))
+    return (*alerts, *of_the_clock, *_connection_alerts(supervisor))
 
 
-def _continuous(declarations: Declarations) -> list[LoadedStream]:
-    by_name = sorted(declarations.streams.items())
-    return [stream for _, stream in by_name if stream.declaration.mode == "continuous"]
+def _writers(declarations: Declarations) -> Mapping[str, list[str]]:
+    """The streams that write each table."""
+    writers: dict[str, list[str]] = {}
+    for name, stream in declarations.streams.items():
+        for table in stream.declaration.tables_written:
+            writers.setdefault(table, []).append(name)
+    return writers
 
 
 def _rotated(streams: Sequence[LoadedStream], number: int) -> list[LoadedStream]:
@@ -162,6 +181,38 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecord
     if stream.name in looks.problems or (verdict.is_healthy and known.trouble is None):
         return None  # as nearly all streams in nearly all passes: there is nothing to record
     return _alert_of(supervisor, stream.name, verdict, dag)
+
+
+def _step(
+    supervisor: Supervisor,
+    stream: LoadedStream,
+    known: StreamRecords,
+    looks: DagLooks,
+    writers: Mapping[str, Sequence[str]],
+) -> partial[Alert | None]:
+    """What is done for one stream in a pass."""
+    if stream.declaration.mode == "incremental":
+        return partial(_look_at_increment, supervisor, stream, known, looks, writers)
+    return partial(_reconcile, supervisor, stream, known, looks)
+
+
+def _look_at_increment(
+    supervisor: Supervisor,
+    stream: LoadedStream,
+    known: StreamRecords,
+    looks: DagLooks,
+    writers: Mapping[str, Sequence[str]],
+) -> Alert | None:
+    """Judge an incremental stream, which its DAG starts: the reconciler notices when it does not."""
+    schedule, since = stream.declaration.schedule, waiting_from(known)
+    tables = schedule.tables if schedule is not None else ()
+    by_table = {table: writers.get(table, ()) for table in tables}
+    new = None if since is None else rows_since(supervisor.ledger, by_table, since)
+    verdict = judge_increment(observe(known, supervisor.launcher), schedule=schedule, rows_since=new)
+    is_left_to_task = known.trouble is not None and is_of_increment(known.trouble) and known.trouble.by_its_task
+    if stream.name in looks.problems or is_left_to_task or (verdict.is_healthy and known.trouble is None):
+        return None
+    return _alert_of(supervisor, stream.name, verdict, looks.dags[stream.name])
 
 
 def _read(supervisor: Supervisor, stream: LoadedStream) -> StreamRecords:
@@ -213,7 +264,7 @@ def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Coll
     """
     for trouble in all_troubles(supervisor.ledger):
         is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
-        if trouble.stream not in (*kept, THE_LEDGER) and not is_left_to_task:
+        if trouble.stream not in (*kept, *_NO_STREAMS) and not is_left_to_task:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 
@@ -228,6 +279,20 @@ def _connection_alerts(supervisor: Supervisor) -> list[Alert]:
         "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
     )
     return [_reported(supervisor, THE_LEDGER, reason=FEW_CONNECTIONS, sentence=sentence)]
+
+
+def _clock_alerts(supervisor: Supervisor) -> list[Alert]:
+    """An alert when the clock of the ledger's server was set back since the pass before."""
+    ahead = follow_clock(supervisor.ledger)
+    if not ahead:
+        clear_trouble(supervisor.ledger, THE_CLOCK, by=supervisor.launched_by)
+        return []
+    sentence = (
+        f"The clock of the ledger's PostgreSQL was set back by {in_words(ahead)}, as by a standby that took over. What "
+        "was recorded in its future counts as of now; drivers that are lost are noticed within five minutes. See that "
+        "the clocks of its servers are synchronised."
+    )
+    return [_reported(supervisor, THE_CLOCK, reason=SET_BACK, sentence=sentence)]
 
 
 def _problem(supervisor: Supervisor, stream: str, error: Exception) -> Alert:

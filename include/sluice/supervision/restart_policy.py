@@ -188,13 +188,15 @@ def count_crashes(
     """How many failures make a stream crash looping: in a row, or within a time; 0 when it is not.
 
     A live run that is up for a moment ends no crash loop: it must stay up for `stable_after`, and for twice as long as
-    those that failed.
+    those that failed, or two hours.
 
     Parameters
     ----------
     runs: the newest of the stream, live or ended. The others: as `count_failures`.
     """
     live = runs[0] if runs and runs[0].is_live else None
+    if runs and live is None and runs[0].desired_state is DesiredState.STOPPED:
+        return 0
     ended = runs[1:] if live is not None else runs
     history = count_failures(ended, digest=digest, stable_after=stable_after, reset_at=reset_at)
     lately = sum(end > now - CRASH_LOOP_WITHIN for end in history.ends)
@@ -202,7 +204,7 @@ def count_crashes(
     if crashes < CRASH_LOOP_FAILURES or (history.failures < CRASH_LOOP_FAILURES and lately < CRASH_LOOP_LAUNCHES):
         return 0
     longest = max(_uptime(run) for run in ended[: max(history.failures, lately)])
-    is_over = live is not None and _uptime(live) >= max(stable_after, 2 * longest)
+    is_over = live is not None and _uptime(live) >= max(stable_after, min(2 * longest, 2 * CRASH_LOOP_WITHIN))
     return 0 if is_over else crashes
 
 
@@ -258,7 +260,8 @@ def runs_that_count(wanted: LoadedStream, newest: RunObservation) -> int:
     """How many of the newest runs a decision about a stream needs; 0: the newest one alone says what is due."""
     if newest.is_live and newest.declaration_digest == wanted.digest:
         # Only a run that is not up for long may be one of a crash loop.
-        return 0 if _uptime(newest) >= 2 * CRASH_LOOP_WITHIN else 2 * CRASH_LOOP_LAUNCHES
+        stable_after = wanted.declaration.supervision.restart.stable_after
+        return 0 if _uptime(newest) >= max(stable_after, 2 * CRASH_LOOP_WITHIN) else 2 * CRASH_LOOP_LAUNCHES
     is_at_rest = not newest.is_live and newest.desired_state is DesiredState.STOPPED
     supervision = wanted.declaration.supervision
     return 0 if is_at_rest else runs_to_read(supervision.restart, supervision.breaker)

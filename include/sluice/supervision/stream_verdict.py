@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations, LoadedStream
+from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
@@ -20,9 +22,10 @@ from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
+from sluice.supervision.increment_due import OverdueIncrement, find_overdue
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
 from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
-from sluice.supervision.time_limits import HEARD_WITHIN
+from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
 
 class StreamState(StrEnum):
@@ -118,6 +121,7 @@ _BY_PROGRESS = {
 _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED})
 """States that only the reconciler can see: it asks the sources."""
 
+_WAITS_FOR_ROWS = frozenset({StreamState.FINISHED, StreamState.NEVER_STARTED})
 _RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
 
 _NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, StreamState.STARTING})
@@ -142,12 +146,22 @@ def judge_stream(
         text = f"No file declares {seen.stream}, and no run of it lives."
         return StreamVerdict(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
     if wanted.declaration.mode == "incremental":
-        verdict = judge_increment(seen)
+        verdict = judge_increment(seen, schedule=wanted.declaration.schedule)
+        verdict = _with_waiting_rows(verdict, wanted, seen.trouble)
     else:
         own = with_unclear_pause(verdict_of(decide(wanted, seen), judge_known(wanted, seen)), seen)
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     step = "" if verdict.failure is None else next_step(verdict.failure.reason, stream=seen.stream)
     return replace(verdict, next_step=step)
+
+
+def _with_waiting_rows(verdict: StreamVerdict, wanted: LoadedStream, trouble: StreamTrouble | None) -> StreamVerdict:
+    """The verdict on an increment by new rows of its tables, which only the reconciler looks for."""
+    schedule = wanted.declaration.schedule
+    may_wait = schedule is not None and bool(schedule.tables) and verdict.state in _WAITS_FOR_ROWS
+    if not may_wait or trouble is None or trouble.reason != StreamState.LATE:
+        return verdict
+    return replace(verdict, state=StreamState.LATE, is_healthy=False, explanation=trouble.explanation)
 
 
 def with_trouble(
@@ -257,19 +271,35 @@ def _is_stopped_by_pause(seen: StreamObservation) -> bool:
     return is_paused and seen.desired.desired_state is DesiredState.RUNNING
 
 
-def judge_increment(seen: StreamObservation) -> StreamVerdict:
-    """The verdict on an incremental stream. Between two runs its newest run decides."""
+def judge_increment(
+    seen: StreamObservation, *, schedule: ScheduleDeclaration | None = None, rows_since: datetime | None = None
+) -> StreamVerdict:
+    """The verdict on an incremental stream. Between two runs its newest run decides, and when the next one is due.
+
+    Parameters
+    ----------
+    schedule, rows_since: by which one may be overdue (`increment_due`).
+    """
     run = seen.newest_run
     if run is not None and run.is_live:
         return _judge_live_increment(seen, run)
     if seen.desired.effective_state is DesiredState.STOPPED:
         text = f"It is stopped, as requested{seen.desired.why_stopped}."
         return StreamVerdict(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    pause = seen.dag_pause
+    if pause is not None and pause.is_paused and pause.origin is PauseOrigin.PERSON:
+        text = "It is stopped while its DAG is paused."
+        return StreamVerdict(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    is_repaired = run is not None and run.ended_at is not None and (seen.increment_at or run.ended_at) > run.ended_at
+    if run is None or run.state is RunState.FINISHED or is_repaired:
+        overdue = None if schedule is None else find_overdue(schedule, seen, rows_since=rows_since)
+        if overdue is not None:
+            return _overdue(seen, overdue)
     if run is None:
         text = "It has never run; it runs by its schedule."
         return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
     reason = (run.reason or "without a reason").rstrip(".")
-    if run.state is RunState.FINISHED:
+    if run.state is RunState.FINISHED or is_repaired:
         text = f"Its newest run ended: {reason}."
         return StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation=text)
     failure = failure_of_run(run)
@@ -280,12 +310,20 @@ def judge_increment(seen: StreamObservation) -> StreamVerdict:
     return StreamVerdict(state=StreamState.FAILED, is_healthy=False, explanation=text, failure=failure)
 
 
+def _overdue(seen: StreamObservation, overdue: OverdueIncrement) -> StreamVerdict:
+    step = "See in Airflow what its task waits for: a slot of the pool `spark`, or the scheduler."
+    if seen.dag_pause is not None and seen.dag_pause.is_paused:
+        step = f"Its DAG is paused: unpause it, or stop the stream: `sluice stream stop {seen.stream}`."
+    text, occasion = f"{overdue.explanation} {step}", overdue.due_at.isoformat()
+    return StreamVerdict(state=StreamState.LATE, is_healthy=False, explanation=text, occasion=occasion)
+
+
 def _judge_live_increment(seen: StreamObservation, run: RunObservation) -> StreamVerdict:
     if seen.process is ProcessState.GONE:
         text = f"The process of run {run.run_id} is gone; the next run takes its place."
         return StreamVerdict(state=StreamState.DRIVER_GONE, is_healthy=False, explanation=text)
     silence = seen.observed_at - (run.heartbeat_at or run.launched_at)
-    if silence <= HEARD_WITHIN:
+    if -AHEAD_AT_MOST <= silence <= HEARD_WITHIN:
         text = f"Run {run.run_id} was heard {silence.total_seconds():.0f} s ago."
         return StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation=text)
     state = StreamState.SILENT if seen.process is ProcessState.ALIVE else StreamState.UNKNOWN

@@ -44,7 +44,7 @@ from sluice.supervision.supervision_decision import (
     SupervisionReason,
 )
 from sluice.supervision.supervision_events import decision_event
-from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
+from sluice.supervision.time_limits import AHEAD_AT_MOST, EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ def observe(known: StreamRecords, launcher: Launcher, *, heard_within: timedelta
     run, process, left = known.newest_run, None, None
     if run is not None and run.is_live:
         age = known.heartbeat_age
-        if age is not None and age < heard_within:
+        if age is not None and -AHEAD_AT_MOST <= age < heard_within:
             process = ProcessState.ALIVE
         else:
             process = _observe_driver(launcher, run)

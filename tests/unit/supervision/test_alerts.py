@@ -17,7 +17,7 @@ RUNS = DagObservation(airflow="ours", is_paused=False)
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 RED = DagObservation(airflow="ours", is_paused=True, has_failed=True)
 SOON = ("silent", "unknown", "driver gone", "to be started", "never started", "given up")
-LATER = ("restarting", "stopping", "queued")
+LATER = ("restarting", "stopping", "queued", "failed")
 
 
 def trouble(state: str, *, lasted: timedelta, by_its_task: bool = False) -> StreamTrouble:

@@ -103,6 +103,22 @@ def _create_streams() -> None:
         schema=SCHEMA,
     )
     op.create_table(
+        "reconciler_passes",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("dag_run", sa.Text(), nullable=False),
+        sa.Column("began_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("kind", name=op.f("pk_reconciler_passes")),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "newest_increments",
+        sa.Column("stream", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("stream", name=op.f("pk_newest_increments")),
+        schema=SCHEMA,
+    )
+    op.create_table(
         "progress_samples",
         sa.Column("stream", sa.Text(), autoincrement=False, nullable=False),
         sa.Column(
