@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, select, update
+from sqlalchemy import ARRAY, Select, Text, any_, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -150,10 +151,15 @@ def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOw
 
 def find_owner(ledger: Ledger) -> AirflowOwner | None:
     """The Airflow that the ledger belongs to; none before the first one asked."""
-    query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
     with ledger.transaction() as connection:
-        row = connection.execute(query.where(LedgerOwner.kind == _ONLY)).one_or_none()
+        row = connection.execute(select_owner()).one_or_none()
     return None if row is None else record_of(AirflowOwner, row)
+
+
+def select_owner() -> Select[Any]:
+    """The query for the Airflow that the ledger belongs to: one row, or none."""
+    query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
+    return query.where(LedgerOwner.kind == _ONLY)
 
 
 def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:

@@ -1,6 +1,6 @@
 """Reconciles continuous streams with their desired states when their own tasks do not; the DAG calls it each minute.
 
-Increments are started by Airflow alone. It looks at them all the same: nobody else would say that one is overdue.
+Increments are started by Airflow alone. It looks at them all the same: an overdue one would stay unreported.
 
 A stream's own task reacts within seconds, but it does not always run: Airflow runs no task of a paused DAG, a trigger
 cannot find out whether its DAG is paused, a triggerer may be down, and no event reports a changed declaration.
@@ -78,7 +78,7 @@ ASKING_SHARE = 0.3
 """Of a pass, for asking Airflow about the DAGs; the rest of the DAGs count as they were last seen."""
 
 STEP_SHARE = 0.2
-"""Of a pass, for one stream: one that takes longer keeps its thread, and another thread goes on with the others."""
+"""Of a pass, for one stream: one that takes longer keeps its thread, and another thread takes the others."""
 
 _GOLDEN = 0.6180339887
 """The golden ratio: its multiples, without their whole part, leave no large gap anywhere."""
@@ -94,7 +94,11 @@ FEW_CONNECTIONS = "few connections"
 THE_CLOCK = "the ledger's clock"
 SET_BACK = "clock set back"
 
-_NO_STREAMS = (THE_LEDGER, THE_CLOCK)
+
+def _is_stream(subject: str) -> bool:
+    """Whether a trouble is that of a stream: no name of one has a space."""
+    return " " not in subject
+
 
 _DUE_AT_ONCE = frozenset(
     {
@@ -264,7 +268,7 @@ def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Coll
     """
     for trouble in all_troubles(supervisor.ledger):
         is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
-        if trouble.stream not in (*kept, *_NO_STREAMS) and not is_left_to_task:
+        if _is_stream(trouble.stream) and trouble.stream not in kept and not is_left_to_task:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 

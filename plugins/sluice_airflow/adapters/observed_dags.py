@@ -44,3 +44,12 @@ def _has_failed(dag_id: str) -> bool:
     query = GetPreviousDagRun(dag_id=dag_id, logical_date=datetime.now(UTC) + _AHEAD)
     answer = task_runner.SUPERVISOR_COMMS.send(query)
     return isinstance(answer, PreviousDagRunResult) and answer.dag_run is not None and answer.dag_run.state == "failed"
+
+
+def knows_dag_run(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has a DAG run. When it does not answer, it is believed to: nothing follows then."""
+    try:
+        return task_runner.RuntimeTaskInstance.get_dr_count(dag_id, run_ids=[run_id]) > 0
+    except AirflowRuntimeError as error:
+        _log.info("Whether Airflow knows run %s of %s is unknown: %s", run_id, dag_id, error)
+        return True

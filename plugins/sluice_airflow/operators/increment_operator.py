@@ -98,7 +98,7 @@ class IncrementOperator(WorkOperator):
 
         by = f"airflow: {context['ti'].dag_id}, {context['ti'].run_id}"
         try:
-            with load_deployment().open_ledger() as ledger:
+            with load_deployment().open_owned_ledger() as ledger:
                 if sentence:
                     return report_red_increment(ledger, self.stream, sentence=sentence, by=by)
                 report_good_increment(ledger, self.stream, by=by)
@@ -116,7 +116,7 @@ class IncrementOperator(WorkOperator):
         try:
             deployment = load_deployment()
             stream = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 return has_nothing_to_do(observe_increment(ledger, SourceHeads(deployment.settings), stream))
         except SluiceError as error:
             self.log.warning("Whether there is new input is unknown: %s", error)
@@ -147,7 +147,7 @@ class IncrementOperator(WorkOperator):
 
         deployment = load_deployment()
         stream = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-        with deployment.open_ledger() as ledger:
+        with deployment.open_owned_ledger() as ledger:
             found = [
                 find_unannounced(ledger, table=declared.output.table, stream=self.stream, output=output)
                 for output, declared in stream.declaration.outputs.items()
@@ -168,6 +168,6 @@ def record_announcements(context: Context) -> None:
 
     task = context["task"]
     if isinstance(task, IncrementOperator) and task.announced:
-        with load_deployment().open_ledger() as ledger:
+        with load_deployment().open_owned_ledger() as ledger:
             for publications in task.announced:
                 note_announcement(ledger, publications)

@@ -121,7 +121,7 @@ class StreamTask:
         try:
             deployment = load_deployment()
             wanted = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 supervisor = deployment.supervisor(ledger, launched_by=supervising_task(self.context))
                 self._update_suspension(supervisor, asked_ago=asked_ago)
                 return supervise(supervisor, wanted)
@@ -143,7 +143,7 @@ class StreamTask:
         """Request that the stream runs, unless a person asked for something else since it was found given up."""
         _log.info("The stream was given up, and a person started this task: the stream is to run again")
         person, event = supervising_task(self.context), self._request_event(EventAction.START)
-        with load_deployment().open_ledger() as ledger:
+        with load_deployment().open_owned_ledger() as ledger:
             set_desired_state(
                 ledger,
                 self.stream,
@@ -177,7 +177,7 @@ class StreamTask:
             f"unpause it: that starts the stream again. Its page: {_page_of(self.stream)}"
         )
         _log.error("%s", sentence)
-        with load_deployment().open_ledger() as ledger:
+        with load_deployment().open_owned_ledger() as ledger:
             is_new = report_given_up(
                 ledger,
                 self.stream,
