@@ -44,6 +44,19 @@ SIGNS: Mapping[type[LedgerTable], Sequence[str]] = {
 """The times by which something is decided, by table. The samples of progress are left out: those ahead are deleted."""
 
 
+_NEWEST = (
+    Lease.renewed_at,
+    DagPauseSeen.observed_at,
+    StreamDesiredState.requested_at,
+    StreamDesiredState.suspended_at,
+    NewestIncrement.ended_at,
+    ReconcilerPass.began_at,
+    Trouble.since,
+)
+"""The times by which it is noticed: of tables with a row for each stream. Not one alone: a driver that lives renews its
+lease within seconds, and would hide that everything else lies ahead."""
+
+
 def follow_clock(ledger: Ledger) -> timedelta:
     """Bring what lies in the future to now, when the clock of the server was set back.
 
@@ -51,11 +64,7 @@ def follow_clock(ledger: Ledger) -> timedelta:
     -------
     How far the newest sign was ahead; zero when it was not.
     """
-    newest = func.greatest(
-        select(func.max(Lease.renewed_at)).scalar_subquery(),
-        select(func.max(DagPauseSeen.observed_at)).scalar_subquery(),
-        select(func.max(ReconcilerPass.began_at)).scalar_subquery(),
-    )
+    newest = func.greatest(*(select(func.max(column)).scalar_subquery() for column in _NEWEST))
     with ledger.transaction() as connection:
         ahead: timedelta | None = connection.execute(select(newest - func.clock_timestamp())).scalar_one()
         if ahead is None or ahead <= TOLERANCE:

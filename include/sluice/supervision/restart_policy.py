@@ -109,8 +109,8 @@ def count_failures(
 
     A run that ended while its stream was to run is a failure, whatever its exit code: a continuous stream has no end.
     The count ends at a run that ended as requested, at one that stayed up for `stable_after` (its own end still
-    counts), at one of another declaration (it was changed, perhaps to repair the stream), and at `reset_at`. It goes on
-    past other declarations when this one has failed before them, or when many take turns.
+    counts), at one of another declaration (it was changed, perhaps to repair the stream), and at `reset_at`. Other
+    declarations do not end it when this one has failed before them, or when many take turns.
 
     Parameters
     ----------

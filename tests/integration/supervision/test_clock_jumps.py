@@ -14,9 +14,10 @@ from tests.integration.supervision.test_reconcile_all import declared, passed, s
 
 from sluice import ledger
 from sluice.ledger.clock_jumps import SIGNS, follow_clock
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.run_values import RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, find_run
 from sluice.supervision.supervisor import Supervisor, plan_supervision
 from sluice.supervision.time_limits import HEARD_WITHIN
@@ -96,3 +97,15 @@ def test_a_driver_that_lives_goes_on(supervisor: Supervisor, ledger: Ledger) -> 
     known = find_run(ledger, run.run_id)
     assert replace(known, state=RunState.RUNNING).is_live
     assert "the ledger's clock" not in passed(supervisor, declared(WANTED))
+
+
+def test_a_driver_that_lives_hides_no_request_that_lies_ahead(supervisor: Supervisor, ledger: Ledger) -> None:
+    """Found by the model: with a request from the future no failure counts, and each one is restarted at once."""
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    run = started(supervisor)
+    set_back(ledger, HOUR)
+    beat(ledger, run.run_id)
+    assert follow_clock(ledger) > timedelta(minutes=59)
+    requested_at = find_desired_state(ledger, "flights").requested_at
+    assert requested_at is not None
+    assert requested_at <= database_time(ledger)
