@@ -196,7 +196,8 @@ def test_the_newest_runs_of_a_stream_stay_and_what_archiving_costs_grows_with_wh
 
 def _sql_of(is_old: ColumnElement[bool]) -> str:
     query = select(Run.run_id).where(is_old)
-    return str(query.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}))
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy does not annotate it
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
