@@ -2,8 +2,8 @@
 ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
-checkpoint starts, the newest runs of every stream, from which restarts and the breaker are decided, and the newest
-check of each checkpoint, table and maintenance.
+checkpoint starts; the batches that a person rejected, so that plans name them; the newest runs of every stream, from
+which restarts and the breaker are decided; and the newest check of each checkpoint, table and maintenance.
 
 Each part is done by itself: what one raises keeps no other one from being done, and is raised at the end. What a part
 costs grows with what it removes, not with what stays. `RETAINED` and `KEPT` name every table between them.
@@ -27,6 +27,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    not_,
     select,
     true,
 )
@@ -283,12 +284,13 @@ def _whole_row() -> Any:
 
 
 def _is_old(kept_for: timedelta) -> Any:
-    """Batches older than the retention and not the newest of their generation."""
+    """Batches older than the retention, not the newest of their generation, and not rejected: what a person rejected is
+    to be known as long as its source may give it again."""
     later = aliased(Batch)
     has_later = exists().where(
         later.stream == Batch.stream, later.generation == Batch.generation, later.batch > Batch.batch
     )
-    return and_(Batch.recorded_at < func.now() - kept_for, has_later)
+    return and_(Batch.recorded_at < func.now() - kept_for, has_later, not_(Batch.is_rejected))
 
 
 def _has_ended(kept_for: timedelta) -> Any:
