@@ -9,6 +9,7 @@ SluiceError
 ├── StackError                      a local service cannot be started, reached or stopped
 ├── LedgerError                     the ledger refuses a change, or cannot be reached
 │   ├── LedgerUnreachableError      the ledger does not answer now; worth another try
+│   │   └── LedgerBusyError         it answers, and a statement took too long or waited for a lock
 │   ├── UnknownRunError             the ledger answers and has no such run
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
@@ -146,6 +147,10 @@ class LedgerUnreachableError(LedgerError):
     """The ledger does not answer now. A later try may succeed, unlike after any other `LedgerError`."""
 
     failure_reason = FailureReason.LEDGER_UNREACHABLE
+
+
+class LedgerBusyError(LedgerUnreachableError):
+    """The ledger answers, and a statement took longer than it may, or waited for a lock. A later try may succeed."""
 
 
 class UnknownRunError(LedgerError):

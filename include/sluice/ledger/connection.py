@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
-from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
+from sluice.errors import LedgerBusyError, LedgerError, LedgerUnreachableError, SettingsError
 from sluice.ledger.storable_text import StorableTextDumper, storable_json
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -40,6 +40,9 @@ _NOTICES_A_DEAD_NETWORK = {
 
 _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 """The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
+
+_TOOK_TOO_LONG = frozenset({"57014", "55P03"})
+"""The SQLSTATEs of a statement that took longer than it may, and of a lock that did not become free in time."""
 
 _READ_ONLY = "25006"
 """The SQLSTATE of a write that a standby refuses: while a database fails over, clients still reach the old server."""
@@ -153,6 +156,7 @@ def ledger_errors(url: URL) -> Iterator[None]:
 
     Raises
     ------
+    LedgerBusyError: when a statement took longer than it may, or waited for a lock.
     LedgerUnreachableError: when the ledger does not answer, takes no writes while it fails over, or has no connection
         free in time.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
@@ -164,6 +168,11 @@ def ledger_errors(url: URL) -> Iterator[None]:
     except (OperationalError, InterfaceError) as error:
         if _hides_interruption(error):
             raise KeyboardInterrupt from error
+        if getattr(error.orig, "sqlstate", None) in _TOOK_TOO_LONG:
+            raise LedgerBusyError(
+                f"The ledger at {_place(url)} answers, and broke a statement off: {_first_line(error)}.",
+                next_step="See what holds its locks, or keeps it busy: `SELECT * FROM pg_stat_activity`.",
+            ) from error
         raise LedgerUnreachableError(
             f"The ledger at {_place(url)} does not answer: {_first_line(error)}.",
             next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",
