@@ -87,7 +87,7 @@ def _sample(
 ) -> ProgressSample:
     # Read now: against an older one, what was read since would count as unread, and waiting as begun with the next one.
     newest = newest_batch(ledger, wanted.name, generation=generation)
-    lag = heads.observe_lag(wanted.declaration, newest)
+    lag = heads.observe_lag(wanted.declaration, newest, known=known.identities)
     return record_progress_sample(
         ledger, wanted.name, lag, generation=generation, newest_batch=newest, samples=known.samples
     )

@@ -111,7 +111,7 @@ class Sources(SourceHeads):
 
     unread: LagObservation | Exception = LagObservation(rows=30)
 
-    def observe_lag(self, *_: Any) -> LagObservation:
+    def observe_lag(self, *_: Any, **__: Any) -> LagObservation:
         """What is unread; an error of whatever kind where it is one."""
         if isinstance(self.unread, Exception):
             raise self.unread
