@@ -35,8 +35,8 @@ _EXAMPLES = {"hour": "YYYY-MM-DDThh:00", "day": "YYYY-MM-DD", "month": "YYYY-MM-
 class ChoosableDays:
     """What the form offers, in ISO 8601.
 
-    first: the first with rows; empty where no partition shows it. last: the newest that is closed, and end
-    the one behind it. by_watermark: whether the stream's watermark decides what is closed, else the clock.
+    first: the first with rows; empty where no partition shows it. last: the newest of which no window or join is open
+    for certain, and end the one behind it. by_watermark: whether the stream's watermark says so, else the clock.
     pattern, example: of one value.
     """
 
@@ -80,7 +80,7 @@ def days_of(
     """The days of a stream that declares a backfill. Pure."""
     declared = backfill_of(stream)
     length, margin = declared.interval, declared.margin or timedelta(0)
-    end = last_closed(watermark=watermark, margin=margin, length=length, now=now)
+    end = last_closed(margin=margin, length=length, now=now if watermark is None else min(watermark, now))
     last = floor_time(end - timedelta(microseconds=1), length)
     return ChoosableDays(
         first="" if first_row_at is None else f"{floor_time(first_row_at, length):{_FORMS[length]}}",
