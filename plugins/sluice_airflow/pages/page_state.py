@@ -78,7 +78,9 @@ class PageState:
         declarations = self.declarations
         return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
 
-    def paused_for(self, reader: Reader, *, among: Collection[str]) -> tuple[DagOutlook, ...]:
+    def paused_for(
+        self, reader: Reader, *, among: Collection[str] = tuple(MISSED_WHILE_PAUSED)
+    ) -> tuple[DagOutlook, ...]:
         """The DAGs of the platform that are paused, of those that a person may read, the most important first."""
         outlooks = find_outlooks(reader.may_read(among))
         return tuple(outlooks[dag] for dag in MISSED_WHILE_PAUSED if dag in outlooks and outlooks[dag].is_paused)
@@ -87,9 +89,8 @@ class PageState:
         """The tables whose newest check failed, of those that a person may see."""
         if not reader.may_read([QUALITY_DAG]):
             return ()
-        found = troubles_beside_streams(
-            self.ledger, subjects_beside_streams(self.declarations) - set(MISSED_WHILE_PAUSED)
-        )
+        checked = subjects_beside_streams(self.declarations) - set(MISSED_WHILE_PAUSED)
+        found = troubles_beside_streams(self.ledger, checked)
         visible = self.tables_for(reader) if found else ()
         return tuple(trouble for trouble in found if trouble.stream in visible)
 
