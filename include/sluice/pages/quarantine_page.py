@@ -13,7 +13,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LakehouseError
 from sluice.pages.masked_values import LONGEST_SEARCHED
 from sluice.pages.quarantine_samples import SHOWN_SAMPLES, QuarantineSample, sample_of
-from sluice.pages.record_masks import masked_columns_of
+from sluice.pages.record_masks import RecordMasks, record_masks_of
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.settings import Settings
@@ -33,7 +33,7 @@ class QuarantinePage:
     """What the page of a quarantine shows.
 
     samples: the newest first. has_table: whether the table is there. is_cut: whether there may be older records in
-    files that were not looked at. masked_columns: those declared, and columns of bytes beside them.
+    files that were not looked at. masked_columns: those declared.
     """
 
     table: str
@@ -69,8 +69,8 @@ class QuarantineReading:
         LakehouseError: when the catalog or the object store cannot be read, or does not answer in time, or when as many
             looks as are allowed wait for them.
         """
-        deadline, masked = Deadline.after(self.seconds), masked_columns_of(declaration, tables)
-        steps = {"look": lambda: self._read(declaration, masked, deadline)}
+        deadline, masks = Deadline.after(self.seconds), record_masks_of(declaration, tables)
+        steps = {"look": lambda: self._read(declaration, masks, deadline)}
         read = run_each(steps, at_once=1, deadline=deadline)["look"]
         if isinstance(read, NotDone):
             raise LakehouseError(
@@ -81,17 +81,17 @@ class QuarantineReading:
             raise read
         return read
 
-    def _read(self, declaration: StreamDeclaration, masked: tuple[str, ...], deadline: Deadline) -> QuarantinePage:
+    def _read(self, declaration: StreamDeclaration, masks: RecordMasks | None, deadline: Deadline) -> QuarantinePage:
         if not self._places.acquire(blocking=False):
             raise LakehouseError(
                 f"{MOST_LOOKS} other looks at quarantines have not ended yet.", next_step="Try again in a minute."
             )
         try:
-            return self._page_of(declaration, masked, deadline)
+            return self._page_of(declaration, masks, deadline)
         finally:
             self._places.release()
 
-    def _page_of(self, declaration: StreamDeclaration, masked: tuple[str, ...], deadline: Deadline) -> QuarantinePage:
+    def _page_of(self, declaration: StreamDeclaration, masks: RecordMasks | None, deadline: Deadline) -> QuarantinePage:
         table = load_table(self.open(self.settings), declaration.quarantine_table)
         found = None
         if table is not None:
@@ -104,8 +104,8 @@ class QuarantineReading:
             )
         return QuarantinePage(
             table=declaration.quarantine_table,
-            samples=tuple(sample_of(row, declaration, masked) for row in (found.rows if found is not None else ())),
+            samples=tuple(sample_of(row, declaration, masks) for row in (found.rows if found is not None else ())),
             has_table=table is not None,
             is_cut=found is not None and found.is_cut,
-            masked_columns=masked,
+            masked_columns=declaration.masked_columns,
         )
