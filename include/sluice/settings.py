@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from sluice.errors import SettingsError
+from sluice.messages.redaction import name_secrets
 from sluice.processes.log_rotation import LARGEST_LOG_BYTES
 
 
@@ -250,14 +251,14 @@ class Settings(BaseSettings):
 
 
 def load_settings() -> Settings:
-    """Read the settings from the environment.
+    """Read the settings from the environment. From then on no text of this process shows one of their secrets.
 
     Raises
     ------
     SettingsError: when a variable is missing or has a wrong form; the message names the variables, never their values.
     """
     try:
-        return Settings()
+        settings = Settings()
     except UnreadableSettingsError as error:
         field = _UNREADABLE.search(str(error))
         variables = f"SLUICE_{field[1].upper()}, or a variable that begins so," if field is not None else "A variable"
@@ -275,3 +276,5 @@ def load_settings() -> Settings:
             f"The environment does not describe a deployment: {problems}.",
             next_step="Start the local stack with `sluice stack up`, or set the variables listed in docs/settings.md.",
         ) from error
+    name_secrets(settings.secret_values())
+    return settings
