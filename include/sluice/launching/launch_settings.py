@@ -41,7 +41,12 @@ def withheld_names(environ: Mapping[str, str]) -> Iterator[str]:
 LOCAL_IP_VARIABLE = "SPARK_LOCAL_IP"
 LOOPBACK = "127.0.0.1"
 
-_REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"
+_REDACTED = (
+    r"(?i)secret|password|token|credential|access[._-]?key|authorization|signature|jaas"
+    r"|(?-i:\bSLUICE_)|://[^:/@\s]*:[^@\s]+@"
+)
+"""Spark shows no setting whose name or value matches, on its UI's page of the environment and in event logs.
+A URL with a password is a value; a variable of the deployment that a cluster's container gets is a setting's name."""
 
 
 _IN_UTC = "-Duser.timezone=UTC"

@@ -49,7 +49,7 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
         with contextlib.suppress(FileNotFoundError):  # there are fewer copies yet
             _copy_of(log_file, number).replace(_copy_of(log_file, number + 1))
     draft = log_file.with_name(f"{log_file.name}.draft")
-    shutil.copyfile(log_file, draft)
+    shutil.copy(log_file, draft)  # with its mode
     draft.replace(_copy_of(log_file, 1))
     os.truncate(log_file, 0)
     return True

@@ -61,7 +61,8 @@ def spark_ui_policy(host: str, base: str) -> str:
     besides = files if is_known else ""  # `'none'` must stand alone
     return (
         f"default-src 'none'; script-src {files}; style-src {besides} 'unsafe-inline'; img-src {besides} data:; "
-        f"font-src {files}; connect-src {own}; form-action {own}; base-uri 'none'; frame-ancestors 'self'"
+        f"font-src {files}; connect-src {own}; form-action {own}; base-uri 'none'; frame-ancestors 'self'; "
+        "sandbox allow-scripts allow-same-origin allow-forms"
     )
 
 

@@ -152,6 +152,12 @@ def test_of_a_line_nothing_is_shown_of_a_type_that_a_masked_column_has() -> None
     assert masked_line("1,4111", columns, ("card",)).text == "•••,•••"
 
 
+def test_of_a_line_no_text_is_shown_even_if_no_masked_column_is_one() -> None:
+    columns = StructType((("card", parse_column_type("long")), ("city", parse_column_type("string"))))
+
+    assert masked_line("4111,Rye", columns, ("card",)).text == "•••,•••"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "1,ann", "1,2,3,4,5,6,7,8", '1,"ann,Elm', "1,2,3,4,5,6,7\n1,2,3,4,5,6,7", "x" * (LONGEST_SEARCHED + 1)],
