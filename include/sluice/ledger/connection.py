@@ -75,19 +75,20 @@ class Ledger:
         self.close()
 
 
-def open_ledger(ledger_url: str | SecretStr) -> Ledger:
+def open_ledger(ledger_url: str | SecretStr, *, is_brief: bool = False) -> Ledger:
     """Open the ledger. It connects with the first query.
 
     Parameters
     ----------
     ledger_url: SQLAlchemy URL, `postgresql+psycopg://user:password@host:port/database`, as the settings have it.
+    is_brief: whether it is closed again within minutes. Then its connections are not tested before each use.
 
     Raises
     ------
     SettingsError: when it is not such a URL.
     """
     url = ledger_url.get_secret_value() if isinstance(ledger_url, SecretStr) else ledger_url
-    engine = create_engine(checked_url(url), pool_size=2, max_overflow=3, **engine_options())
+    engine = create_engine(checked_url(url), pool_size=2, max_overflow=3, **engine_options(is_brief=is_brief))
     event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StorableTextDumper))
     return Ledger(engine)
 
@@ -127,10 +128,10 @@ def checked_url(ledger_url: str) -> URL:
     return url
 
 
-def engine_options() -> dict[str, Any]:
+def engine_options(*, is_brief: bool = False) -> dict[str, Any]:
     """The options that the synchronous and the asynchronous engine share."""
     return {
-        "pool_pre_ping": True,  # a restarted database costs one reconnect instead of one error
+        "pool_pre_ping": not is_brief,  # a restarted database costs one reconnect instead of one error
         "hide_parameters": True,
         "json_serializer": storable_json,
         "connect_args": {

@@ -153,7 +153,7 @@ _COLUMNS = MaintenanceRun.columns(without=("number",))
 def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
     """Record what a maintenance run did."""
     with ledger.transaction() as connection:
-        connection.execute(insert(MaintenanceRun).values(**values_of(run)))
+        connection.execute(insert(MaintenanceRun), values_of(run))
 
 
 def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:

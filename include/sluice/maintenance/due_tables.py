@@ -46,7 +46,7 @@ def due_tables(
     lists = [tables[first::AT_ONCE] for first in range(AT_ONCE)]
 
     def left_among(names: Sequence[str]) -> list[str]:
-        with open_ledger(settings.ledger_url) as ledger:
+        with open_ledger(settings.ledger_url, is_brief=True) as ledger:
             maintenance = open_maintenance(settings, ledger, declarations, launched_by=launched_by)
             return [name for name in names if _is_left(maintenance, name)]
 

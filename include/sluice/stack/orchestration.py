@@ -28,10 +28,14 @@ from sluice.stack.process_records import read_records, write_selection
 from sluice.stack.services import all_services, select_steps
 from sluice.stack.stack_plan import Service, StackPlan, Step
 from sluice.stack.stack_status import Display
-from sluice.stack.starting import ServiceStart, StepRunner
+from sluice.stack.starting import PortTakenError, ServiceStart, StepRunner
 from sluice.stack.stopping import end_stack, forget_service
 from sluice.stack.tcp_ports import HeldPorts, holder_of
 from sluice.stack.tools import Tools, find_tools
+
+_PORT_CHOICES = 3
+"""How often ports are chosen: a port is held until its service starts, and another program may take it before the
+service listens, most of all where several stacks start at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +86,28 @@ def up(*, services: Collection[str] | None = None, display: Display) -> UpReport
     folder.create()
     with interruptible(), exclusive(folder):
         _end_interrupted_start(folder)
-        ports = _decide_ports(steps, folder, display=display)
-        with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
-            plan = _decide_plan(folder, tools=tools, ports=ports)
-            write_environment(folder.environment, plan.environment)
-            # The services of an earlier `up` stay selected until `down`.
-            write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
-            started = _run_steps(plan, steps, held=held, display=display)
+        for choices_left in reversed(range(_PORT_CHOICES)):
+            try:
+                plan, started = _start(folder, steps, tools=tools, display=display)
+                break
+            except PortTakenError as error:
+                if not choices_left:
+                    raise
+                display.note(f"{error} Trying another port …")
     url = plan.url("airflow") if "airflow-api-server" in steps else ""
     return UpReport(services=tuple(started), airflow_url=url, seconds=time.monotonic() - begun)
+
+
+def _start(
+    folder: StackFolder, steps: Mapping[str, Step], *, tools: Tools, display: Display
+) -> tuple[StackPlan, list[ServiceStart]]:
+    ports = _decide_ports(steps, folder, display=display)
+    with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
+        plan = _decide_plan(folder, tools=tools, ports=ports)
+        write_environment(folder.environment, plan.environment)
+        # The services of an earlier `up` stay selected until `down`.
+        write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
+        return plan, _run_steps(plan, steps, held=held, display=display)
 
 
 def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStart, ...]:

@@ -28,6 +28,10 @@ _RELEASE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
 
+class PortTakenError(StackError):
+    """Another process has taken a port of a service between the choice of the port and the service's start."""
+
+
 class CancelledStepError(Exception):
     """The step stops because its `up` stops."""
 
@@ -156,10 +160,7 @@ class StepRunner:
         self.held.release(number)
         # A process that another thread is just starting may hold a copy of the socket until it executes its program.
         if not wait_until(lambda: is_free(number), bool, seconds=_RELEASE_SECONDS):
-            raise StackError(
-                f"{service.title} cannot start: port {number} is taken by {holder_of(number)}.",
-                next_step="Stop that process and run `sluice stack up` again.",
-            )
+            raise _port_taken(service, number)
 
     def _start(self, command: Command, *, log_name: str) -> int:
         environment = process_environment(command, folder=self.plan.folder, start_id=self.start_id, caller=os.environ)
@@ -176,6 +177,9 @@ class StepRunner:
         def look() -> Health:
             health = service.probe(self.plan, record.since)
             if not health.is_healthy and not record.is_of(find_process(record.pid)):
+                numbers = (n for port in service.ports for n in port.numbers(self.plan.ports[port.name]))
+                if (taken := next((number for number in numbers if not is_free(number)), None)) is not None:
+                    raise _port_taken(service, taken)
                 raise StackError(
                     f"{service.title} ended while it was starting (exit code {exit_code(record.pid)}): "
                     f"{last_line(log)}",
@@ -206,3 +210,10 @@ class StepRunner:
                 f"{' '.join(command.argv[:3])} … failed (exit code {code}): {last_line(log)}",
                 next_step=f"Look at {log}.",
             )
+
+
+def _port_taken(service: Service, number: int) -> PortTakenError:
+    return PortTakenError(
+        f"{service.title} cannot start: port {number} is taken by {holder_of(number)}.",
+        next_step="Stop that process and run `sluice stack up` again.",
+    )

@@ -123,9 +123,12 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
             found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
         return found
 
-    every = _Files()
+    every, listed = _Files(), list(manifests)
+    if len(listed) <= 1:  # threads would cost more than they hide
+        found = map(read, listed)
+        return next(found, every)
     with ThreadPoolExecutor(READERS) as pool:
-        for files in pool.map(read, manifests):
+        for files in pool.map(read, listed):
             every.add(files)
     return every
 

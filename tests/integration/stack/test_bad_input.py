@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tests.fixtures.stack import CommandResult, Stack, stack_in
 from tests.integration.stack.traces import processes_of
 
 from sluice.ledger.connection import open_ledger
+from sluice.processes.deadline import wait_until
 from sluice.stack.port_choice import read_ports
 
 
@@ -60,6 +61,29 @@ def test_a_recorded_port_that_was_taken_while_the_stack_was_down(new_stack: Stac
     assert {name: port for name, port in after.items() if name != "iceberg"} == {
         name: port for name, port in before.items() if name != "iceberg"
     }
+
+
+def test_a_port_that_is_taken_right_before_its_service_starts(new_stack: Stack) -> None:
+    recorded = new_stack.data / "ports.json"
+    with new_stack.popen("up", "--services", "postgres") as up, socket.socket() as stranger:
+        wait_until(recorded.exists, bool, seconds=60)
+        first = read_ports(recorded)["postgres"]
+        wait_until(lambda: _listens(stranger, first), bool, seconds=60, pause=lambda _: None)
+        _, errors = up.communicate(timeout=120)
+        after = read_ports(recorded)["postgres"]
+    assert up.returncode == 0, errors
+    assert f"port {first} is taken by" in errors
+    assert f"postgres moves to {after}" in errors
+
+
+def _listens(stranger: socket.socket, port: int) -> bool:
+    """Try to take a port, as a program of somebody else does that has waited for it."""
+    with suppress(OSError):
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", port))
+        stranger.listen()
+        return True
+    return False
 
 
 def test_no_java(tmp_path: Path) -> None:
