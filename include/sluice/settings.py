@@ -211,6 +211,11 @@ class Settings(BaseSettings):
     )
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
+    ledger_owner_url: SecretStr | None = Field(
+        None,
+        description="the same with the role that owns the tables, for `sluice ledger upgrade` alone; the other role "
+        "then owns nothing",
+    )
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
     event_logs: str | None = Field(
         None,
@@ -226,12 +231,11 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret of the deployment, as it would stand in a text: for what masks them in logs. A shorter one than
         eight characters is left out, because it may be a word that other lines hold."""
-        password = re.search(r"://[^/@:]*:(.+)@", self.ledger_url.get_secret_value())
+        urls = [self.ledger_url, *([self.ledger_owner_url] if self.ledger_owner_url is not None else [])]
+        passwords = [found[1] for url in urls if (found := re.search(r"://[^/@:]*:(.+)@", url.get_secret_value()))]
         parts: list[BaseModel] = [self, self.catalog, self.object_store, *self.connections.values()]
         found = [value.get_secret_value() for part in parts for _, value in part if isinstance(value, SecretStr)]
-        return tuple(
-            one for one in (*found, password[1] if password is not None else "") if len(one) >= _SHORTEST_MASKED
-        )
+        return tuple(one for one in (*found, *passwords) if len(one) >= _SHORTEST_MASKED)
 
     def connection(self, name: str, kind: type[Connection]) -> Connection:
         """The connection of a name.

@@ -4,7 +4,7 @@ The driver itself sets the others, and every secret, from its environment (`slui
 
 Every Spark process of this host gets the deployment's environment, and nothing of Airflow's: its variables hold its own
 secrets: the key of its tokens, its Fernet key, the address of its database. User code runs inside Spark's processes,
-and no job needs them. A driver on another machine gets only what
+and no job needs them. Nor does one get the role that owns the ledger. A driver on another machine gets only what
 `sluice.launching.cluster.submission.driver_environment` lists.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
 
-_WITHHELD = re.compile(r"_*AIRFLOW", re.IGNORECASE)
+_WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_OWNER_URL$", re.IGNORECASE)
 
 
 def job_environment(environ: Mapping[str, str], *, own: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -31,14 +31,16 @@ class LedgerVersion:
         return self.found == self.needed
 
 
-def upgrade(ledger_url: str) -> LedgerVersion:
+def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
     """Bring the ledger's schema up to date. Quick when there is nothing to do, and safe when many ask at once.
 
     Everything happens in one transaction: a ledger is never half migrated.
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL of the ledger.
+    ledger_url: SQLAlchemy URL of the ledger; its role will own what is made.
+    worker: another role that may read and write rows from then on, and change nothing else: that of Airflow and of the
+        drivers. Unset: the owner does all.
 
     Returns
     -------
@@ -57,7 +59,7 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     from sluice.ledger.locks import lock_schema
 
     version = observe_version(ledger_url)
-    if version.is_current:
+    if version.is_current and worker is None:
         return version
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
         # The limit of a statement is made for rows; the index of a large table takes minutes.
@@ -68,7 +70,29 @@ def upgrade(ledger_url: str) -> LedgerVersion:
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        if worker is not None:
+            _admit(connection, worker)
     return version
+
+
+def _admit(connection: Connection, worker: str) -> None:
+    """Let a role work with the rows of the ledger. It can neither create, alter, empty nor drop a table, nor switch off
+    what keeps events as they are, and it cannot change the version.
+    """
+    from sqlalchemy import text
+
+    from sluice.ledger.ledger_table import SCHEMA
+
+    role = connection.dialect.identifier_preparer.quote(worker)
+    for statement in (
+        f"REVOKE CREATE ON SCHEMA {SCHEMA} FROM PUBLIC, {role}",
+        f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}",
+        f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}",
+        f"REVOKE INSERT, UPDATE, DELETE ON {SCHEMA}.alembic_version FROM {role}",
+        f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO {role}",
+    ):
+        connection.execute(text(statement))
 
 
 def observe_version(ledger_url: str) -> LedgerVersion:
