@@ -1,7 +1,7 @@
 """What a person asked the DAG `stream_control` to do: written by Airflow's API server, which knows the person.
 
 A request is good for one run of that DAG, once and for a short time. A task acts on nothing else, because whoever may
-edit runs may clear, mark and copy them, and a task cannot tell who did.
+edit runs may clear, mark and copy them, and a task does not know who did.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def record_answer(ledger: Ledger, run_id: str, *, by: Person, approved_digest: s
 
 
 def find_control_request(ledger: Ledger, run_id: str) -> ControlRequest | None:
-    """The request that a run is about; none when nobody asked for it, or it is older than `KEPT_FOR`."""
+    """The request that a run is about; none without a request, or when it is older than `KEPT_FOR`."""
     query = select(*ControlRequestRow.columns()).where(ControlRequestRow.run_id == run_id)
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
@@ -122,11 +122,11 @@ def use_control_request(
 def _why_not(ledger: Ledger, run_id: str, within: timedelta) -> str:
     request = find_control_request(ledger, run_id)
     if request is None:
-        return "nobody triggered it through Airflow's API server"
+        return "it was not triggered through Airflow's API server"
     if request.used_at is not None:
         return (
             f"it was carried out at {request.used_at:%Y-%m-%d %H:%M} UTC, and a run that is cleared does nothing again"
         )
     if request.answered_at is None:
-        return f"it was asked for longer ago than {within}, or nobody has approved its plan"
+        return f"it was asked for longer ago than {within}, or its plan was not approved"
     return "its plan was rejected, it is for something else, or it was approved too long ago"

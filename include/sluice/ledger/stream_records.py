@@ -49,7 +49,7 @@ RunsThatCount = Callable[[RunObservation], int]
 """How many of the newest runs of a stream are judged, by its newest one."""
 
 _ONE_OF_EACH = {"desired": StreamDesiredState, "lease": Lease, "pause": DagPauseSeen, "trouble": Trouble}
-_GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint)
+_GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint, Generation.identities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,7 @@ class StreamRecords:
         generation. samples: of its progress. All newest first.
     generation: of its newest checkpoint; unset before its first start.
     fingerprint: what that checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
+    identities: the ids of what that generation reads and writes; empty before its first start.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
     """
 
@@ -72,6 +73,7 @@ class StreamRecords:
     lease: LeaseObservation | None = None
     generation: int | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
+    identities: Mapping[str, str] = field(default_factory=dict, hash=False)
     samples: tuple[ProgressSample, ...] = ()
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
@@ -178,7 +180,7 @@ def _records(
     )
     if generation is None or known.current_batch is None:
         return known
-    return replace(known, fingerprint=generation["fingerprint"] or {})
+    return replace(known, fingerprint=generation["fingerprint"] or {}, identities=generation["identities"])
 
 
 def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:

@@ -48,7 +48,7 @@ def watch_progress(
         return None
     # Read now: against an older one, what was read since would count as unread, and waiting as begun with the next one.
     newest = newest_batch(ledger, wanted.name, generation=run.generation)
-    lag = heads.observe_lag(wanted.declaration, newest)
+    lag = heads.observe_lag(wanted.declaration, newest, known=known.identities)
     sample = record_progress_sample(
         ledger, wanted.name, lag, generation=run.generation, newest_batch=newest, samples=known.samples
     )

@@ -96,7 +96,7 @@ def test_an_old_request_is_not_carried_out(ledger: Ledger) -> None:
 
 def test_what_needs_an_approval_is_not_carried_out_without(ledger: Ledger) -> None:
     asked(ledger)
-    with pytest.raises(UsageError, match="nobody has approved its plan"):
+    with pytest.raises(UsageError, match="its plan was not approved"):
         used(ledger, must_be_approved=True)
     assert record_answer(ledger, "r", by=BOB, approved_digest=DIGEST)
     request = used(ledger, must_be_approved=True)
