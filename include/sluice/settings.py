@@ -232,7 +232,8 @@ class Settings(BaseSettings):
         """Every secret of the deployment, as it would stand in a text: for what masks them in logs. A shorter one than
         eight characters is left out, because it may be a word that other lines hold."""
         urls = [self.ledger_url, *([self.ledger_owner_url] if self.ledger_owner_url is not None else [])]
-        passwords = [found[1] for url in urls if (found := re.search(r"://[^/@:]*:(.+)@", url.get_secret_value()))]
+        matches = (re.search(r"://[^/@:]*:(.+)@", url.get_secret_value()) for url in urls)
+        passwords = [match[1] for match in matches if match is not None]
         parts: list[BaseModel] = [self, self.catalog, self.object_store, *self.connections.values()]
         found = [value.get_secret_value() for part in parts for _, value in part if isinstance(value, SecretStr)]
         return tuple(one for one in (*found, *passwords) if len(one) >= _SHORTEST_MASKED)
