@@ -17,19 +17,27 @@ import re
 IN_THE_LOG = "the values are in the driver's log alone"
 
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
-_STATES = re.compile(r"(?:SQLSTATE: [0-9A-Z]{5}\s*)+$")
-"""The end of a message: its own SQLSTATE, and those of the errors around it."""
+_STATES = re.compile(r"((?:SQLSTATE: [0-9A-Z]{5}\s*)+)(?:[;(]?\s?\(?line \d+,? pos \d+\)?)?[;.]?\s*$")
+"""The end of a message: its own SQLSTATE, those of the errors around it, and the place in the query."""
 
 _OF_NO_ROW = ("08", "0A", "42", "46", "51", "53", "54", "55", "56", "57", "58", "KD", "XX")
 """The classes of errors that name queries, tables, files, limits and connections."""
 
-_OF_A_ROW = frozenset({"NOT_NULL_ASSERT_VIOLATION", "MALFORMED_RECORD_IN_PARSING", "USER_RAISED_EXCEPTION"})
-"""Conditions that are about a row whatever their SQLSTATE says."""
+_OF_A_ROW = frozenset({"MALFORMED_RECORD_IN_PARSING", "USER_RAISED_EXCEPTION"})
+"""Conditions whose message quotes a row whatever their SQLSTATE says."""
+
+_QUOTES_NO_ROW = re.compile(
+    r"(?:AMBIGUOUS|CANNOT_LOAD_STATE_STORE|DATATYPE_MISMATCH|FAILED_READ_FILE|INCOMPATIBLE|KAFKA|MISSING|PARSE|SCHEMA|"
+    r"STATE_STORE|STREAMING|TABLE_OR_VIEW|UNRESOLVED|UNSUPPORTED)_?.*"
+    r"|DIVIDE_BY_ZERO|REMAINDER_BY_ZERO|MERGE_CARDINALITY_VIOLATION|NOT_NULL_ASSERT_VIOLATION"
+    r"|INSERT_COLUMN_ARITY_MISMATCH|NOT_ENOUGH_DATA_COLUMNS|TOO_MANY_DATA_COLUMNS|NUM_COLUMNS_MISMATCH|FIELD_NOT_FOUND"
+)
+"""Conditions whose messages name queries, tables, files and fields: for a text that was cut before its SQLSTATE."""
 
 _WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED"})
 """Conditions whose message holds that of another error, and nothing else but ids."""
 
-_END_OF_MESSAGE = re.compile(r"\n== |\n\tat |\nTraceback ")
+_END_OF_MESSAGE = re.compile(r"\n== |\n\tat |\nTraceback |;\n'?[A-Z]")
 _TYPE = re.compile(
     r'"((?:STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT)'
     r'|DECIMAL\(\d{1,2},\s?\d{1,2}\))"'
@@ -61,10 +69,12 @@ def _is_of_a_row(condition: str, behind: str) -> bool:
     message = _END_OF_MESSAGE.split(behind, maxsplit=1)[0]
     if condition.partition(".")[0] in _OF_A_ROW:
         return True
+    if _QUOTES_NO_ROW.fullmatch(condition) is not None:
+        return False
     end = _STATES.search(message)
     if end is None:
         return condition.partition(".")[0] not in _WRAPPERS
-    return not all(state.startswith(_OF_NO_ROW) for state in end[0].split()[1::2])
+    return not all(state.startswith(_OF_NO_ROW) for state in end[1].split()[1::2])
 
 
 def _cut(before: str, behind: str) -> str:

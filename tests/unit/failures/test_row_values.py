@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from sluice.failures.row_values import IN_THE_LOG, without_row_values
@@ -48,6 +51,25 @@ ANN = "ann@planted.org"
 )
 def test_a_value_of_a_row_is_left_out(text: str, shown: str, value: str) -> None:
     assert without_row_values(text.format(value)) == shown
+
+
+def test_of_the_failures_that_were_seen_only_those_about_rows_are_cut() -> None:
+    corpus = Path(__file__).parent / "corpus"
+    cut = {
+        file.stem
+        for file in corpus.glob("*.json")
+        for link in json.loads(file.read_text())["chain"]
+        if without_row_values(link.get("message", "")) != link.get("message", "")
+    }
+
+    assert cut == CUT
+
+
+CUT = {
+    *("malformed_record", "raised_on_purpose", "value_refused"),
+    *("function_cannot_reach", "function_raises", "no_space_for_python", "python_out_of_memory"),
+}
+"""Failures that quote a row, and those of user code in Spark's workers, which may."""
 
 
 @pytest.mark.parametrize(
