@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.processes": (),
     "sluice.stored_keys": (),
     "sluice.operations": ("sluice.errors",),
-    "sluice.settings": ("sluice.errors", "sluice.processes"),
+    "sluice.settings": ("sluice.messages", "sluice.errors", "sluice.processes"),
     "sluice.project_file": ("sluice.errors",),
     "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),
