@@ -92,6 +92,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.settings",
         *_VALUES,
         "sluice.tables",
+        "sluice.checkpoints",
         "sluice.sources",
         "sluice.publication",
         "sluice.backfill",
@@ -111,6 +112,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.launching",
         "sluice.supervision",
         "sluice.maintenance",
+        "sluice.quality",
     ),
     "sluice.stack": (
         "sluice.errors",
@@ -143,7 +145,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice_spark.query",
         "sluice_spark.run",
     ),
-    "sluice_spark.refresh": ("sluice", "sluice_spark.delivery", "sluice_spark.run"),
+    "sluice_spark.refresh": ("sluice", "sluice_spark.session", "sluice_spark.delivery", "sluice_spark.run"),
     "sluice_spark.maintenance": ("sluice", "sluice_spark.session"),
     "sluice_spark.quality": ("sluice", "sluice_spark.session"),
     "sluice_spark.work": (

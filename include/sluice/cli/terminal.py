@@ -20,6 +20,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 AllowFewer = Annotated[bool, typer.Option("--allow-fewer", help="Publish also where fewer rows would come than go.")]
 
+AllowRepeated = Annotated[
+    bool, typer.Option("--allow-repeated", help="With --take-back: also where readers of the table get rows again.")
+]
+
 FEWER_ALLOWED = "Fewer rows are allowed."
 """The last step of a plan with `--allow-fewer`."""
 

@@ -220,6 +220,7 @@ def _create_batches() -> None:
         sa.Column("opened_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("query_id", sa.Text(), nullable=True),
         sa.Column("opened_by", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("identities", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("fingerprint", postgresql.JSONB(), nullable=True),
         sa.PrimaryKeyConstraint("stream", "generation", name=op.f("pk_generations")),
         schema=SCHEMA,
@@ -358,6 +359,7 @@ def _create_tables() -> None:
     op.create_table(
         "refreshes",
         sa.Column("number", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("identity", sa.Text(), nullable=False),
         sa.Column("stream", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
